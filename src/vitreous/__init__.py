@@ -1,0 +1,56 @@
+"""vitreous: the Vision Transformer, whole and see-through.
+
+    import vitreous
+    model = vitreous.create("ViT-B/16", classes=10)          # an nn.Module
+    clf = vitreous.load("ViT-B/16@imagenet21k", classes=10)  # model, preprocessing and class names in one
+    vitreous.cost("ViT-B/16", image_size=384).parameters
+
+One function per command, and the nouns under them. Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Every public name and the module that it comes from.
+_PUBLIC = {
+    "create": "vitreous.models.build",
+    "cost": "vitreous.models.cost",
+    "load": "vitreous.classifier",
+    "Classifier": "vitreous.classifier",
+    "VitreousError": "vitreous.errors",
+    "convert": "vitreous.verbs.convert",
+    "demo": "vitreous.verbs.demo",
+    "list": "vitreous.verbs.list",
+    "predict": "vitreous.verbs.predict",
+    "verify": "vitreous.verbs.verify",
+}
+
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+
+if TYPE_CHECKING:
+    from vitreous.classifier import Classifier as Classifier
+    from vitreous.classifier import load as load
+    from vitreous.errors import VitreousError as VitreousError
+    from vitreous.models.build import create as create
+    from vitreous.models.cost import cost as cost
+    from vitreous.verbs.convert import convert as convert
+    from vitreous.verbs.demo import demo as demo
+    from vitreous.verbs.list import list as list
+    from vitreous.verbs.predict import predict as predict
+    from vitreous.verbs.verify import verify as verify
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PUBLIC]

@@ -1,0 +1,7 @@
+"""`python -m vitreous` is `vitreous`."""
+
+import sys
+
+from vitreous.cli import main
+
+sys.exit(main())

@@ -1,0 +1,185 @@
+"""A checkpoint, loaded and ready: model, preprocessing and class names in one object."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitreous.data.decode import ImageLike
+from vitreous.data.preprocess import Preprocess
+from vitreous.errors import VitreousError
+from vitreous.models.attention_maps import attention_maps
+from vitreous.models.build import Model, assemble
+from vitreous.models.config import PositionResize, Size
+from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.find import find
+from vitreous.weights.read import read_path
+from vitreous.weights.transfer import adapt
+from vitreous.weights.write import Format, write
+
+Images = ImageLike | Sequence[ImageLike] | Tensor
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest classes of one image, best first."""
+
+    path: str | None
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+class Classifier:
+    """Everything that travels with the weights.
+
+    `predict`, `features` and `attention` take paths, Pillow images and uint8 arrays, one or many, and prepare them;
+    a float tensor (B, C, H, W) counts as prepared already.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.model: Model = assemble(checkpoint.config, checkpoint.tensors).eval()
+        self.preprocess = Preprocess(checkpoint.preprocess, checkpoint.config.channels)
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; their numbers, where no names are known."""
+        return self.checkpoint.classes or tuple(str(i) for i in range(self.config.classes))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What loading found missing, extra or unsaid, and what it replaced or resized."""
+        return self.checkpoint.notes
+
+    @overload
+    def predict(self, images: ImageLike, top: int = 5) -> Prediction: ...
+    @overload
+    def predict(self, images: Sequence[ImageLike] | Tensor, top: int = 5, batch_size: int = 32) -> list[Prediction]: ...
+
+    def predict(self, images: Images, top: int = 5, batch_size: int = 32) -> Prediction | list[Prediction]:
+        """The `top` likeliest classes of each image; one image gives one prediction, several a list."""
+        if not self.config.classes:
+            raise VitreousError(f"{self.config.name} has no head, so it gives features but cannot predict; load it with classes=...")
+        single = _is_single(images)
+        items = _as_list(images)
+        paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
+        probabilities = self._run(images, self.probabilities, batch_size)
+        best = probabilities.topk(min(top, self.config.classes), dim=1)
+        out = [
+            Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))
+            for path, indices, values in zip(paths, best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        return out[0] if single else out
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Class probabilities of prepared images: softmax, or sigmoid for heads trained as yes-or-no questions."""
+        logits: Tensor = self.model(images)
+        return logits.sigmoid() if self.checkpoint.outputs == "sigmoid" else logits.softmax(dim=1)
+
+    def features(self, images: Images, batch_size: int = 32) -> Tensor:
+        """What enters the head, (B, D): after the representation layer where there is one."""
+        return self._run(images, self.model.features, batch_size)
+
+    def attention(self, images: Images, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Tensor:
+        """Attention probabilities (layers, B, heads, N, N): row i of the last two axes tells where token i looks."""
+        return attention_maps(self.model, self.prepare(images), layers, heads)
+
+    def prepare(self, images: Images) -> Tensor:
+        """Images of any kind as one batch (B, C, H, W)."""
+        if isinstance(images, Tensor) and images.is_floating_point():
+            return images
+        if isinstance(images, Tensor):
+            images = _tensor_to_arrays(images)
+        items = _as_list(images)
+        if not items:
+            raise VitreousError("no images given")
+        return torch.stack([self.preprocess(item) for item in items])
+
+    @torch.no_grad()
+    def _run(self, images: Images, function: Any, batch_size: int) -> Tensor:
+        """Apply a function to all images, a batch at a time."""
+        return torch.cat([function(self.prepare(batch)).float() for batch in _batches(images, batch_size)])
+
+    def save(self, path: str | Path, format: Format | None = None) -> list[str]:
+        """Write the checkpoint; the format is guessed from the name, as `vitreous convert` does."""
+        tensors = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+        return write(dataclasses.replace(self.checkpoint, tensors=tensors), Path(path), format)
+
+    def __repr__(self) -> str:
+        return f"Classifier({self.config.name}, {self.config.classes} classes, {self.preprocess})"
+
+
+def load(
+    source: str | Path,
+    *,
+    image_size: int | Size | None = None,
+    classes: int | None = None,
+    patch: int | Size | None = None,
+    position_resize: PositionResize | None = None,
+    keep_representation: bool = False,
+) -> Classifier:
+    """Load a checkpoint of any kind, by path or by name, ready to use.
+
+    Faithful unless asked: `image_size` only resizes the position embeddings, and only `classes` replaces the head (by
+    a zero one) and drops the representation layer. `patch` changes the patch size. `Classifier.notes` tells what was done.
+
+    >>> clf = load("ViT-B/16@imagenet21k", image_size=384, classes=37)
+    >>> clf = load("hf:google/vit-base-patch16-224")
+    """
+    checkpoint = read_checkpoint(source)
+    changed = adapt(
+        checkpoint,
+        image_size=image_size,
+        classes=classes,
+        patch=patch,
+        position_resize=position_resize,
+        keep_representation=keep_representation,
+    )
+    return Classifier(changed)
+
+
+def read_checkpoint(source: str | Path) -> Checkpoint:
+    """A checkpoint at rest, from a path or a name; what a name's catalogue entry knows is added."""
+    found = find(source)
+    return dataclasses.replace(read_path(found.path), **found.known)
+
+
+def _is_single(images: Images) -> bool:
+    if isinstance(images, np.ndarray):
+        return images.ndim in (2, 3)
+    return isinstance(images, (str, Path, Image.Image))
+
+
+def _as_list(images: Images) -> list[Any]:
+    if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4:
+        return list(images)
+    return [images] if _is_single(images) else list(images)  # type: ignore[arg-type]
+
+
+def _tensor_to_arrays(images: Tensor) -> Any:
+    """A uint8 tensor is pixels, (B, C, H, W) as tensors are."""
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise VitreousError(f"tensor of {images.dtype} with shape {tuple(images.shape)}: expected (B, C, H, W), float or uint8")
+    return list(images.permute(0, 2, 3, 1).numpy())
+
+
+def _batches(images: Images, size: int) -> Iterator[Any]:
+    if size < 1:
+        raise VitreousError(f"batch_size {size} must be at least 1")
+    items = images if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4 else _as_list(images)
+    if not len(items):
+        raise VitreousError("no images given")
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

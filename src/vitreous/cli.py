@@ -1,0 +1,101 @@
+"""The command line, generated from the verbs' signatures and docstrings.
+
+Exit codes: 0 done; 1 done, and the answer is bad news; 2 the input or the command was wrong; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import tyro
+
+import vitreous
+from vitreous.errors import VitreousError, nearest
+from vitreous.verbs.shared import Result
+
+VERBS = ("demo", "predict", "convert", "verify", "list")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            print(_overview())
+            return 0
+        if words[0] == "--version":
+            print(f"vitreous {vitreous.__version__}")
+            return 0
+        if words[0] not in VERBS:
+            raise VitreousError(f"unknown command {words[0]!r}; did you mean {nearest(words[0], VERBS)[0]!r}? `vitreous --help` lists all")
+        return _run(words[0], words[1:])
+    except VitreousError as error:
+        print(f"vitreous: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("vitreous: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader has left, as `| head` does; nobody is there to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def verb(name: str) -> Callable[..., Result]:
+    function: Callable[..., Result] = getattr(importlib.import_module(f"vitreous.verbs.{name}"), name)
+    return function
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    result, as_json, quiet = tyro.cli(_with_output_options(verb(name)), prog=f"vitreous {name}", args=words, config=_STYLE)
+    if as_json:
+        for record in result.records():
+            print(json.dumps(record, ensure_ascii=False))
+    elif not quiet:
+        print(result.text())
+    return int(result.exit_code)
+
+
+_STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
+
+
+def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple[Result, bool, bool]]:
+    """The verb with `--json` and `--quiet`, which say how its result is shown and are no business of the function's."""
+    hints = inspect.get_annotations(function, eval_str=True)
+    hints.pop("return", None)
+    extra = {
+        "json": Annotated[bool, tyro.conf.arg(help="print the result as JSON, one object a line.")],
+        "quiet": Annotated[bool, tyro.conf.arg(help="print nothing but errors.")],
+    }
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Result, bool, bool]:
+        as_json, quiet = kwargs.pop("json"), kwargs.pop("quiet")
+        return function(*args, **kwargs), as_json, quiet
+
+    parameters = list(inspect.signature(function).parameters.values())
+    added = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint) for key, hint in extra.items()]
+    del wrapped.__wrapped__  # or tyro would look through to the bare function
+    wrapped.__annotations__ = {**hints, **extra}
+    wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*(p.replace(annotation=hints[p.name]) for p in parameters), *added]
+    )
+    return wrapped
+
+
+def _overview() -> str:
+    lines = ["usage: vitreous COMMAND ...", "", "The Vision Transformer, whole and see-through.", "", "commands:"]
+    for name in VERBS:
+        summary = (inspect.getdoc(verb(name)) or "").splitlines()[0]
+        lines.append(f"  {name:<9} {summary}")
+    lines += [
+        "",
+        "`vitreous COMMAND --help` explains a command and shows an example. Each is a function too: vitreous.predict(...)",
+        "Example: vitreous predict hf:google/vit-base-patch16-224 cat.jpg",
+    ]
+    return "\n".join(lines)

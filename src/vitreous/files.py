@@ -1,0 +1,52 @@
+"""Files are written whole or not at all: to a neighbour first, flushed to the disk, then renamed over the target."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitreous.errors import VitreousError
+
+
+@contextlib.contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A path to write to; on leaving it becomes `target`, and on any error it is removed and `target` is untouched."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise VitreousError(f"{target}: cannot write here ({error.strerror}); choose another place or free some space") from error
+    part = Path(name)
+    try:
+        yield part
+        flush(part)
+        os.chmod(part, 0o666 & ~_umask())
+        os.replace(part, target)
+        flush(target.parent)
+    except OSError as error:
+        raise VitreousError(f"{target}: cannot write ({error.strerror or error}); nothing was changed") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    with whole_file(target) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

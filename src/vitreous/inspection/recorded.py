@@ -1,0 +1,90 @@
+"""A checkpoint against recorded outputs: `images` and `logits` in an .npz, as the authors' code gave them.
+
+There are no inner values to compare, so when the logits differ the usual mistakes are tried on the model itself;
+the one that makes them agree is the likely cause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitreous.classifier import Classifier
+from vitreous.errors import VitreousError
+from vitreous.inspection.compare import Comparison, Difference, relative
+from vitreous.models.config import ViTConfig, replace
+from vitreous.weights.arrays import Arrays, open_arrays
+from vitreous.weights.checkpoint import Checkpoint
+
+TOLERANCE = 1e-5  # recorded outputs are float32, and so is the run that is compared with them
+
+
+def recorded(path: Path) -> Arrays | None:
+    """The arrays of a file with recorded images and logits; None for any other file."""
+    if not path.is_file() or path.suffix != ".npz":
+        return None
+    arrays = open_arrays(path)
+    return arrays if {"images", "logits"} <= set(arrays.shapes) else None
+
+
+def compare_recorded(a: Classifier, arrays: Arrays, tolerance: float = TOLERANCE) -> Comparison:
+    """Every recorded pair, `images` with `logits` and `images_big` with `logits_big` if they are there."""
+    differences = []
+    worst, pairs = 0.0, 0
+    for suffix in ("", "_big"):
+        if f"images{suffix}" not in arrays.shapes or f"logits{suffix}" not in arrays.shapes:
+            continue
+        images, expected = _images(arrays, f"images{suffix}"), arrays[f"logits{suffix}"]
+        pairs += 1
+        found = relative(_logits(a.checkpoint, images), expected)
+        worst = max(worst, found)
+        if found > tolerance:
+            differences.append(Difference(f"logits{suffix}", found, _suspect(a.checkpoint, images, expected, tolerance)))
+    return Comparison(pairs, tuple(differences), worst)
+
+
+def _images(arrays: Arrays, name: str) -> Tensor:
+    images = arrays[name]
+    if images.ndim != 4:
+        raise VitreousError(f"{arrays.path}: {name} has shape {tuple(images.shape)}; expected (B, H, W, C)")
+    return images.permute(0, 3, 1, 2).contiguous() if images.shape[3] in (1, 3) else images
+
+
+@torch.no_grad()
+def _logits(checkpoint: Checkpoint, images: Tensor) -> Tensor:
+    logits: Tensor = Classifier(checkpoint).model(images)
+    return logits
+
+
+def _suspect(checkpoint: Checkpoint, images: Tensor, expected: Tensor, tolerance: float) -> str:
+    own = _logits(checkpoint, images)
+    if own.shape != expected.shape:
+        return f"classes: {own.shape[1]} against {expected.shape[-1]}"
+    shift = (expected - own).mean(dim=0)
+    if relative(own + shift, expected) <= tolerance:
+        return "head bias: the same for every image, the rest agrees"
+    for cause, changed, pictures in _mistakes(checkpoint, images):
+        if relative(_logits(changed, pictures), expected) <= 10 * tolerance:
+            return cause
+    return "weights, or several causes at once: no single usual mistake explains it"
+
+
+def _mistakes(checkpoint: Checkpoint, images: Tensor) -> Iterator[tuple[str, Checkpoint, Tensor]]:
+    yield "input range: the recorded run took images in [0, 1]", checkpoint, (images + 1) / 2
+    yield "channel order: RGB against BGR", checkpoint, images.flip(1)
+    config = checkpoint.config
+    for eps in (1e-12, 1e-6, 1e-5, 1e-3):
+        yield f"norm epsilon: {config.norm_eps:g} against {eps:g}", _with(checkpoint, norm_eps=eps), images
+    if isinstance(config, ViTConfig):
+        for activation in ("gelu-tanh", "gelu-erf", "gelu-quick"):
+            yield f"GELU form: {config.activation} against {activation}", _with(checkpoint, activation=activation), images
+        for mode in ("bilinear-aligned", "bicubic", "bicubic-antialias", "bicubic-aligned", "bilinear"):
+            yield f"position resize: {config.position_resize} against {mode}", _with(checkpoint, position_resize=mode), images
+
+
+def _with(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
+    return dataclasses.replace(checkpoint, config=replace(checkpoint.config, **changes))

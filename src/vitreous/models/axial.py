@@ -1,0 +1,51 @@
+"""Axial attention (appendix D.6): a row layer, then a column layer, each a whole block with its own MLP.
+
+Attention within a row is ordinary attention with the rows as a batch, so nothing new has to be computed:
+tokens are regrouped, an ordinary block runs, tokens are put back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.models.config import Size
+
+
+class AxialBlock(nn.Module):
+    """Two blocks: tokens (B, rows x columns, D) attend along their row, then along their column."""
+
+    def __init__(self, row_block: nn.Module, column_block: nn.Module) -> None:
+        super().__init__()
+        self.rows = row_block
+        self.columns = column_block
+
+    def forward(self, z_BND: Tensor, grid: Size) -> Tensor:
+        b, n, d = z_BND.shape
+        rows, columns = grid
+        z = self.rows(z_BND.reshape(b * rows, columns, d))
+        z = z.view(b, rows, columns, d).transpose(1, 2).reshape(b * columns, rows, d)
+        z = self.columns(z)
+        return z.view(b, columns, rows, d).transpose(1, 2).reshape(b, n, d)  # type: ignore[no-any-return]
+
+
+def spread_rows(probabilities: Tensor, grid: Size) -> Tensor:
+    """Row attention (B*rows, H, columns, columns) as attention between all patches (B, H, N, N): zero outside the row."""
+    rows, columns = grid
+    b, heads = probabilities.shape[0] // rows, probabilities.shape[1]
+    by_row = probabilities.view(b, rows, heads, columns, columns)
+    full = by_row.new_zeros(b, heads, rows, columns, rows, columns)
+    for r in range(rows):
+        full[:, :, r, :, r, :] = by_row[:, r]
+    return full.view(b, heads, rows * columns, rows * columns)
+
+
+def spread_columns(probabilities: Tensor, grid: Size) -> Tensor:
+    """Column attention (B*columns, H, rows, rows) as attention between all patches (B, H, N, N)."""
+    rows, columns = grid
+    b, heads = probabilities.shape[0] // columns, probabilities.shape[1]
+    by_column = probabilities.view(b, columns, heads, rows, rows)
+    full = torch.zeros(b, heads, rows, columns, rows, columns, dtype=probabilities.dtype, device=probabilities.device)
+    for c in range(columns):
+        full[:, :, :, c, :, c] = by_column[:, c]
+    return full.view(b, heads, rows * columns, rows * columns)

@@ -1,0 +1,297 @@
+"""What a model is made of: two frozen dataclasses that travel with every checkpoint.
+
+Everything that changes an output is here, numerics included, so that a checkpoint says by itself how it
+must be run: the official weights want the tanh form of GELU and an epsilon of 1e-6, timm's want erf and
+1e-6, Hugging Face's erf and 1e-12.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from vitreous.errors import VitreousError, unknown
+
+Size: TypeAlias = tuple[int, int]
+"""Height and width: always both, because a grid of patches need not be square."""
+
+Activation = Literal["gelu-tanh", "gelu-erf", "gelu-quick", "relu", "silu"]
+Pool = Literal["token", "gap", "map", "token+mean"]
+PositionKind = Literal["none", "1d", "2d", "relative", "sincos"]
+PositionPlacement = Literal["stem", "every", "shared"]
+PositionResize = Literal[
+    "bilinear-aligned", "bilinear", "bilinear-antialias", "bicubic", "bicubic-aligned", "bicubic-antialias", "nearest"
+]
+Form = Literal["pre", "post"]
+Standardise = Literal["std+eps", "sqrt(var+eps)"]
+RootPadding = Literal["zero", "-inf"]
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """A ResNet with group norm and standardised convolutions (BiT), or the trunk of a hybrid.
+
+    `form="pre"` is the BiT paper's pre-activation network; `form="post"` the post-activation one that the
+    released hybrids use. The two differ in padding and epsilons too: see resnet.py.
+    """
+
+    name: str = "ResNet"
+    units: tuple[int, ...] = (3, 4, 6, 3)
+    width: int = 64
+    form: Form = "pre"
+    image_size: Size = (224, 224)
+    channels: int = 3
+    classes: int = 1000
+    head_bias: float = 0.0
+    norm_eps: float = 1e-5
+    standardise: Standardise = "sqrt(var+eps)"
+    standardise_eps: float = 1e-10
+    root_padding: RootPadding = "zero"  # what the pre-activation form pads with before its max pool
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_positive(self, "width", "channels")
+        _check_at_least_zero(self, "classes")
+        if self.width % 32:
+            near = max(32, round(self.width / 32) * 32)
+            raise VitreousError(f"width {self.width} does not divide into the 32 groups of group norm; try width={near}")
+        if any(units < 1 for units in self.units):
+            raise VitreousError(f"units {self.units}: every stage needs at least one unit")
+
+    @property
+    def out_channels(self) -> int:
+        """Channels after the last stage; the root alone keeps `width`."""
+        return self.width * 4 * 2 ** (len(self.units) - 1) if self.units else self.width
+
+    @property
+    def stride(self) -> int:
+        """How many input pixels one output position stands for: the root takes 4, each later stage doubles it."""
+        return 4 * 2 ** max(0, len(self.units) - 1)
+
+    @property
+    def feature_width(self) -> int:
+        return self.out_channels
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """A Vision Transformer, or a hybrid if it has a `trunk`."""
+
+    name: str = "ViT"
+    width: int = 768  # D
+    depth: int = 12  # L
+    heads: int = 12  # k
+    mlp: int = 3072
+    patch: Size = (16, 16)  # of the trunk's output where there is a trunk
+    image_size: Size = (224, 224)
+    channels: int = 3
+    classes: int = 1000
+    trunk: ResNetConfig | None = None
+
+    # How the sequence becomes one vector, and that vector the logits.
+    pool: Pool = "token"
+    representation: int | None = None  # size of the tanh layer that pre-training puts before the head
+    head_bias: float = 0.0  # initial bias of the head; -10 for pre-training with the sigmoid loss
+
+    # Tokens before the patches. `position_prefix` of them, counted from the first, own a row of the position table.
+    class_token: bool = True
+    distillation_token: bool = False  # DeiT
+    distillation_head: bool = False  # DeiT: logits are the mean of the two heads
+    registers: int = 0  # DINOv2 with registers
+    mask_token: bool = False  # stands in for hidden patches in masked-patch training
+    position_prefix: int = 1
+
+    # Positions: appendix D.4.
+    positions: PositionKind = "1d"
+    position_placement: PositionPlacement = "stem"
+    position_resize: PositionResize = "bilinear-aligned"
+
+    # Regularisation: appendix B.1 and AugReg.
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0  # of the last layer; grows linearly from 0 at the first
+
+    # Variations of the block.
+    attention: Literal["full", "axial"] = "full"  # axial: appendix D.6
+    layer_scale: float | None = None  # initial value; DINOv2
+    mlp_form: Literal["plain", "swiglu"] = "plain"
+    qkv_bias: bool = True
+
+    # Numerics.
+    norm_eps: float = 1e-6
+    activation: Activation = "gelu-tanh"
+    norm_after_pool: bool = False  # timm's `fc_norm`: pool first, then normalise
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_positive(self, "width", "depth", "heads", "mlp", "channels")
+        _check_at_least_zero(self, "classes", "registers")
+        for option in ("dropout", "attention_dropout", "stochastic_depth"):
+            if not 0.0 <= getattr(self, option) < 1.0:
+                raise VitreousError(f"{option} {getattr(self, option)} is not in [0, 1)")
+        if self.representation is not None and self.representation < 1:
+            raise VitreousError(f"representation {self.representation} is not a size; use None for no representation layer")
+        if self.width % self.heads:
+            fits = min((h for h in range(1, self.width + 1) if self.width % h == 0), key=lambda h: abs(h - self.heads))
+            raise VitreousError(f"width {self.width} does not divide into {self.heads} heads; the nearest that fits is heads={fits}")
+        if min(self.patch) < 1:
+            raise VitreousError(f"patch {self.patch} must be at least 1")
+        if self.pool in ("token", "token+mean") and not self.class_token:
+            raise VitreousError(f"pool {self.pool!r} needs a class token: drop class_token=False, or use pool='gap'")
+        if self.distillation_head and not self.distillation_token:
+            raise VitreousError("distillation_head needs distillation_token=True")
+        if self.attention == "axial" and self.prefix_tokens:
+            raise VitreousError("axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'")
+        if self.attention == "axial" and self.positions == "relative":
+            raise VitreousError("relative positions are defined for full attention; use positions='1d' with attention='axial'")
+        if self.positions == "relative" and self.position_placement == "stem":
+            raise VitreousError("relative positions act inside attention, in every layer: use position_placement='every' or 'shared'")
+        if self.positions == "sincos" and self.width % 4:
+            raise VitreousError(f"sine-cosine positions need a width divisible by 4, not {self.width}")
+        if self.positions == "2d" and self.width % 2:
+            raise VitreousError(f"2-D positions need an even width, not {self.width}")
+        if not 0 <= self.position_prefix <= self.prefix_tokens:
+            raise VitreousError(f"position_prefix {self.position_prefix} is not between 0 and the {self.prefix_tokens} leading tokens")
+        self.grid_of(self.image_size)
+
+    @property
+    def prefix_tokens(self) -> int:
+        """How many tokens stand before the patches: class, distillation and register tokens."""
+        return int(self.class_token) + int(self.distillation_token) + self.registers
+
+    @property
+    def grid(self) -> Size:
+        return self.grid_of(self.image_size)
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix_tokens + self.grid[0] * self.grid[1]
+
+    @property
+    def step(self) -> Size:
+        """Input pixels per token, down and across: the patch, times the stride of the trunk."""
+        stride = self.trunk.stride if self.trunk else 1
+        return self.patch[0] * stride, self.patch[1] * stride
+
+    @property
+    def pooled_width(self) -> int:
+        return self.width * (2 if self.pool == "token+mean" else 1)
+
+    @property
+    def feature_width(self) -> int:
+        """Size of the vector that enters the head."""
+        return self.representation or self.pooled_width
+
+    def grid_of(self, image_size: Size) -> Size:
+        """Patches down and across. Refuses a size that would drop pixels, and names the sizes that fit."""
+        height, width = image_size
+        stride = self.trunk.stride if self.trunk else 1
+        # The trunk pads ("SAME"), so its output rounds up; patches must then cover that output exactly.
+        rows, columns = -(-height // stride), -(-width // stride)
+        for what, size, cells, patch in (("height", height, rows, self.patch[0]), ("width", width, columns, self.patch[1])):
+            if size < 1 or cells % patch:
+                step = patch * stride
+                below, above = max(1, size // step) * step, (max(0, size) // step + 1) * step
+                near = f"{below}" if below >= above else f"{below} and {above}"
+                raise VitreousError(f"image {what} {size} is not a multiple of {self.name}'s patch, {step} pixels; the nearest sizes are {near}")
+        return rows // self.patch[0], columns // self.patch[1]
+
+
+ModelConfig: TypeAlias = ViTConfig | ResNetConfig
+
+
+def replace(config: ModelConfig, **changes: Any) -> Any:
+    """`dataclasses.replace`, with an error that names the nearest option for one that does not exist."""
+    fields = {field.name for field in dataclasses.fields(config)}
+    for option in changes:
+        if option not in fields:
+            raise unknown(f"option of {config.name}", option, fields)
+    return dataclasses.replace(config, **changes)
+
+
+def pair(size: int | tuple[int, int] | list[int]) -> Size:
+    """`224` or `(224, 320)`, as (height, width)."""
+    if isinstance(size, int):
+        return size, size
+    if len(size) != 2 or not all(isinstance(side, int) for side in size):
+        raise VitreousError(f"size {size!r} is neither one whole number nor two (height, width)")
+    return size[0], size[1]
+
+
+def to_json(config: ModelConfig) -> dict[str, Any]:
+    kind = "resnet" if isinstance(config, ResNetConfig) else "vit"
+    return {"kind": kind, **dataclasses.asdict(config)}
+
+
+def from_json(fields: dict[str, Any]) -> ModelConfig:
+    """The inverse of `to_json`; a missing, unknown or ill-typed field is named."""
+    fields = dict(fields)
+    kind = fields.pop("kind", None)
+    if kind not in ("vit", "resnet"):
+        raise VitreousError(f"model kind {kind!r} is neither 'vit' nor 'resnet'")
+    if kind == "resnet":
+        return _resnet_from_json(fields)
+    _check_fields(ViTConfig, fields)
+    for key in ("patch", "image_size"):
+        if key in fields:
+            fields[key] = pair(fields[key])
+    trunk = fields.get("trunk")
+    if trunk is not None:
+        fields["trunk"] = _resnet_from_json(dict(trunk))
+    return ViTConfig(**fields)
+
+
+def _resnet_from_json(fields: dict[str, Any]) -> ResNetConfig:
+    _check_fields(ResNetConfig, fields)
+    if "image_size" in fields:
+        fields["image_size"] = pair(fields["image_size"])
+    if "units" in fields:
+        fields["units"] = tuple(fields["units"])
+    return ResNetConfig(**fields)
+
+
+_JSON_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
+
+def _check_fields(kind: type[ViTConfig] | type[ResNetConfig], fields: dict[str, Any]) -> None:
+    known = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    for key, value in fields.items():
+        if key not in known:
+            raise unknown("model field", key, known)
+        wanted = _JSON_TYPES.get(known[key])
+        if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+            raise VitreousError(f"model field {key!r} should be {known[key]}, not {value!r}")
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "activation": get_args(Activation),
+    "pool": get_args(Pool),
+    "positions": get_args(PositionKind),
+    "position_placement": get_args(PositionPlacement),
+    "position_resize": get_args(PositionResize),
+    "attention": ("full", "axial"),
+    "mlp_form": ("plain", "swiglu"),
+    "form": get_args(Form),
+    "standardise": get_args(Standardise),
+    "root_padding": get_args(RootPadding),
+}
+
+
+def _check_choices(config: ModelConfig) -> None:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in _CHOICES and value not in _CHOICES[field.name]:
+            raise unknown(f"{field.name} of {config.name}", str(value), _CHOICES[field.name])
+
+
+def _check_positive(config: ModelConfig, *options: str) -> None:
+    for option in options:
+        if not isinstance(getattr(config, option), int) or getattr(config, option) < 1:
+            raise VitreousError(f"{option}={getattr(config, option)!r}: must be a whole number of at least 1")
+
+
+def _check_at_least_zero(config: ModelConfig, *options: str) -> None:
+    for option in options:
+        if not isinstance(getattr(config, option), int) or getattr(config, option) < 0:
+            raise VitreousError(f"{option}={getattr(config, option)!r}: must be a whole number of at least 0")

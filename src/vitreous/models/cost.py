@@ -1,0 +1,82 @@
+"""What a model costs: parameters, multiply-adds and activation memory, without building it.
+
+The model runs once on fake tensors, which have shapes but no data. Multiply-adds are counted by torch's own
+flop counter, so they do not repeat our formulas; activation memory is what autograd keeps for the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitreous.models.build import Model
+from vitreous.models.config import ModelConfig, ResNetConfig, Size
+from vitreous.models.names import parse
+from vitreous.models.resnet import ResNet
+from vitreous.models.vit import ViT
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Per image, in float32."""
+
+    parameters: int
+    macs: int  # multiply-adds of one forward pass, attention's products included
+    activation_bytes: int  # kept for the backward pass by a training step, parameters not counted
+    tokens: int  # length of the sequence; 0 for a ResNet
+
+    def training_flops(self, images: int) -> int:
+        """Floating-point operations to train on so many images: a backward pass costs two forward, a multiply-add is two."""
+        return 6 * self.macs * images
+
+
+def _attention_flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """q k^T and A v. The counter of torch 2.13 knows the fused attention of GPUs but not that of CPUs."""
+    batch, heads, queries, width = query
+    return 2 * batch * heads * queries * key[-2] * (width + value[-1])
+
+
+_UNCOUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+
+
+def cost(name: str, image_size: int | Size = 224, *, classes: int = 1000, **overrides: Any) -> Cost:
+    """The cost of a model by name.
+
+    >>> cost("ViT-B/16", image_size=224).parameters
+    86567656
+    """
+    return cost_of(parse(name, image_size=image_size, classes=classes, **overrides))
+
+
+def cost_of(config: ModelConfig) -> Cost:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model: Model = ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
+        model.train()
+        parameters = sum(p.numel() for p in model.parameters())
+        macs, one = _run(model, images=1)
+        _, two = _run(model, images=2)
+    tokens = 0 if isinstance(config, ResNetConfig) else config.tokens
+    # What a second image adds; standardised kernels, for one, are kept once however many images there are.
+    return Cost(parameters, macs, two - one, tokens)
+
+
+def _run(model: Model, images: int) -> tuple[int, int]:
+    """Multiply-adds of a forward pass, and the bytes that autograd keeps after it."""
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    batch = torch.empty(images, model.config.channels, *model.config.image_size)
+    with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter, saved_tensors_hooks(keep, lambda t: t):
+        model(batch)
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    kept_bytes = sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in weights)
+    return counter.get_total_flops() // 2, kept_bytes

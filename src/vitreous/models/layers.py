@@ -1,0 +1,83 @@
+"""The small parts of an encoder layer that are not attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitreous.models.config import Activation, ViTConfig
+
+
+class QuickGELU(nn.Module):
+    """OpenAI's approximation, found in CLIP-like checkpoints."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),  # flax's default, so the authors'
+    "gelu-erf": nn.GELU,  # timm, Hugging Face
+    "gelu-quick": QuickGELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+}
+
+
+class MLP(nn.Module):
+    """Two dense layers with a GELU between them, dropout after each (appendix B.1).
+
+    The gated form (SwiGLU, the giant DINOv2) multiplies a SiLU gate with a second projection; both stand in `up`.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.gated = config.mlp_form == "swiglu"
+        self.up = nn.Linear(config.width, config.mlp * (2 if self.gated else 1))
+        self.activation = nn.SiLU() if self.gated else ACTIVATIONS[config.activation]()
+        self.down = nn.Linear(config.mlp, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gated:
+            gate, value = self.up(x).chunk(2, dim=-1)
+            hidden = self.activation(gate) * value
+        else:
+            hidden = self.activation(self.up(x))
+        return self.dropout(self.down(self.dropout(hidden)))  # type: ignore[no-any-return]
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel on a residual branch."""
+
+    def __init__(self, width: int, initial: float) -> None:
+        super().__init__()
+        self.initial = initial
+        self.gamma = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+    @classmethod
+    def of(cls, config: ViTConfig) -> nn.Module:
+        return nn.Identity() if config.layer_scale is None else cls(config.width, config.layer_scale)
+
+
+class StochasticDepth(nn.Module):
+    """Drops a residual branch for whole images at random, and scales what is kept so that its mean stays the same."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return branch
+        one_per_image = branch.new_ones(branch.shape[0], *[1] * (branch.ndim - 1))
+        return branch * F.dropout(one_per_image, self.rate)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"

@@ -1,0 +1,170 @@
+"""Model names and their grammar.
+
+    ViT-<size>/<patch>                       ViT-B/16
+    R<depth>x<width>                         R50x1, a BiT ResNet
+    R[<depth>[x<width>]]+ViT-<size>/<step>   R50+ViT-B/16, a hybrid; <step> is its total downsampling
+
+A hybrid forms its sequence in one of two ways, and the name says which. /32 takes the output of stage 4 of an
+ordinary ResNet. /16 removes stage 4 and moves its units into stage 3, for a sequence four times as long.
+`R+ViT-Ti/16` has only the root of a ResNet, with patches of 8 behind it; the root downsamples by 4, so the
+model's true step is 32, whatever its name says. The name is kept because the released weights bear it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vitreous.errors import VitreousError, nearest
+from vitreous.models.config import Form, ModelConfig, ResNetConfig, Size, ViTConfig, pair, replace
+
+# size: (depth, width, MLP, heads). B, L and H are the paper's table 1; Ti and S came with AugReg, the others with big_vision.
+SIZES: dict[str, tuple[int, int, int, int]] = {
+    "Ti": (12, 192, 768, 3),
+    "S": (12, 384, 1536, 6),
+    "M": (12, 512, 2048, 8),
+    "B": (12, 768, 3072, 12),
+    "L": (24, 1024, 4096, 16),
+    "So400m": (27, 1152, 4304, 16),
+    "H": (32, 1280, 5120, 16),
+    "g": (40, 1408, 6144, 16),
+    "G": (48, 1664, 8192, 16),
+}
+
+UNITS: dict[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+
+# The models of the paper and of the weights released with it, in the order they are listed to people.
+KNOWN: tuple[str, ...] = (
+    *("ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-B/8", "ViT-L/32", "ViT-L/16", "ViT-H/14"),
+    *("R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"),
+    *("R50+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/32", "R50+ViT-L/16"),
+    *("R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3"),
+)
+
+_VIT = re.compile(r"ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
+_RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>\d+)")
+_HYBRID = re.compile(r"R(?:(?P<depth>\d+)(?:x(?P<width>\d+))?)?\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
+
+# Numerics that belong to each form of ResNet; see the table in resnet.py.
+_FORMS: dict[str, dict[str, Any]] = {
+    "pre": dict(norm_eps=1e-5, standardise="sqrt(var+eps)", standardise_eps=1e-10),
+    "post": dict(norm_eps=1e-6, standardise="std+eps", standardise_eps=1e-5),
+}
+
+
+def parse(name: str, *, image_size: int | Size = 224, classes: int = 1000, **overrides: Any) -> ModelConfig:
+    """The config that a name stands for, with any of its fields overridden."""
+    size = pair(image_size)
+    if match := _RESNET.fullmatch(name):
+        return _resnet(name, int(match["depth"]), int(match["width"]), size, classes, overrides)
+    if match := _HYBRID.fullmatch(name):
+        depth = int(match["depth"]) if match["depth"] else None
+        return _hybrid(name, depth, int(match["width"] or 1), match["size"], int(match["step"]), size, classes, overrides)
+    if match := _VIT.fullmatch(name):
+        patch = pair(overrides.pop("patch", int(match["step"])))
+        return _vit(name, match["size"], patch, size, classes, None, overrides)
+    raise _unknown_name(name)
+
+
+def resnet_config(name: str, form: Form, **fields: Any) -> ResNetConfig:
+    """A ResNet with the numerics of its form, unless told otherwise."""
+    if form not in _FORMS:
+        raise VitreousError(f"form {form!r} is neither 'pre' (the BiT paper) nor 'post' (the released hybrids)")
+    return ResNetConfig(name=name, form=form, **{**_FORMS[form], **fields})
+
+
+def _vit(
+    name: str, size: str, patch: Size, image_size: Size, classes: int, trunk: ResNetConfig | None, overrides: dict[str, Any]
+) -> ViTConfig:
+    if size not in SIZES:
+        raise _unknown_name(name)
+    depth, width, mlp, heads = SIZES[size]
+    fields: dict[str, Any] = dict(depth=depth, width=width, mlp=mlp, heads=heads)
+    fields.update(_settle(overrides, width))
+    base = ViTConfig(name=name, trunk=trunk, patch=(1, 1))  # a valid start: `replace` then checks every option's name
+    return replace(base, patch=patch, image_size=image_size, classes=classes, **fields)  # type: ignore[no-any-return]
+
+
+def _settle(overrides: dict[str, Any], width: int) -> dict[str, Any]:
+    """Options that follow from others: written once, so that `create(name, pool="gap")` is all a person types."""
+    settled = dict(overrides)
+    if settled.get("representation") is True:
+        settled["representation"] = settled.get("width", width)
+    elif settled.get("representation") is False:
+        settled["representation"] = None
+    # The paper's global average pooling and axial attention do without a class token.
+    if settled.get("attention") == "axial":
+        settled.setdefault("pool", "gap")
+    if settled.get("pool") in ("gap", "map"):
+        settled.setdefault("class_token", False)
+    if settled.get("positions") == "relative":
+        settled.setdefault("position_placement", "every")
+    if not settled.get("class_token", True) or settled.get("positions", "1d") != "1d":
+        settled.setdefault("position_prefix", 0)
+    return settled
+
+
+def _hybrid(
+    name: str, depth: int | None, width: int, size: str, step: int, image_size: Size, classes: int, overrides: dict[str, Any]
+) -> ViTConfig:
+    channels = overrides.get("channels", 3)
+    units: tuple[int, ...]
+    if depth is None:
+        units, patch = (), step / 2
+    elif depth not in UNITS:
+        raise _unknown_name(name)
+    elif step % 32 == 0:  # stage 4's output
+        units, patch = UNITS[depth], step / 32
+    else:  # no stage 4: its units stand in stage 3
+        a, b, c, d = UNITS[depth]
+        units, patch = (a, b, c + d), step / 16
+    if patch != int(patch) or patch < 1:
+        choices = "an even number" if depth is None else "a multiple of 16"
+        raise VitreousError(f"model {name!r}: /{step} is not possible with this trunk; it must be {choices}, such as /16 or /32")
+    trunk_name = f"R{depth or ''}x{width}"
+    trunk = resnet_config(trunk_name, "post", units=units, width=64 * width, channels=channels, classes=0, image_size=image_size)
+    return _vit(name, size, pair(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
+
+
+def _resnet(name: str, depth: int, width: int, image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:
+    if depth not in UNITS or width < 1:
+        raise _unknown_name(name)
+    form: Form = overrides.pop("form", "pre")
+    base = resnet_config(name, form, units=UNITS[depth], width=64 * width)
+    return replace(base, image_size=image_size, classes=classes, **overrides)  # type: ignore[no-any-return]
+
+
+def _unknown_name(name: str) -> VitreousError:
+    close = nearest(name.replace("_", "/"), KNOWN)[0]
+    return VitreousError(
+        f"unknown model {name!r}; did you mean {close!r}? "
+        f"Names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 (depths {', '.join(map(str, UNITS))}) "
+        f"or R50+ViT-B/16; `vitreous list models` shows them"
+    )
+
+
+def describe(config: ViTConfig) -> str:
+    """A name for a config that was inferred from a file: the official one where it fits, a telling one otherwise."""
+    shape = (config.depth, config.width, config.mlp, config.heads)
+    size = next((size for size, numbers in SIZES.items() if numbers == shape), f"{config.width}x{config.depth}")
+    step = config.step[0] if config.step[0] == config.step[1] else f"{config.step[0]}x{config.step[1]}"
+    if config.trunk is None:
+        return f"ViT-{size}/{step}"
+    if not config.trunk.units:
+        return f"R+ViT-{size}/{config.patch[0] * 2}"
+    return f"{describe_trunk(config.trunk).removesuffix('x1')}+ViT-{size}/{step}"
+
+
+def describe_trunk(config: ResNetConfig) -> str:
+    width = f"x{config.width // 64}" if config.width % 64 == 0 else f"x{config.width / 64:g}"
+    for depth, units in UNITS.items():
+        moved = (*units[:2], units[2] + units[3])
+        if config.units in (units, moved):
+            return f"R{depth}{width}"
+    return f"R{3 * sum(config.units) + 2}{width}"

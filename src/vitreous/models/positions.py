@@ -1,0 +1,138 @@
+"""Position embeddings: every kind of appendix D.4, and how a table is carried to another grid.
+
+A learned table belongs to a grid of patches, rows x columns. Asked for another grid it is interpolated.
+There are four ways of doing that in use, and they differ by several per cent; the authors' is
+`scipy.ndimage.zoom(order=1)`, which is bilinear with aligned corners. So the mode is part of a model's config.
+
+Shapes: G = (rows, columns) of the grid, N patches = rows x columns, P leading tokens that own a row, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitreous.models.config import PositionResize, Size, ViTConfig
+
+_INTERPOLATION: dict[PositionResize, dict[str, Any]] = {
+    "bilinear-aligned": dict(mode="bilinear", align_corners=True),  # the authors
+    "bilinear": dict(mode="bilinear", align_corners=False),
+    "bilinear-antialias": dict(mode="bilinear", align_corners=False, antialias=True),
+    "bicubic": dict(mode="bicubic", align_corners=False),  # Hugging Face, DeiT, DINOv2, MAE
+    "bicubic-aligned": dict(mode="bicubic", align_corners=True),  # torchvision
+    "bicubic-antialias": dict(mode="bicubic", align_corners=False, antialias=True),  # timm
+    "nearest": dict(mode="nearest-exact"),
+}
+
+
+def resize_grid(table_ND: Tensor, old: Size, new: Size, mode: PositionResize) -> Tensor:
+    """Carry a table with one row per patch from one grid to another, in float64 as scipy does."""
+    if old == new:
+        return table_ND
+    grid_DG = table_ND.double().view(1, *old, -1).permute(0, 3, 1, 2)
+    resized_DG: Tensor = F.interpolate(grid_DG, size=new, **_INTERPOLATION[mode])
+    return resized_DG.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table_ND.dtype)
+
+
+def resize_line(table_ND: Tensor, new: int, mode: PositionResize) -> Tensor:
+    """The same along one axis: a grid of a single row. Cubic filters have no meaning across one row, so linear stands in."""
+    old = table_ND.shape[0]
+    if old == new:
+        return table_ND
+    aligned = mode.endswith("-aligned")
+    line = F.interpolate(table_ND.double().T[None], size=new, mode="linear", align_corners=aligned)
+    return line[0].T.to(table_ND.dtype)
+
+
+def sine_cosine(grid: Size, width: int) -> Tensor:
+    """Fixed 2-D sine and cosine of MoCo v3 and big_vision: [sin x, cos x, sin y, cos y], each a quarter of the width."""
+    rows, columns = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
+    quarter = width // 4
+    frequency = 10_000.0 ** -(torch.arange(quarter, dtype=torch.float64) / max(1, quarter - 1))
+    x, y = columns.reshape(-1, 1) * frequency, rows.reshape(-1, 1) * frequency
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()
+
+
+class LearnedPositions(nn.Module):
+    """1-D: one learned row per token in raster order, the first P rows for leading tokens. The paper's default."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid, self.prefix, self.mode = config.grid, config.position_prefix, config.position_resize
+        self.table = nn.Parameter(torch.empty(self.prefix + self.grid[0] * self.grid[1], config.width))
+
+    def forward(self, grid: Size) -> Tensor:
+        if grid == self.grid:
+            return self.table
+        patches = resize_grid(self.table[self.prefix :], self.grid, grid, self.mode)
+        return torch.cat([self.table[: self.prefix], patches])
+
+
+class FactorisedPositions(nn.Module):
+    """2-D: learned tables of half the width for X and for Y, concatenated. Leading tokens get none: they are learned anyway."""
+
+    prefix = 0
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid, self.mode = config.grid, config.position_resize
+        self.columns = nn.Parameter(torch.empty(self.grid[1], config.width // 2))
+        self.rows = nn.Parameter(torch.empty(self.grid[0], config.width // 2))
+
+    def forward(self, grid: Size) -> Tensor:
+        x = resize_line(self.columns, grid[1], self.mode)
+        y = resize_line(self.rows, grid[0], self.mode)
+        return torch.cat([x.repeat(grid[0], 1), y.repeat_interleave(grid[1], dim=0)], dim=1)
+
+
+class SineCosinePositions(nn.Module):
+    """Fixed 2-D sine and cosine: nothing learned, any grid exact."""
+
+    prefix = 0
+    table: Tensor
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.grid, self.width = config.grid, config.width
+        # Made on the CPU even when the model is laid out on the meta device: no checkpoint carries this table.
+        with torch.device("cpu"):
+            self.register_buffer("table", sine_cosine(self.grid, self.width), persistent=False)
+
+    def forward(self, grid: Size) -> Tensor:
+        return self.table if grid == self.grid else sine_cosine(grid, self.width).to(self.table)
+
+
+class RelativePositions(nn.Module):
+    """Relative: the query also attends to a learned embedding of the offset p_q - p_k, counted along the sequence.
+
+    Returns logits to add before the softmax. One table per layer, or one for all; heads share it.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.mode = config.position_resize
+        self.table = nn.Parameter(torch.empty(2 * config.tokens - 1, config.width // config.heads))
+
+    def forward(self, q_BHNK: Tensor) -> Tensor:
+        n, k = q_BHNK.shape[-2:]
+        table = resize_line(self.table, 2 * n - 1, self.mode)
+        by_offset = (q_BHNK @ table.T) / math.sqrt(k)  # column j holds offset j - (n - 1)
+        place = torch.arange(n, device=q_BHNK.device)
+        offset = place[:, None] - place[None, :] + (n - 1)
+        return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], n))
+
+
+AbsolutePositions = LearnedPositions | FactorisedPositions | SineCosinePositions
+
+
+def absolute_positions(config: ViTConfig) -> nn.ModuleList:
+    """What is added to the tokens: nothing, one table (at the stem, or shared by all layers), or one for each layer."""
+    kinds = {"1d": LearnedPositions, "2d": FactorisedPositions, "sincos": SineCosinePositions}
+    if config.positions not in kinds:
+        return nn.ModuleList()
+    tables = config.depth if config.position_placement == "every" else 1
+    return nn.ModuleList(kinds[config.positions](config) for _ in range(tables))

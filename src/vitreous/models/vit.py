@@ -1,0 +1,214 @@
+"""The Vision Transformer: section 3.1 and appendix A of the paper, equation by equation.
+
+    z_0  = [x_class; x_1 E; ...; x_N E] + E_pos        (1)   ViT.embed
+    z'_l = MSA(LN(z_{l-1})) + z_{l-1}                  (2)   Block
+    z_l  = MLP(LN(z'_l)) + z'_l                        (3)   Block
+    y    = LN(z_L^0)                                   (4)   ViT.features
+
+    [q, k, v] = z U_qkv                                (5)   Attention
+    A  = softmax(q k^T / sqrt(D_h))                    (6)
+    SA = A v                                           (7)
+    MSA = [SA_1; ...; SA_k] U_msa                      (8)
+
+Where the equations are silent this follows the authors' code: every projection has a bias, dropout follows
+every dense layer but q, k, v, and the final norm is applied to all tokens. Equation (6) is never written to
+memory: `scaled_dot_product_attention` fuses (6) and (7), and `Attention.probabilities` recomputes A for
+whoever wants to look (attention_maps.py).
+
+Shapes: B images, C channels, N tokens, D width, H heads, K = D / H.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitreous.errors import VitreousError
+from vitreous.models.axial import AxialBlock
+from vitreous.models.config import Size, ViTConfig
+from vitreous.models.initialise import initialise_vit
+from vitreous.models.layers import MLP, LayerScale, StochasticDepth
+from vitreous.models.pooling import AttentionPool
+from vitreous.models.positions import RelativePositions, absolute_positions
+from vitreous.models.resnet import Trunk
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, appendix A."""
+
+    def __init__(self, config: ViTConfig, relative: RelativePositions | None = None) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)  # U_qkv
+        self.out = nn.Linear(config.width, config.width)  # U_msa
+        self.relative = relative
+        self.attention_dropout = config.attention_dropout
+        self.dropout = nn.Dropout(config.dropout)
+
+    def project(self, z_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        b, n, d = z_BND.shape
+        qkv = self.qkv(z_BND).view(b, n, 3, self.heads, d // self.heads)  # (5)
+        q_BHNK, k_BHNK, v_BHNK = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q_BHNK, k_BHNK, v_BHNK
+
+    def forward(self, z_BND: Tensor) -> Tensor:
+        q, k, v = self.project(z_BND)
+        bias = self.relative(q) if self.relative is not None else None
+        drop = self.attention_dropout if self.training else 0.0
+        heads_BHNK = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)  # (6), (7)
+        joined_BND = heads_BHNK.transpose(1, 2).reshape(z_BND.shape)
+        return self.dropout(self.out(joined_BND))  # (8)
+
+    def probabilities(self, z_BND: Tensor) -> Tensor:
+        """A of equation (6), (B, H, N, N): row i tells where token i looks."""
+        q, k, _ = self.project(z_BND)
+        logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if self.relative is not None:
+            logits = logits + self.relative(q)
+        return logits.softmax(dim=-1)
+
+
+class Block(nn.Module):
+    """One layer of the encoder, equations (2) and (3)."""
+
+    def __init__(self, config: ViTConfig, layer: int, relative: RelativePositions | None = None) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config, relative)
+        self.scale1 = LayerScale.of(config)
+        self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = MLP(config)
+        self.scale2 = LayerScale.of(config)
+        self.skip = StochasticDepth(config.stochastic_depth * layer / max(1, config.depth - 1))
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = z + self.skip(self.scale1(self.attention(self.norm1(z))))  # (2)
+        return z + self.skip(self.scale2(self.mlp(self.norm2(z))))  # (3)
+
+
+class ViT(nn.Module):
+    """Images (B, C, H, W) in, logits (B, classes) out; with no classes, features.
+
+    Built for `config.image_size`. An image of another size that divides into patches is taken too:
+    its positions are interpolated on the fly, in the config's mode.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.trunk = Trunk(config.trunk) if config.trunk else nn.Identity()  # a hybrid cuts patches from a feature map
+        channels = config.trunk.out_channels if config.trunk else config.channels
+        # A convolution whose stride is its kernel is the linear map E applied to each flattened patch.
+        self.embedding = nn.Conv2d(channels, config.width, kernel_size=config.patch, stride=config.patch)  # E
+
+        def token(wanted: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(1, wanted, config.width)) if wanted else None
+
+        self.class_token = token(config.class_token)  # x_class
+        self.distillation_token = token(config.distillation_token)
+        self.registers = token(config.registers)
+        self.mask_token = token(config.mask_token)
+
+        self.positions = absolute_positions(config)  # E_pos
+        self.dropout = nn.Dropout(config.dropout)
+        if config.attention == "axial":
+            self.blocks = nn.ModuleList(AxialBlock(Block(config, i), Block(config, i)) for i in range(config.depth))
+        else:
+            self.blocks = nn.ModuleList(Block(config, i, relative) for i, relative in enumerate(self._relative(config)))
+        self.norm = nn.LayerNorm(config.pooled_width if config.norm_after_pool else config.width, eps=config.norm_eps)
+        self.pool = AttentionPool(config) if config.pool == "map" else None
+        self.representation = (
+            nn.Linear(config.pooled_width, config.representation) if config.representation else nn.Identity()
+        )
+        self.head = nn.Linear(config.feature_width, config.classes) if config.classes else nn.Identity()
+        self.distillation_head = nn.Linear(config.width, config.classes) if config.distillation_head else None
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw every weight as the authors do (initialise.py)."""
+        initialise_vit(self)
+
+    @staticmethod
+    def _relative(config: ViTConfig) -> list[RelativePositions | None]:
+        if config.positions != "relative":
+            return [None] * config.depth
+        if config.position_placement == "shared":
+            return [RelativePositions(config)] * config.depth
+        return [RelativePositions(config) for _ in range(config.depth)]
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches: class, distillation and register tokens. Never assume it is one."""
+        return self.config.prefix_tokens
+
+    def add_positions(self, z_BND: Tensor, grid: Size, layer: int) -> Tensor:
+        """E_pos of (1); in layers after the first only where the config says so (appendix D.4)."""
+        if not self.positions or (layer > 0 and self.config.position_placement == "stem"):
+            return z_BND
+        positions = self.positions[layer if len(self.positions) > 1 else 0]
+        table_ND = positions(grid)
+        # The table has rows for the first `prefix` leading tokens and for the patches; tokens between get nothing.
+        bare = self.prefix_tokens - positions.prefix
+        if bare:
+            table_ND = torch.cat(
+                [table_ND[: positions.prefix], table_ND.new_zeros(bare, table_ND.shape[1]), table_ND[positions.prefix :]]
+            )
+        return z_BND + table_ND
+
+    def embed(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Size]:
+        """Equation (1), and the grid of patches. Patches where `mask` (B, patches) is true become the mask token."""
+        if images.ndim != 4:
+            raise VitreousError(f"images must have 4 axes (batch, channels, height, width), not shape {tuple(images.shape)}")
+        if images.shape[1] != self.config.channels:
+            raise VitreousError(f"{self.config.name} takes {self.config.channels} channels, not {images.shape[1]}")
+        self.config.grid_of((images.shape[2], images.shape[3]))  # refuses sizes that would lose pixels
+        patches_BDG = self.embedding(self.trunk(images))
+        grid = (patches_BDG.shape[2], patches_BDG.shape[3])
+        z_BND = patches_BDG.flatten(2).transpose(1, 2)
+        if mask is not None:
+            if self.mask_token is None:
+                raise VitreousError(f"{self.config.name} has no mask token; create it with mask_token=True")
+            z_BND = torch.where(mask[..., None], self.mask_token.to(z_BND.dtype), z_BND)
+        leading = [self.class_token, self.distillation_token, self.registers]
+        z_BND = torch.cat([t.expand(len(images), -1, -1) for t in leading if t is not None] + [z_BND], dim=1)
+        return self.dropout(self.add_positions(z_BND, grid, layer=0)), grid
+
+    def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """z_L of equation (3), (B, N, D): leading tokens, then patches in raster order; before the final norm."""
+        z_BND, grid = self.embed(images, mask)
+        for layer, block in enumerate(self.blocks):
+            if layer > 0:
+                z_BND = self.add_positions(z_BND, grid, layer)
+            z_BND = block(z_BND, grid) if isinstance(block, AxialBlock) else block(z_BND)
+        return z_BND
+
+    def pooled(self, z_BND: Tensor) -> Tensor:
+        """One vector per image: the class token, the mean over patches, both, or attention pooling."""
+        if self.config.pool == "token":
+            return z_BND[:, 0]
+        if self.pool is not None:
+            return self.pool(z_BND)  # type: ignore[no-any-return]
+        mean_BD = z_BND[:, self.prefix_tokens :].mean(dim=1)
+        return torch.cat([z_BND[:, 0], mean_BD], dim=1) if self.config.pool == "token+mean" else mean_BD
+
+    def features_of(self, z_BND: Tensor) -> Tensor:
+        """Equation (4) from the encoder's output: norm, pool, and the tanh layer that pre-training adds."""
+        if self.config.norm_after_pool:
+            y_BD = self.norm(self.pooled(z_BND))
+        else:
+            y_BD = self.pooled(self.norm(z_BND))
+        return torch.tanh(self.representation(y_BD)) if self.config.representation else y_BD
+
+    def features(self, images: Tensor) -> Tensor:
+        """What enters the head, (B, feature_width)."""
+        return self.features_of(self.tokens(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        z_BND = self.tokens(images)
+        logits: Tensor = self.head(self.features_of(z_BND))
+        if self.distillation_head is not None:  # DeiT: the mean of both heads
+            logits = (logits + self.distillation_head(self.norm(z_BND)[:, 1])) / 2
+        return logits

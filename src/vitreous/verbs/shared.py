@@ -1,0 +1,42 @@
+"""Types of arguments that several verbs share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Protocol
+
+import tyro
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+class Result(Protocol):
+    """What every verb returns."""
+
+    exit_code: int
+
+    def text(self) -> str: ...
+
+    def records(self) -> Iterable[dict[str, Any]]: ...
+
+
+def _parse_size(words: list[str]) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)(?:[,x](\d+))?", words[0])
+    if not match:
+        raise ValueError(f"{words[0]!r} is neither one number, as 384, nor height,width, as 224,320")
+    return int(match[1]), int(match[2] or match[1])
+
+
+ImageSize = Annotated[
+    tuple[int, int],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="N|H,W",
+        instance_from_str=_parse_size,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda size: [f"{size[0]},{size[1]}"],
+    ),
+]
+"""`384`, or `224,320` for height and width."""
+
+Checkpoint = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]

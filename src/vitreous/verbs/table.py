@@ -1,0 +1,39 @@
+"""Tables for people, drawn by rich; plain and unbroken where the output is not a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> str:
+    import sys
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    rows = [tuple(row) for row in rows]
+    for index, heading in enumerate(headings):
+        numeric = all(isinstance(row[index], (int, float)) for row in rows) and bool(rows)
+        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(_cell(value) for value in row))
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 200, color_system="auto" if terminal else None, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.verbs.shared import Checkpoint
+from vitreous.verbs.table import table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An operation that differs though its inputs are the same, and the likely cause."""
+
+    operation: str
+    relative: float
+    cause: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    equal: bool
+    operations: int
+    logits: float
+    first: Finding | None
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.equal else 1
+
+    def text(self) -> str:
+        notes = [f"note: {note}" for note in self.notes]
+        if self.first is None:
+            what = f"{self.operations} operations" if self.operations > 2 else "recorded outputs"
+            return "\n".join([*notes, f"equal: {what} compared, logits differ by {self.logits:.1e} relative"])
+        lines = [f"DIFFERENT, first at {self.first.operation}: {self.first.cause}", f"logits differ by {self.logits:.1e} relative"]
+        rows = []
+        for cause in dict.fromkeys(finding.cause for finding in self.findings):
+            same = [finding for finding in self.findings if finding.cause == cause]
+            rows.append((cause, same[0].operation, len(same), f"{max(f.relative for f in same):.1e}"))
+        return "\n".join([*notes, *lines, "", table(("likely cause", "first at", "operations", "relative difference"), rows)])
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(self)]
+
+
+def verify(
+    checkpoint: Checkpoint,
+    against: str,
+    images: tuple[str, ...] = (),
+    tolerance: float | None = None,
+) -> Verification:
+    """Compare a checkpoint with a reference, operation by operation, and name the first that differs.
+
+    The reference is another checkpoint of any kind, or an .npz with recorded `images` and `logits`. Both models get
+    the same pictures, each prepared in its own way. Exit code 1 means that they differ.
+
+    Example: vitreous verify runs/pets/checkpoint --against ViT-B_16.npz
+
+    Args:
+        checkpoint: a file, a folder, or a name from `vitreous list weights`.
+        against: the reference: the same, or recorded outputs.
+        images: pictures to run on; two drawn ones if none are given.
+        tolerance: relative difference that still counts as equal; 1e-9 between checkpoints (which run in float64),
+            1e-5 for recorded outputs.
+    """
+    from vitreous.classifier import load
+    from vitreous.inspection.compare import compare
+    from vitreous.inspection.recorded import compare_recorded, recorded
+
+    clf = load(checkpoint)
+    outputs = recorded(Path(against))
+    options = {} if tolerance is None else {"tolerance": tolerance}
+    if outputs is not None:
+        found = compare_recorded(clf, outputs, **options)
+    else:
+        found = compare(clf, load(against), list(images) or _pictures(), **options)
+    findings = tuple(Finding(d.operation, d.relative, d.cause) for d in found.differences)
+    return Verification(found.equal, found.operations, found.logits, findings[0] if findings else None, findings, found.notes)
+
+
+def _pictures() -> list[Any]:
+    """Two pictures that are neither flat nor noise: colours that change smoothly, with some grain."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    height, width = 300, 400
+    y, x = np.mgrid[:height, :width] / 100.0
+    pictures = []
+    for _ in range(2):
+        waves = [np.sin(a * x + b * y + c) for a, b, c in random.uniform(-4, 4, (3, 3))]
+        grain = random.normal(0, 8, (height, width, 3))
+        pictures.append(np.clip(127.5 + 100 * np.stack(waves, axis=2) + grain, 0, 255).astype(np.uint8))
+    return pictures

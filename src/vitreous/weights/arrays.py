@@ -1,0 +1,214 @@
+"""Named arrays in a file of somebody else's, read lazily and safely: .npz, .safetensors, and .pt files with tensors only.
+
+Shapes are known before any data is read, so an architecture can be recognised from a file of any size at once.
+Whatever is broken, truncated, oversized or not an array is one clear error. Nothing is ever unpickled freely.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitreous.errors import VitreousError
+from vitreous.weights.torchfile import TensorsOnlyFile
+
+Shape = tuple[int, ...]
+
+
+class Arrays(Mapping[str, Tensor]):
+    """Names to float32 tensors. `shapes` is there at once; a tensor is read when asked for."""
+
+    path: Path
+    shapes: dict[str, Shape]
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Tensor: ...
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def open_arrays(path: Path) -> Arrays:
+    """Open by what the file is, not by what it is called; the name only decides between formats that look alike."""
+    try:
+        if not path.exists():
+            raise VitreousError(f"{path}: no such file")
+        if path.stat().st_size == 0:
+            raise VitreousError(f"{path}: is empty; the copy or download did not finish")
+        with path.open("rb") as file:
+            start = file.read(9)
+    except OSError as error:
+        raise VitreousError(f"{path}: cannot read ({error.strerror})") from error
+    if path.name.endswith(".index.json"):
+        return ShardedArrays(path)
+    if start[:4] == b"PK\x03\x04":
+        return NpzArrays(path) if path.suffix == ".npz" or _holds_npy(path) else TorchArrays(path)
+    if path.suffix == ".safetensors" or start[8:9] == b"{":
+        return SafetensorsArrays(path)
+    if path.suffix == ".npz":
+        raise VitreousError(f"{path}: not a .npz archive, or its beginning is damaged; fetch it again")
+    if path.suffix in (".pt", ".pth", ".bin"):
+        raise VitreousError(
+            f"{path}: not a zip-format torch file; it is damaged, or was written before torch 1.6 and is a plain pickle, "
+            f"which is never loaded: have its owner save the state dict as .safetensors"
+        )
+    raise VitreousError(f"{path}: not a weights file; expected .npz, .safetensors, .pt or .pth")
+
+
+def _holds_npy(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".npy") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+class NpzArrays(Arrays):
+    """A numpy archive. Its headers are checked against the sizes in the archive before memory is taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shapes = {}
+        self._types: dict[str, tuple[np.dtype[Any], bool]] = {}
+        try:
+            self._archive = zipfile.ZipFile(path)
+            for entry in self._archive.infolist():
+                if entry.filename.endswith(".npy"):
+                    self._add(entry)
+        except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+            raise VitreousError(f"{path}: truncated or corrupt .npz ({error}); fetch it again") from error
+
+    def _add(self, entry: zipfile.ZipInfo) -> None:
+        name = entry.filename.removesuffix(".npy")
+        with self._archive.open(entry) as file:
+            shape, fortran, dtype = _npy_header(file)
+            if dtype.hasobject:
+                raise VitreousError(f"{self.path}: array {name!r} holds pickled objects, which are never loaded; only plain numbers are")
+            header = file.tell()
+        if header + int(np.prod(shape, dtype=object)) * dtype.itemsize != entry.file_size:
+            raise VitreousError(f"{self.path}: array {name!r} says shape {shape}, but its data has another size; the file is corrupt")
+        self.shapes[name] = shape
+        self._types[name] = dtype, fortran
+
+    def __getitem__(self, name: str) -> Tensor:
+        shape, (dtype, fortran) = self.shapes[name], self._types[name]
+        try:
+            with self._archive.open(f"{name}.npy") as file:
+                _npy_header(file)
+                data = bytearray(file.read())  # reading to the end also checks the checksum
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+            raise VitreousError(f"{self.path}: array {name!r} is corrupt ({error}); fetch the file again") from error
+        order = "F" if fortran else "C"
+        if dtype.kind == "V" and dtype.itemsize == 2:  # how numpy stores jax's bfloat16
+            bits = np.frombuffer(data, np.uint16).reshape(shape, order=order)
+            return torch.from_numpy(np.ascontiguousarray(bits)).view(torch.bfloat16).float()
+        if dtype.kind not in "fiu":
+            raise VitreousError(f"{self.path}: array {name!r} has type {dtype}, not numbers")
+        array = np.frombuffer(data, dtype).reshape(shape, order=order)
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _npy_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"npy version {version} is not known")
+
+
+class SafetensorsArrays(Arrays):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = safe_open(path, framework="pt")
+            self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
+            self.metadata: dict[str, str] = self._file.metadata() or {}
+        except (SafetensorError, OSError, ValueError) as error:
+            raise VitreousError(f"{path}: truncated or corrupt .safetensors ({error}); fetch it again") from error
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor.float().contiguous()
+
+
+class TorchArrays(Arrays):
+    """A .pt or .pth file, through a reader that knows tensors and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = TensorsOnlyFile(path)
+        self.shapes = {name: view.shape for name, view in self._file.tensors.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._file.read(name).float().contiguous()
+
+
+class ShardedArrays(Arrays):
+    """Several .safetensors files and an index beside them, as Hugging Face splits large models."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            where: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            names = sorted(set(where.values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise VitreousError(f"{path}: not an index of weight files ({error})") from error
+        for name in names:
+            if os.path.basename(name) != name:
+                raise VitreousError(f"{path}: points outside its folder ({name!r}); refused")
+        parts = {name: open_arrays(path.parent / name) for name in names}
+        for name, part in where.items():
+            if name not in parts[part].shapes:
+                raise VitreousError(f"{path}: says that {part} holds {name!r}, but it does not")
+        self._of = {name: parts[part] for name, part in where.items()}
+        self.shapes = {name: part.shapes[name] for name, part in self._of.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._of[name][name]
+
+
+class Renamed(Arrays):
+    """The same arrays under other names, or only some of them."""
+
+    def __init__(self, arrays: Arrays, old_names: dict[str, str]) -> None:
+        self.path = arrays.path
+        self._arrays, self._old = arrays, old_names
+        self.shapes = {new: arrays.shapes[old] for new, old in old_names.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._arrays[self._old[name]]
+
+
+class Sliced(Arrays):
+    """Arrays that hold all layers in one, given out layer by layer: `make` maps each new name to (old name, index)."""
+
+    def __init__(self, arrays: Arrays, make: dict[str, tuple[str, int | None]]) -> None:
+        self.path = arrays.path
+        self._arrays, self._make = arrays, make
+        self._last: tuple[str, Tensor] | None = None
+        self.shapes = {
+            new: arrays.shapes[old] if index is None else arrays.shapes[old][1:] for new, (old, index) in make.items()
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        old, index = self._make[name]
+        if index is None:
+            return self._arrays[old]
+        if self._last is None or self._last[0] != old:
+            self._last = old, self._arrays[old]
+        return self._last[1][index].clone()

@@ -1,0 +1,197 @@
+"""Our own checkpoint: a folder with `model.safetensors` and `model.json`, and nothing else is needed to use it.
+
+`model.json` says what the weights cannot: architecture, numerics, grid, preprocessing, class names, where the
+model comes from and under which licence. Equal weights give equal bytes: the header of `model.safetensors`
+holds a single metadata key, because several come out in random order.
+
+Both files change together. New ones are written beside the old under the names `*.new`; then the weights are
+renamed, then `model.json`, which knows the weights by their hash. A reader that finds weights that fit only
+`model.json.new` knows that the writer died between the two renames, and reads the new pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from vitreous.data.preprocess import Preprocess
+from vitreous.errors import VitreousError, unknown
+from vitreous.files import flush, whole_file
+from vitreous.models.build import layout
+from vitreous.models.config import ModelConfig, from_json, to_json
+from vitreous.weights.arrays import SafetensorsArrays
+
+FORMAT = "vitreous-checkpoint"
+VERSION = 1
+WEIGHTS, DOCUMENT, CARD = "model.safetensors", "model.json", "README.md"
+Family = Literal["vitreous", "official", "timm", "huggingface"]
+
+# Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
+_NUMERICS = ("norm_eps", "activation", "norm_after_pool", "position_resize", "standardise", "standardise_eps", "root_padding")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model at rest: config, tensors under our names, and everything that must travel with them."""
+
+    config: ModelConfig
+    tensors: Mapping[str, Tensor]
+    preprocess: str
+    classes: tuple[str, ...] | None = None  # names, where they are known
+    outputs: Literal["softmax", "sigmoid"] = "softmax"  # how logits become probabilities
+    family: Family = "vitreous"  # whose weights these are
+    parent: Mapping[str, Any] = field(default_factory=dict)  # where they came from: source, sha256, and its own parent
+    licence: str | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what reading it found missing, extra, assumed or replaced; not stored
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and len(self.classes) != self.config.classes:
+            raise VitreousError(f"{len(self.classes)} class names for a head with {self.config.classes} classes")
+        Preprocess(self.preprocess)  # a string that cannot be read must not be stored
+
+
+def document(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What `model.json` says, weights apart."""
+    architecture = to_json(checkpoint.config)
+    numerics = {key: architecture.pop(key) for key in _NUMERICS if key in architecture}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "architecture": architecture,
+        "numerics": numerics,
+        "grid": list(checkpoint.config.grid) if hasattr(checkpoint.config, "grid") else None,
+        "preprocess": checkpoint.preprocess,
+        "classes": list(checkpoint.classes) if checkpoint.classes is not None else None,
+        "outputs": checkpoint.outputs,
+        "family": checkpoint.family,
+        "parent": dict(checkpoint.parent),
+        "licence": checkpoint.licence,
+        "metrics": dict(checkpoint.metrics),
+    }
+
+
+def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: Path) -> Checkpoint:
+    try:
+        if fields.get("version") != VERSION:
+            raise VitreousError(f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}")
+        config = from_json({**fields["architecture"], **fields["numerics"]})
+        classes = fields["classes"]
+        outputs, family = fields["outputs"], fields["family"]
+        if outputs not in ("softmax", "sigmoid"):
+            raise unknown("outputs", str(outputs), ("softmax", "sigmoid"))
+        return Checkpoint(
+            config=config,
+            tensors=tensors,
+            preprocess=fields["preprocess"],
+            classes=None if classes is None else tuple(str(name) for name in classes),
+            outputs=outputs,
+            family=family,
+            parent=fields["parent"],
+            licence=fields["licence"],
+            metrics=fields["metrics"],
+        )
+    except KeyError as error:
+        raise VitreousError(f"{where}: field {error} is missing; the file is not a {DOCUMENT} of this program") from error
+    except (TypeError, AttributeError) as error:
+        raise VitreousError(f"{where}: a field has the wrong form ({error})") from error
+    except VitreousError as error:
+        raise VitreousError(f"{where}: {error}") from error
+
+
+def read_document(path: Path) -> dict[str, Any] | None:
+    """The contents of a model.json; None if it is some other JSON, an error if it is none at all."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise VitreousError(f"{path}: cannot read ({error.strerror})") from error
+    except ValueError as error:
+        raise VitreousError(f"{path}: not valid JSON ({error}); restore it from a copy") from error
+    return fields if isinstance(fields, dict) and fields.get("format") == FORMAT else None
+
+
+def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) -> None:
+    """Write the checkpoint into a folder, made if need be; other things in the folder stay."""
+    if folder.exists() and not folder.is_dir():
+        raise VitreousError(f"{folder}: is a file; a checkpoint needs a folder")
+    new_weights, new_document = folder / f"{WEIGHTS}.new", folder / f"{DOCUMENT}.new"
+    try:
+        with whole_file(new_weights) as part:
+            safetensors.torch.save_file(_independent(checkpoint.tensors), part, metadata={"format": "pt"})
+        fields = {**document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
+        with whole_file(new_document) as part:
+            part.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(new_weights, folder / WEIGHTS)
+        os.replace(new_document, folder / DOCUMENT)
+        flush(folder)
+        if card is not None:
+            with whole_file(folder / CARD) as part:
+                part.write_text(card, encoding="utf-8")
+    except (OSError, safetensors.SafetensorError) as error:
+        raise VitreousError(f"{folder}: cannot write the checkpoint ({error}); what was there before is intact") from error
+    finally:
+        # After a failure, weights without a document (or the reverse) must not linger; after success there are none.
+        if new_weights.exists():
+            new_weights.unlink()
+            new_document.unlink(missing_ok=True)
+
+
+def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Float32, contiguous, and no two sharing memory, which a shared position table would otherwise do."""
+    seen: set[int] = set()
+    out = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().to(torch.float32).contiguous()
+        out[name] = tensor.clone() if tensor.untyped_storage()._cdata in seen else tensor
+        seen.add(tensor.untyped_storage()._cdata)
+    return out
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Read our own checkpoint; hash, names and shapes are all checked."""
+    weights = folder / WEIGHTS
+    if not weights.exists():
+        raise VitreousError(f"{folder}: has {DOCUMENT} but no {WEIGHTS}")
+    fields = _matching_document(folder)
+    checkpoint = from_document(fields, {}, folder / DOCUMENT)
+    arrays = SafetensorsArrays(weights)
+    wanted = {name: tuple(tensor.shape) for name, tensor in layout(checkpoint.config).state_dict().items()}
+    for name, shape in wanted.items():
+        if name not in arrays.shapes:
+            raise VitreousError(f"{weights}: tensor {name!r} is missing, which {DOCUMENT} asks for")
+        if arrays.shapes[name] != shape:
+            raise VitreousError(f"{weights}: tensor {name!r} has shape {arrays.shapes[name]}, but {DOCUMENT} asks for {shape}")
+    extra = sorted(set(arrays.shapes) - set(wanted))
+    if extra:
+        raise VitreousError(f"{weights}: tensor {extra[0]!r} is in the file but not in {DOCUMENT}'s model")
+    return from_document(fields, {name: arrays[name] for name in wanted}, folder / DOCUMENT)
+
+
+def _matching_document(folder: Path) -> dict[str, Any]:
+    digest = file_hash(folder / WEIGHTS)
+    for name in (DOCUMENT, f"{DOCUMENT}.new"):
+        if not (folder / name).exists():
+            continue
+        fields = read_document(folder / name)
+        if fields is None:
+            raise VitreousError(f"{folder / name}: not a {DOCUMENT} of this program; is this another tool's folder?")
+        if isinstance(fields.get("weights"), dict) and fields["weights"].get("sha256") == digest:
+            return fields
+    raise VitreousError(f"{folder / WEIGHTS}: does not match {DOCUMENT} (sha256 differs): one of the two is damaged or from elsewhere; copy both again")
+
+
+def file_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise VitreousError(f"{path}: cannot read ({error.strerror})") from error

@@ -1,0 +1,271 @@
+"""Hugging Face folders: ViT, DeiT, DINOv2 and DINOv2 with registers.
+
+The names on disk are those of the hub (`encoder.layer.0.attention.attention.query`). The newest transformers
+use shorter ones in memory, which are understood too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vitreous.errors import VitreousError
+from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, pair, replace
+from vitreous.models.names import describe
+from vitreous.weights.arrays import Arrays, Renamed
+from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused
+
+MARK = "embeddings.patch_embeddings.projection.weight"
+_TYPES = ("vit", "deit", "dinov2", "dinov2_with_registers")
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu-erf",
+    "gelu_python": "gelu-erf",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_new": "gelu-tanh",
+    "quick_gelu": "gelu-quick",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Names in the memory of transformers 5, and the same on disk.
+_IN_MEMORY = (
+    (r"^layers\.(\d+)\.mlp\.fc1\.", r"encoder.layer.\1.intermediate.dense."),
+    (r"^layers\.(\d+)\.mlp\.fc2\.", r"encoder.layer.\1.output.dense."),
+    (r"^layers\.(\d+)\.", r"encoder.layer.\1."),
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+)
+_HEADS = ("classifier", "cls_classifier", "distillation_classifier")
+
+
+def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]] | None:
+    """Config, arrays under the names on disk without their first word, and notes."""
+    roots = [name.removesuffix(MARK) for name in arrays.shapes if name.endswith(MARK)]
+    if not roots:
+        return None
+    if not settings:
+        raise VitreousError(f"{arrays.path}: a Hugging Face model needs its config.json beside it, for the number of heads and more")
+    kind = settings.get("model_type")
+    if kind not in _TYPES:
+        raise VitreousError(f"{arrays.path}: model_type {kind!r} in config.json is not known; known are {', '.join(_TYPES)}")
+    root = min(roots, key=len)
+    clean = {}
+    for name in arrays.shapes:
+        inside = name.removeprefix(root)
+        if name.startswith(root) or name.split(".")[0] in _HEADS:
+            for pattern, replacement in _IN_MEMORY:
+                inside = re.sub(pattern, replacement, inside)
+            clean[inside] = name
+    arrays = Renamed(arrays, clean)
+    try:
+        config = _config(arrays, settings, str(kind))
+    except (KeyError, TypeError, ValueError) as error:
+        raise VitreousError(f"{arrays.path.parent / 'config.json'}: field {error} is missing or has the wrong form") from error
+    extra = unused(_rules(config, str(kind)), arrays)
+    if extra:
+        raise VitreousError(f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong")
+    return config, arrays, []
+
+
+def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
+    shapes = arrays.shapes
+    dino = kind.startswith("dinov2")
+    gated = bool(settings.get("use_swiglu_ffn", False))
+    width = int(settings["hidden_size"])
+    middle = "encoder.layer.0.mlp.weights_out.weight" if gated else "encoder.layer.0.mlp.fc1.weight"
+    if not dino:
+        middle = "encoder.layer.0.intermediate.dense.weight"
+    if middle not in shapes:
+        raise VitreousError(f"{arrays.path}: tensor {middle!r} is missing; the file is incomplete or of another kind")
+    heads = [name for name in _HEADS if f"{name}.weight" in shapes]
+    activation = str(settings.get("hidden_act", "gelu"))
+    if activation not in _ACTIVATIONS:
+        raise VitreousError(f"{arrays.path.parent / 'config.json'}: hidden_act {activation!r} is not known")
+    pooler = "pooler.dense.weight"
+    if heads and pooler in shapes:
+        raise VitreousError(f"{arrays.path}: has both a pooler and a classifier, which no class of transformers combines")
+    config = ViTConfig(
+        width=width,
+        depth=int(settings["num_hidden_layers"]),
+        heads=int(settings["num_attention_heads"]),
+        mlp=shapes[middle][1] if gated else shapes[middle][0],
+        mlp_form="swiglu" if gated else "plain",
+        patch=pair(settings["patch_size"]),
+        image_size=pair(settings["image_size"]),
+        channels=int(settings.get("num_channels", 3)),
+        classes=shapes[f"{heads[0]}.weight"][0] if heads else 0,
+        representation=shapes[pooler][0] if pooler in shapes else None,
+        pool="token+mean" if dino and heads else "token",
+        distillation_token=kind == "deit",
+        distillation_head="distillation_classifier.weight" in shapes,
+        registers=int(settings.get("num_register_tokens", 0)) if kind == "dinov2_with_registers" else 0,
+        mask_token="embeddings.mask_token" in shapes,
+        position_prefix=2 if kind == "deit" else 1,
+        position_resize="bicubic-antialias" if kind == "dinov2_with_registers" else "bicubic",  # as each class does
+        dropout=float(settings.get("hidden_dropout_prob", 0.0)),
+        attention_dropout=float(settings.get("attention_probs_dropout_prob", 0.0)),
+        stochastic_depth=float(settings.get("drop_path_rate", 0.0)),
+        layer_scale=float(settings.get("layerscale_value", 1.0)) if dino else None,
+        qkv_bias=bool(settings.get("qkv_bias", True)),
+        norm_eps=float(settings.get("layer_norm_eps", 1e-6 if dino else 1e-12)),
+        activation=_ACTIVATIONS[activation],
+    )
+    return replace(config, name=describe(config))  # type: ignore[no-any-return]
+
+
+def kind_of(config: ModelConfig) -> str:
+    """Which of the Hugging Face models a config is; refuses what none of them can express."""
+    if isinstance(config, ResNetConfig):
+        raise VitreousError(f"{config.name}: Hugging Face's format is written for ViT, DeiT and DINOv2; write ResNets as official .npz or timm")
+    if config.distillation_token:
+        kind = "deit"
+    elif config.layer_scale is not None:
+        kind = "dinov2_with_registers" if config.registers else "dinov2"
+    else:
+        kind = "vit"
+    dino = kind.startswith("dinov2")
+    owned = 2 if kind == "deit" else 1
+    reasons = {
+        "a convolutional trunk": config.trunk is not None,
+        f"pooling by {config.pool!r}": config.pool != ("token+mean" if dino and config.classes else "token"),
+        "a representation layer": bool(config.representation) and (dino or config.classes > 0),
+        f"{config.positions} positions": config.positions != "1d" or config.position_placement != "stem",
+        "a position table that leaves out leading tokens": config.position_prefix != owned,
+        "axial attention": config.attention != "full",
+        "register tokens without layer scale": config.registers > 0 and not kind.endswith("registers"),
+        "a gated MLP without layer scale": config.mlp_form != "plain" and not dino,
+        "a norm after pooling": config.norm_after_pool,
+        f"an MLP of {config.mlp}": dino and config.mlp_form == "plain" and config.mlp % config.width != 0,
+        f"a gated MLP of {config.mlp}": dino and config.mlp_form == "swiglu" and _gated_ratio(config) is None,
+    }
+    for part, there in reasons.items():
+        if there:
+            raise VitreousError(f"{config.name} has {part}, which Hugging Face's {kind} model does not have; keep it as a vitreous checkpoint")
+    return kind
+
+
+def _gated_ratio(config: ViTConfig) -> int | None:
+    """The mlp_ratio from which transformers computes the gated size: two thirds, rounded up to a multiple of 8."""
+    for ratio in range(1, 33):
+        if (int(int(config.width * ratio) * 2 / 3) + 7) // 8 * 8 == config.mlp:
+            return ratio
+    return None
+
+
+def rules(config: ModelConfig) -> list[Rule]:
+    kind = kind_of(config)
+    assert isinstance(config, ViTConfig)
+    return _rules(config, kind)
+
+
+def rules_for(config: ViTConfig, settings: dict[str, Any]) -> list[Rule]:
+    """The rules of the kind that a config.json names."""
+    return _rules(config, str(settings["model_type"]))
+
+
+def disk_name(name: str, kind: str, config: ViTConfig) -> str:
+    """The name in the file: a model with a classifier keeps its body under a word of its own."""
+    if not config.classes or name.split(".")[0] in _HEADS:
+        return name
+    return f"{kind}.{name}"
+
+
+def _rules(config: ViTConfig, kind: str) -> list[Rule]:
+    dino = kind.startswith("dinov2")
+    out = _pairs("embedding", "embeddings.patch_embeddings.projection") + [rule("class_token", "embeddings.cls_token")]
+    if config.distillation_token:
+        out.append(rule("distillation_token", "embeddings.distillation_token"))
+    if config.registers:
+        out.append(rule("registers", "embeddings.register_tokens"))
+    if config.mask_token:
+        out.append(rule("mask_token", "embeddings.mask_token", ADD_ROW) if dino else rule("mask_token", "embeddings.mask_token"))
+    out.append(rule("positions.0.table", "embeddings.position_embeddings", ONE_ROW))
+    for i in range(config.depth):
+        ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
+        out += _pairs(f"{ours}.norm1", f"{theirs}.{'norm1' if dino else 'layernorm_before'}")
+        out += _pairs(f"{ours}.norm2", f"{theirs}.{'norm2' if dino else 'layernorm_after'}")
+        qkv = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
+        out.append(rule(f"{ours}.attention.qkv.weight", [f"{part}.weight" for part in qkv]))
+        if config.qkv_bias:
+            out.append(rule(f"{ours}.attention.qkv.bias", [f"{part}.bias" for part in qkv]))
+        out += _pairs(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
+        if not dino:
+            up, down = "intermediate.dense", "output.dense"
+        elif config.mlp_form == "swiglu":
+            up, down = "mlp.weights_in", "mlp.weights_out"
+        else:
+            up, down = "mlp.fc1", "mlp.fc2"
+        out += _pairs(f"{ours}.mlp.up", f"{theirs}.{up}") + _pairs(f"{ours}.mlp.down", f"{theirs}.{down}")
+        if dino:
+            out += [rule(f"{ours}.scale{k}.gamma", f"{theirs}.layer_scale{k}.lambda1") for k in (1, 2)]
+    out += _pairs("norm", "layernorm")
+    if config.representation:
+        out += _pairs("representation", "pooler.dense")
+    if config.distillation_head:
+        out += _pairs("head", "cls_classifier") + _pairs("distillation_head", "distillation_classifier")
+    elif config.classes:
+        out += _pairs("head", "classifier")
+    return out
+
+
+def _pairs(ours: str, theirs: str) -> list[Rule]:
+    return [rule(f"{ours}.weight", f"{theirs}.weight"), rule(f"{ours}.bias", f"{theirs}.bias")]
+
+
+def settings_of(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
+    """The config.json from which transformers rebuilds this model."""
+    kind = kind_of(config)
+    dino = kind.startswith("dinov2")
+    body = {"vit": "ViT", "deit": "DeiT", "dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}[kind]
+    task = "ForImageClassificationWithTeacher" if config.distillation_head else "ForImageClassification"
+    names = {value: key for key, value in reversed(_ACTIVATIONS.items())}
+    square = config.image_size[0] == config.image_size[1]
+    out: dict[str, Any] = dict(
+        architectures=[body + (task if config.classes else "Model")],
+        model_type=kind,
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        num_attention_heads=config.heads,
+        image_size=config.image_size[0] if square else list(config.image_size),
+        patch_size=config.patch[0] if config.patch[0] == config.patch[1] else list(config.patch),
+        num_channels=config.channels,
+        qkv_bias=config.qkv_bias,
+        hidden_act=names[config.activation],
+        layer_norm_eps=config.norm_eps,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+    )
+    if dino:
+        gated = config.mlp_form == "swiglu"
+        out.update(
+            mlp_ratio=_gated_ratio(config) if gated else config.mlp // config.width,
+            use_swiglu_ffn=gated,
+            layerscale_value=config.layer_scale,
+            drop_path_rate=config.stochastic_depth,
+            use_mask_token=config.mask_token,
+        )
+        if config.registers:
+            out["num_register_tokens"] = config.registers
+    else:
+        out["intermediate_size"] = config.mlp
+        if config.representation:
+            out.update(pooler_output_size=config.representation, pooler_act="tanh")
+    if config.classes:
+        labels = classes or tuple(f"LABEL_{i}" for i in range(config.classes))
+        out["id2label"] = {str(i): name for i, name in enumerate(labels)}
+        out["label2id"] = {name: i for i, name in enumerate(labels)}
+    return out
+
+
+def class_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | None:
+    """Names from id2label, unless they are only numbered."""
+    labels = settings.get("id2label")
+    if not isinstance(labels, dict) or len(labels) != classes:
+        return None
+    try:
+        names = tuple(str(labels.get(str(i), labels.get(i))) for i in range(classes))
+    except (KeyError, ValueError):
+        return None
+    return None if all(re.fullmatch(r"LABEL_\d+|None", name) for name in names) else names

@@ -1,0 +1,105 @@
+"""Names and layouts of other families, as tables of rules that work in both directions.
+
+A rule says which of our tensors is made of which arrays of theirs, and how. Reading and writing are the same
+rule run forwards and backwards, so there and back gives the same bits, and a family is one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import VitreousError
+from vitreous.models.build import layout
+from vitreous.models.config import ModelConfig
+from vitreous.weights.arrays import Arrays, Shape
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How one array of theirs becomes one tensor of ours (or one slice of it), and back."""
+
+    read: Callable[[Tensor], Tensor]
+    write: Callable[[Tensor], Tensor]
+    ignore_ones: bool = False  # axes of length 1 may come and go
+
+
+SAME = Codec(lambda theirs: theirs, lambda ours: ours)
+LINEAR = Codec(lambda theirs: theirs.T, lambda ours: ours.T)  # flax: (in, out)
+CONV = Codec(lambda theirs: theirs.permute(3, 2, 0, 1), lambda ours: ours.permute(2, 3, 1, 0))  # flax: (H, W, in, out)
+ONE_ROW = Codec(lambda theirs: theirs[0], lambda ours: ours[None])  # a leading axis of 1 that we do without
+ADD_ROW = Codec(lambda theirs: theirs[None], lambda ours: ours[0])  # ... or that they do without
+CONV_AS_LINEAR = Codec(lambda theirs: theirs[0, 0].T, lambda ours: ours.T[None, None])  # flax 1x1 convolution
+TORCH_CONV_AS_LINEAR = Codec(lambda theirs: theirs[:, :, 0, 0], lambda ours: ours[:, :, None, None])
+
+
+def heads_in(heads: int) -> Codec:
+    """flax q, k, v kernels: (D, heads, K)."""
+    return Codec(lambda theirs: theirs.flatten(1).T, lambda ours: ours.T.unflatten(1, (heads, -1)))
+
+
+def heads_bias(heads: int) -> Codec:
+    return Codec(lambda theirs: theirs.flatten(), lambda ours: ours.unflatten(0, (heads, -1)))
+
+
+def heads_out(heads: int) -> Codec:
+    """flax's output kernel: (heads, K, D)."""
+    return Codec(lambda theirs: theirs.flatten(0, 1).T, lambda ours: ours.T.unflatten(0, (heads, -1)))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Our tensor `ours` is the arrays `theirs`, each decoded and then stacked along the first axis."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    codec: Codec = SAME
+
+    def read(self, arrays: Sequence[Tensor]) -> Tensor:
+        parts = [self.codec.read(array) for array in arrays]
+        return (torch.cat(parts) if len(parts) > 1 else parts[0]).contiguous()
+
+    def write(self, tensor: Tensor) -> list[Tensor]:
+        return [self.codec.write(part).contiguous() for part in tensor.chunk(len(self.theirs))]
+
+
+def rule(ours: str, theirs: str | Iterable[str], codec: Codec = SAME) -> Rule:
+    return Rule(ours, (theirs,) if isinstance(theirs, str) else tuple(theirs), codec)
+
+
+def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> dict[str, Tensor]:
+    """All tensors of a model, after every name and shape has been checked against what the config wants."""
+    wanted = {name: tensor for name, tensor in layout(config).state_dict().items()}
+    assert {rule.ours for rule in rules} == set(wanted), {rule.ours for rule in rules} ^ set(wanted)
+    missing = [name for rule in rules for name in rule.theirs if name not in arrays.shapes]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise VitreousError(f"{arrays.path}: array {missing[0]!r}{more} is missing; the file is incomplete or of another kind")
+    for each in rules:
+        for name, expected in zip(each.theirs, each.write(wanted[each.ours]), strict=True):
+            found, asked = arrays.shapes[name], tuple(expected.shape)
+            if each.codec.ignore_ones:
+                found, asked = (tuple(size for size in shape if size != 1) for shape in (found, asked))
+            if found != asked:
+                raise wrong_shape(arrays, name, tuple(expected.shape))
+    return {each.ours: each.read([arrays[name] for name in each.theirs]) for each in rules}
+
+
+def write_arrays(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+    for each in rules:
+        out.update(zip(each.theirs, each.write(tensors[each.ours]), strict=True))
+    return out
+
+
+def wrong_shape(arrays: Arrays, name: str, expected: Shape) -> VitreousError:
+    return VitreousError(f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}, but the rest of the file asks for {expected}")
+
+
+def unused(rules: Sequence[Rule], arrays: Arrays) -> list[str]:
+    """Arrays in the file that no rule takes."""
+    used = {name for each in rules for name in each.theirs}
+    return sorted(name for name in arrays.shapes if name not in used)

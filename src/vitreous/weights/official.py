@@ -1,0 +1,368 @@
+"""The authors' .npz files: ViTs and hybrids of vision_transformer and big_vision, and both kinds of BiT ResNets.
+
+The released ViT files come from an old flax that numbered all parts of a block with one counter
+(LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3); big_vision's number each kind by itself
+(LayerNorm_0, MultiHeadDotProductAttention_0, LayerNorm_1, MlpBlock_0), may hold all layers in one array, and keep
+the position table at the top, without a row for the class token. All are read; the released names are written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from vitreous.errors import VitreousError
+from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
+from vitreous.models.names import describe, describe_trunk, resnet_config
+from vitreous.weights.arrays import Arrays, Renamed, Sliced
+from vitreous.weights.mapping import (
+    CONV,
+    CONV_AS_LINEAR,
+    LINEAR,
+    ONE_ROW,
+    SAME,
+    Codec,
+    Rule,
+    heads_bias,
+    heads_in,
+    heads_out,
+    rule,
+    unused,
+)
+
+# Names of the parts of a block: attention, second norm, MLP; "released" as in the bucket, "linen" as in big_vision.
+_RELEASED = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+_LINEN = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_TABLE = "Transformer/posembed_input/pos_embedding"
+
+# Group norm parameters are stored flat or as (1, 1, 1, C).
+_NORM_VECTOR = Codec(lambda theirs: theirs.flatten(), lambda ours: ours, ignore_ones=True)
+
+
+# One array of each layout, by which it is known; the part of its name before this is common to all and dropped.
+_BIT_MARK = "resnet/root_block/standardized_conv2d/kernel"
+_BIT_PAPER_MARK = "root_block/conv_root/kernel"
+_VIT_MARK = "embedding/kernel"
+_POST_MARK = "conv_root/kernel"
+
+
+def recognise(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]] | None:
+    """Config, arrays under the released names, and notes; None if this is not the authors' layout."""
+    inside = released_names(arrays)
+    if inside is None:
+        return None
+    names = arrays.shapes
+    if _BIT_MARK in inside.shapes:
+        return _recognise_bit(inside, big_vision=any(name.endswith(_BIT_PAPER_MARK) for name in names))
+    if _VIT_MARK in inside.shapes:
+        return _recognise_vit(inside, big_vision=any("/MlpBlock_0/" in name and "MAPHead_0" not in name for name in names))
+    return _recognise_post_resnet(inside)
+
+
+def released_names(arrays: Arrays) -> Arrays | None:
+    """The same arrays under the names of the released files, whichever of the authors' code bases wrote them."""
+    if found := _below(arrays, _BIT_MARK, lambda name: re.sub(r"_\d+/", "/", name)):
+        return found
+    if found := _below(arrays, _BIT_PAPER_MARK):
+        return Renamed(found, {_released_bit(name): name for name in found.shapes})
+    for mark in (_VIT_MARK, _POST_MARK):
+        if found := _below(arrays, mark):
+            found = _unstacked(found)
+            return Renamed(found, {_released_vit(name): name for name in found.shapes})
+    return None
+
+
+def _below(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> Arrays | None:
+    """The arrays of the tree that holds `mark`, their names counted from its root."""
+    roots = [clean(name).removesuffix(mark) for name in arrays.shapes if clean(name).endswith(mark)]
+    if not roots:
+        return None
+    root = min(roots, key=len)
+    return Renamed(arrays, {clean(name).removeprefix(root): name for name in arrays.shapes if clean(name).startswith(root)})
+
+
+def rules(config: ModelConfig, linen: bool = False) -> list[Rule]:
+    """The released names for a config (or big_vision's); refuses what the authors' code has no place for."""
+    if isinstance(config, ResNetConfig):
+        return _bit_rules(config) if config.form == "pre" else _post_resnet_rules(config)
+    return _vit_rules(config, linen)
+
+
+# ViT and hybrid -----------------------------------------------------------------------------------------------------
+
+
+def _unstacked(arrays: Arrays) -> Arrays:
+    """big_vision's scanned models keep all layers in one array, `Transformer/encoderblock/...`, first axis the layer."""
+    stacked = "Transformer/encoderblock/"
+    if not any(name.startswith(stacked) for name in arrays.shapes):
+        return arrays
+    make: dict[str, tuple[str, int | None]] = {}
+    for name, shape in arrays.shapes.items():
+        if name.startswith(stacked):
+            for layer in range(shape[0] if shape else 0):
+                make[f"Transformer/encoderblock_{layer}/{name.removeprefix(stacked)}"] = (name, layer)
+        else:
+            make[name] = (name, None)
+    return Sliced(arrays, make)
+
+
+def _recognise_vit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Arrays, list[str]]:
+    shapes, notes = arrays.shapes, []
+    layers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
+    if not layers or layers != set(range(len(layers))):
+        raise VitreousError(f"{arrays.path}: layers {sorted(layers)} are not numbered from 0 without gaps")
+    attention, _, mlp = _RELEASED
+    block = "Transformer/encoderblock_0"
+    patch_height, patch_width, _, width = _axes(arrays, "embedding/kernel", 4)
+    _, heads, _ = _axes(arrays, f"{block}/{attention}/query/kernel", 3)
+    _, hidden = _axes(arrays, f"{block}/{mlp}/Dense_0/kernel", 2)
+    class_token = "cls" in shapes
+    fields: dict[str, Any] = dict(
+        width=width,
+        depth=len(layers),
+        heads=heads,
+        mlp=hidden,
+        patch=(patch_height, patch_width),
+        classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in shapes else 0,
+        representation=_axes(arrays, "pre_logits/kernel", 2)[1] if "pre_logits/kernel" in shapes else None,
+        class_token=class_token,
+        pool="map" if "MAPHead_0/probe" in shapes else "token" if class_token else "gap",
+    )
+    trunk = None
+    if "conv_root/kernel" in shapes:
+        trunk = _post_trunk(arrays)
+        fields["channels"] = trunk.channels
+    else:
+        fields["channels"] = shapes["embedding/kernel"][2]
+    if _TABLE in shapes:
+        rows = _axes(arrays, _TABLE, 3)[1]
+        # In the released files the class token owns the first row; in big_vision's the table is for patches only.
+        fields["position_prefix"] = int(class_token and not big_vision)
+        grid = _square(arrays, rows - fields["position_prefix"])
+    else:
+        fields.update(positions="sincos" if big_vision else "none", position_prefix=0)
+        grid = (224 // patch_height, 224 // patch_width) if trunk is None else (7, 7)
+        kind = "fixed sine-cosine positions" if big_vision else "no positions"
+        notes.append(f"no position table in the file: taken as {kind}, for 224 pixels")
+    step = (patch_height * (trunk.stride if trunk else 1), patch_width * (trunk.stride if trunk else 1))
+    fields["image_size"] = (grid[0] * step[0], grid[1] * step[1])
+    if trunk is not None:
+        trunk = replace(trunk, image_size=fields["image_size"])
+    config = ViTConfig(trunk=trunk, **fields)
+    config = replace(config, name=describe(config))
+    extra = unused(_vit_rules(config), arrays)
+    inside = [name for name in extra if name.split("/")[0] in ("Transformer", "MAPHead_0") or re.match(r"block\d", name)]
+    if inside:
+        raise VitreousError(f"{arrays.path}: array {inside[0]!r} belongs to no model of the paper that this program knows")
+    if extra:
+        notes.append(f"left out: {', '.join(extra)}")
+    return config, arrays, notes
+
+
+def _released_vit(name: str) -> str:
+    if name == "pos_embedding":
+        return _TABLE
+    if name.startswith("Transformer/encoderblock_"):
+        for new, old in zip(_LINEN, _RELEASED, strict=True):
+            name = name.replace(f"/{new}/", f"/{old}/")
+    return name
+
+
+def _vit_rules(config: ViTConfig, linen: bool = False) -> list[Rule]:
+    _refuse_foreign_parts(config)
+    attention, norm2, mlp = _LINEN if linen else _RELEASED
+    h = config.heads
+    out = [rule("embedding.weight", "embedding/kernel", CONV), rule("embedding.bias", "embedding/bias")]
+    if config.trunk is not None:
+        out += _post_trunk_rules(config.trunk)
+    if config.class_token:
+        out.append(rule("class_token", "cls"))
+    if config.positions == "1d":
+        out.append(rule("positions.0.table", _TABLE, ONE_ROW))
+    for i in range(config.depth):
+        ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
+        out += _norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0")
+        qkv = [f"{theirs}/{attention}/{part}" for part in ("query", "key", "value")]
+        out += [
+            rule(f"{ours}.attention.qkv.weight", [f"{part}/kernel" for part in qkv], heads_in(h)),
+            rule(f"{ours}.attention.qkv.bias", [f"{part}/bias" for part in qkv], heads_bias(h)),
+            rule(f"{ours}.attention.out.weight", f"{theirs}/{attention}/out/kernel", heads_out(h)),
+            rule(f"{ours}.attention.out.bias", f"{theirs}/{attention}/out/bias"),
+        ]
+        out += _norm(f"{ours}.norm2", f"{theirs}/{norm2}")
+        out += _dense(f"{ours}.mlp.up", f"{theirs}/{mlp}/Dense_0") + _dense(f"{ours}.mlp.down", f"{theirs}/{mlp}/Dense_1")
+    out += _norm("norm", "Transformer/encoder_norm")
+    if config.pool == "map":
+        out += _map_rules(h)
+    if config.representation:
+        out += _dense("representation", "pre_logits")
+    if config.classes:
+        out += _dense("head", "head")
+    return out
+
+
+def _map_rules(heads: int) -> list[Rule]:
+    theirs = "MAPHead_0"
+    attention = f"{theirs}/MultiHeadDotProductAttention_0"
+    key_value = [f"{attention}/key", f"{attention}/value"]
+    return [
+        rule("pool.probe", f"{theirs}/probe"),
+        rule("pool.query.weight", f"{attention}/query/kernel", heads_in(heads)),
+        rule("pool.query.bias", f"{attention}/query/bias", heads_bias(heads)),
+        rule("pool.key_value.weight", [f"{part}/kernel" for part in key_value], heads_in(heads)),
+        rule("pool.key_value.bias", [f"{part}/bias" for part in key_value], heads_bias(heads)),
+        rule("pool.out.weight", f"{attention}/out/kernel", heads_out(heads)),
+        rule("pool.out.bias", f"{attention}/out/bias"),
+        *_norm("pool.norm", f"{theirs}/LayerNorm_0"),
+        *_dense("pool.mlp.up", f"{theirs}/MlpBlock_0/Dense_0"),
+        *_dense("pool.mlp.down", f"{theirs}/MlpBlock_0/Dense_1"),
+    ]
+
+
+def _refuse_foreign_parts(config: ViTConfig) -> None:
+    reasons = {
+        "layer scale": config.layer_scale is not None,
+        "register tokens": config.registers > 0,
+        "a distillation token": config.distillation_token,
+        "a mask token": config.mask_token,
+        "a gated MLP": config.mlp_form != "plain",
+        "a norm after pooling": config.norm_after_pool,
+        "axial attention": config.attention != "full",
+        f"{config.positions} positions": config.positions not in ("1d", "none", "sincos"),
+        f"positions in {config.position_placement} layers": config.position_placement != "stem",
+        "q, k and v without bias": not config.qkv_bias,
+        f"pooling by {config.pool!r} with a class token": config.pool == "gap" and config.class_token,
+        f"pooling by {config.pool!r}": config.pool == "token+mean",
+    }
+    for part, there in reasons.items():
+        if there:
+            raise VitreousError(f"{config.name} has {part}, which the official format has no name for; keep it as a vitreous checkpoint")
+
+
+def _norm(ours: str, theirs: str) -> list[Rule]:
+    return [rule(f"{ours}.weight", f"{theirs}/scale"), rule(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def _dense(ours: str, theirs: str) -> list[Rule]:
+    return [rule(f"{ours}.weight", f"{theirs}/kernel", LINEAR), rule(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def _axes(arrays: Arrays, name: str, count: int) -> tuple[int, ...]:
+    if name not in arrays.shapes:
+        raise VitreousError(f"{arrays.path}: array {name!r} is missing; the file is incomplete or of another kind")
+    if len(arrays.shapes[name]) != count:
+        raise VitreousError(f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}; {count} axes were expected")
+    return arrays.shapes[name]
+
+
+def _square(arrays: Arrays, patches: int) -> Size:
+    side = math.isqrt(max(0, patches))
+    if side * side != patches or side == 0:
+        raise VitreousError(
+            f"{arrays.path}: {patches} positions do not form a square; for another shape put the .json that "
+            f"`vitreous convert` writes beside the file"
+        )
+    return side, side
+
+
+# ResNets ------------------------------------------------------------------------------------------------------------
+
+
+def _post_trunk(arrays: Arrays) -> ResNetConfig:
+    """The trunk of a hybrid, or a whole post-activation ResNet, from its arrays."""
+    _, _, channels, width = _axes(arrays, "conv_root/kernel", 4)
+    units = _count_units(arrays, r"block(\d+)/unit(\d+)/")
+    trunk = resnet_config("R", "post", units=units, width=width, channels=channels, classes=0)
+    return replace(trunk, name=describe_trunk(trunk))  # type: ignore[no-any-return]
+
+
+def _count_units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
+    found = {(int(m[1]), int(m[2])) for name in arrays.shapes if (m := re.search(pattern, name))}
+    stages = sorted({stage for stage, _ in found})
+    units = tuple(sum(stage == s for s, _ in found) for stage in stages)
+    if stages != list(range(1, len(stages) + 1)) or found != {(s, u) for s, n in zip(stages, units, strict=True) for u in range(1, n + 1)}:
+        raise VitreousError(f"{arrays.path}: the ResNet's blocks and units are not numbered from 1 without gaps")
+    return units
+
+
+def _post_trunk_rules(trunk: ResNetConfig) -> list[Rule]:
+    out = [rule("trunk.root.weight", "conv_root/kernel", CONV)] + _group_norm("trunk.root_norm", "gn_root")
+    for stage, count in enumerate(trunk.units):
+        for index in range(count):
+            ours, theirs = f"trunk.stages.{stage}.{index}", f"block{stage + 1}/unit{index + 1}"
+            for k in (1, 2, 3):
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/conv{k}/kernel", CONV))
+                out += _group_norm(f"{ours}.norm{k}", f"{theirs}/gn{k}")
+            if index == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", CONV))
+                out += _group_norm(f"{ours}.shortcut_norm", f"{theirs}/gn_proj")
+    return out
+
+
+def _group_norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> list[Rule]:
+    return [rule(f"{ours}.weight", f"{theirs}/{scale}", _NORM_VECTOR), rule(f"{ours}.bias", f"{theirs}/{bias}", _NORM_VECTOR)]
+
+
+def _recognise_post_resnet(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]]:
+    trunk = _post_trunk(arrays)
+    config = replace(trunk, classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays.shapes else 0)
+    return config, arrays, _extra_notes(config, arrays)
+
+
+def _extra_notes(config: ModelConfig, arrays: Arrays) -> list[str]:
+    extra = unused(rules(config), arrays)
+    return [f"left out: {', '.join(extra)}"] if extra else []
+
+
+def _post_resnet_rules(config: ResNetConfig) -> list[Rule]:
+    return _post_trunk_rules(config) + (_dense("head", "head") if config.classes else [])
+
+
+_BIT = "resnet/"
+_BIT_HEAD = Codec(lambda theirs: theirs.reshape(theirs.shape[-2:]).T, CONV_AS_LINEAR.write, ignore_ones=True)
+
+
+def _recognise_bit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Arrays, list[str]]:
+    _, _, channels, width = _axes(arrays, _BIT_MARK, 4)
+    units = _count_units(arrays, r"block(\d+)/unit(\d+)/")
+    head = f"{_BIT}head/conv2d/kernel"
+    classes = _axes(arrays, head, 2 if big_vision else 4)[-1] if head in arrays.shapes else 0
+    padding = "-inf" if big_vision else "zero"
+    config = resnet_config("R", "pre", units=units, width=width, channels=channels, classes=classes, root_padding=padding)
+    config = replace(config, name=describe_trunk(config))
+    return config, arrays, _extra_notes(config, arrays)
+
+
+def _released_bit(name: str) -> str:
+    """A name of big_vision's copy of the BiT paper's model (bit_paper.py), as in the released files."""
+    if match := re.fullmatch(r"(block\d+/unit\d+)/conv(\d)/kernel", name):
+        return f"{_BIT}{match[1]}/{'abc'[int(match[2]) - 1]}/standardized_conv2d/kernel"
+    if match := re.fullmatch(r"(block\d+/unit\d+)/gn(\d)/(scale|bias)", name):
+        return f"{_BIT}{match[1]}/{'abc'[int(match[2]) - 1]}/group_norm/{'gamma' if match[3] == 'scale' else 'beta'}"
+    if match := re.fullmatch(r"(block\d+/unit\d+)/conv_proj/kernel", name):
+        return f"{_BIT}{match[1]}/a/proj/standardized_conv2d/kernel"
+    return {
+        _BIT_PAPER_MARK: _BIT_MARK,
+        "norm-pre-head/scale": f"{_BIT}group_norm/gamma",
+        "norm-pre-head/bias": f"{_BIT}group_norm/beta",
+        "head/kernel": f"{_BIT}head/conv2d/kernel",
+        "head/bias": f"{_BIT}head/conv2d/bias",
+    }.get(name, name)
+
+
+def _bit_rules(config: ResNetConfig) -> list[Rule]:
+    out = [rule("trunk.root.weight", _BIT_MARK, CONV)]
+    for stage, count in enumerate(config.units):
+        for index in range(count):
+            ours, theirs = f"trunk.stages.{stage}.{index}", f"{_BIT}block{stage + 1}/unit{index + 1:02d}"
+            for k, letter in enumerate("abc", start=1):
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/{letter}/standardized_conv2d/kernel", CONV))
+                out += _group_norm(f"{ours}.norm{k}", f"{theirs}/{letter}/group_norm", "gamma", "beta")
+            if index == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/a/proj/standardized_conv2d/kernel", CONV))
+    out += _group_norm("trunk.norm", f"{_BIT}group_norm", "gamma", "beta")
+    if config.classes:
+        out += [rule("head.weight", f"{_BIT}head/conv2d/kernel", _BIT_HEAD), rule("head.bias", f"{_BIT}head/conv2d/bias", SAME)]
+    return out

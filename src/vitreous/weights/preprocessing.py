@@ -1,0 +1,89 @@
+"""How each family prepares its images, as one of our preprocessing strings; and back, for exports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitreous.data.preprocess import FILTERS, IMAGENET_MEAN, IMAGENET_STD, CentralCrop, Normalise, Range, Resize, ResizeSmall, parse
+from vitreous.models.config import Size, pair
+
+_BY_NUMBER = {int(value): name for name, value in FILTERS.items()}
+
+
+def sized(op: str, size: Size, *more: str) -> str:
+    numbers = [str(size[0])] if size[0] == size[1] else [str(size[0]), str(size[1])]
+    return f"{op}({','.join([*numbers, *more])})"
+
+
+def normalisation(mean: Any, std: Any) -> str:
+    mean, std = tuple(float(x) for x in mean), tuple(float(x) for x in std)
+    if set(mean) == set(std) == {0.5}:
+        return "range(-1,1)"
+    return str(Normalise(mean, std))
+
+
+def official(size: Size) -> str:
+    """The authors test on the whole picture, resized without averaging, in [-1, 1] (section 0, item 9 of the facts)."""
+    return f"{sized('resize', size, 'bilinear-plain')}|range(-1,1)"
+
+
+def dinov2() -> str:
+    return f"resize(224,bicubic)|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
+
+
+def huggingface(settings: dict[str, Any]) -> str | None:
+    """From a preprocessor_config.json; None where it says something that our strings cannot."""
+    try:
+        if settings.get("do_rescale") is False or abs(float(settings.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6:
+            return None
+        ops = []
+        resample = _BY_NUMBER[int(settings.get("resample", 2))]
+        size: Any = settings.get("size", 224)
+        if settings.get("do_resize", True):
+            if isinstance(size, dict) and "shortest_edge" in size:
+                ops.append(f"resize_small({int(size['shortest_edge'])},{resample})")
+            else:
+                side = (int(size["height"]), int(size["width"])) if isinstance(size, dict) else pair(size)
+                ops.append(sized("resize", side, resample))
+        if settings.get("do_center_crop", False):
+            crop: Any = settings.get("crop_size", 224)
+            ops.append(sized("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop)))
+        if settings.get("do_normalize", True):
+            ops.append(normalisation(settings.get("image_mean", [0.5] * 3), settings.get("image_std", [0.5] * 3)))
+        else:
+            ops.append("range(0,1)")
+        return "|".join(ops)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def timm(settings: dict[str, Any], size: Size) -> str:
+    """From the pretrained_cfg in timm's config.json; timm crops the centre of a slightly larger picture."""
+    mean, std = settings.get("mean", [0.5] * 3), settings.get("std", [0.5] * 3)
+    how = str(settings.get("interpolation", "bicubic"))
+    how = how if how in FILTERS else "bicubic"
+    larger = int(max(size) / float(settings.get("crop_pct", 0.9)))
+    return f"resize_small({larger},{how})|{sized('central_crop', size)}|{normalisation(mean, std)}"
+
+
+def to_fields(text: str) -> dict[str, Any] | None:
+    """A string taken apart for an export: mean, std, filter, resize, small, crop. None if it has another form."""
+    out: dict[str, Any] = {}
+    for op in parse(text):
+        if isinstance(op, Resize):
+            out.update(resize=(op.height, op.width), filter=op.filter)
+        elif isinstance(op, ResizeSmall):
+            out.update(small=op.size, filter=op.filter)
+        elif isinstance(op, CentralCrop):
+            out["crop"] = (op.height, op.width)
+        elif isinstance(op, Range) and (op.low, op.high) in ((-1.0, 1.0), (0.0, 1.0)):
+            level = 0.5 if op.low < 0 else 0.0
+            out.update(mean=[level] * 3, std=[0.5 if op.low < 0 else 1.0] * 3)
+        elif isinstance(op, Normalise):
+            out.update(mean=list(op.mean), std=list(op.std))
+        else:
+            return None
+    # Neither peer has TensorFlow's plain bilinear filter; the nearest they have is the averaging one.
+    if out.get("filter") == "bilinear-plain":
+        out["filter"] = "bilinear"
+    return out if "mean" in out and "filter" in out else None

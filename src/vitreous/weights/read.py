@@ -1,0 +1,168 @@
+"""Read a checkpoint of any kind: ours, the authors', timm's, Hugging Face's; from a folder or a file.
+
+What a thing is is decided by the arrays inside it and the config beside it, never by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from vitreous.errors import VitreousError
+from vitreous.models.config import ModelConfig, ViTConfig
+from vitreous.weights import huggingface, official, preprocessing, timm
+from vitreous.weights.arrays import Arrays, Renamed, open_arrays
+from vitreous.weights.checkpoint import (
+    DOCUMENT,
+    WEIGHTS,
+    Checkpoint,
+    Family,
+    file_hash,
+    from_document,
+    read_document,
+    read_folder,
+)
+from vitreous.weights.mapping import Rule, read_tensors
+
+# A training script's checkpoint may hold the weights under one of these words, the averaged ones preferred by timm.
+_NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module")
+_FOLDER_FILES = (WEIGHTS, "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.pth")
+
+
+def read_path(path: Path) -> Checkpoint:
+    """Read what lies at a path."""
+    if path.is_dir():
+        return _read_folder(path)
+    if path.name == DOCUMENT or (path.name == WEIGHTS and (path.parent / DOCUMENT).exists()):
+        return _with_parent(read_folder(path.parent), path.parent / WEIGHTS)
+    if not path.exists():
+        raise VitreousError(f"{path}: no such file or folder")
+    return read_file(path, _settings(path.parent / "config.json"), _settings(path.parent / "preprocessor_config.json"))
+
+
+def _read_folder(folder: Path) -> Checkpoint:
+    for candidate in (folder, folder / "checkpoint"):  # a run's folder holds its checkpoint in a folder of that name
+        if (candidate / DOCUMENT).exists():
+            return _with_parent(read_folder(candidate), candidate / WEIGHTS)
+    for name in _FOLDER_FILES:
+        if (folder / name).exists():
+            return read_file(folder / name, _settings(folder / "config.json"), _settings(folder / "preprocessor_config.json"))
+    files = [p for p in sorted(folder.iterdir()) if p.suffix in (".npz", ".safetensors", ".pt", ".pth")]
+    if len(files) == 1:
+        return read_file(files[0], _settings(folder / "config.json"), _settings(folder / "preprocessor_config.json"))
+    if files:
+        raise VitreousError(f"{folder}: holds several weights files ({', '.join(p.name for p in files)}); name one of them")
+    raise VitreousError(f"{folder}: no checkpoint here; expected {DOCUMENT} with {WEIGHTS}, or one .npz, .safetensors or .pth file")
+
+
+def read_file(path: Path, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
+    """Read one foreign weights file, with the contents of the config files that lie beside it."""
+    arrays = _unnested(open_arrays(path))
+    checkpoint = _from_sidecar(path, arrays)
+    if checkpoint is None:
+        checkpoint = _from_arrays(arrays, settings, preprocessor)
+    return _with_parent(checkpoint, path)
+
+
+def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
+    path = arrays.path
+    try:
+        if found := official.recognise(arrays):
+            config, arrays, notes = found
+            text = preprocessing.official(config.image_size)
+            return _checkpoint("official", config, arrays, official.rules(config), text, None, notes)
+        if found := huggingface.recognise(arrays, settings):
+            config, arrays, notes = found
+            text = preprocessing.huggingface(preprocessor) if preprocessor else None
+            if text is None:
+                dino = str(settings.get("model_type", "")).startswith("dinov2")
+                text = preprocessing.dinov2() if dino else f"{preprocessing.sized('resize', config.image_size)}|range(-1,1)"
+                notes.append(f"the checkpoint does not say how images are prepared: taken as its family's default, {text}")
+            names = huggingface.class_names(settings, config.classes)
+            assert isinstance(config, ViTConfig)
+            rules = huggingface.rules_for(config, settings)
+            return _checkpoint("huggingface", config, arrays, rules, text, names, notes)
+        if found := timm.recognise(arrays, settings):
+            config, arrays, notes = found
+            known = settings.get("pretrained_cfg") if isinstance(settings.get("pretrained_cfg"), dict) else {}
+            text = preprocessing.timm(known or {}, config.image_size)
+            if not known:
+                notes.append(f"the checkpoint does not say how images are prepared: taken as timm's default, {text}")
+            names = _timm_names(settings, config.classes)
+            return _checkpoint("timm", config, arrays, timm.rules(config), text, names, notes)
+    except (IndexError, ValueError, KeyError) as error:  # an array with fewer axes than its name promises
+        raise VitreousError(f"{path}: arrays do not have the shapes that their names promise ({error})") from error
+    if "embedding.weight" in arrays.shapes and "blocks.0.attention.qkv.weight" in arrays.shapes:
+        raise VitreousError(f"{path}: these are vitreous weights, but {DOCUMENT} is not beside them; copy the whole folder")
+    some = ", ".join(sorted(arrays.shapes)[:3]) or "nothing"
+    raise VitreousError(f"{path}: not a model that this program knows; it holds {some} ...")
+
+
+def _checkpoint(
+    family: Family,
+    config: ModelConfig,
+    arrays: Arrays,
+    rules: list[Rule],
+    preprocess: str,
+    classes: tuple[str, ...] | None,
+    notes: list[str],
+) -> Checkpoint:
+    tensors = read_tensors(rules, arrays, config)
+    # 21,843 and 18,291 classes are ImageNet-21k and JFT: their heads were trained as independent yes-or-no questions.
+    outputs: Literal["softmax", "sigmoid"] = "softmax"
+    if family == "official" and config.classes in (21_843, 18_291):
+        outputs = "sigmoid"
+    return Checkpoint(config, tensors, preprocess, classes, outputs, family, notes=tuple(notes))
+
+
+def _from_sidecar(path: Path, arrays: Arrays) -> Checkpoint | None:
+    """An official .npz that we wrote has a .json beside it, which knows what the arrays cannot say."""
+    sidecar = path.with_suffix(".json")
+    if path.suffix != ".npz" or not sidecar.exists():
+        return None
+    fields = read_document(sidecar)
+    if fields is None:
+        return None
+    checkpoint = from_document(fields, {}, sidecar)
+    found = official.released_names(arrays)
+    if found is None:
+        return None
+    return dataclasses.replace(checkpoint, tensors=read_tensors(official.rules(checkpoint.config), found, checkpoint.config))
+
+
+def _unnested(arrays: Arrays) -> Arrays:
+    """Only the weights of a training checkpoint, without the word that leads to them."""
+    for nest in _NESTS:
+        inside = {name.removeprefix(f"{nest}."): name for name in arrays.shapes if name.startswith(f"{nest}.")}
+        if inside:
+            return Renamed(arrays, inside)
+    return arrays
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise VitreousError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise VitreousError(f"{path}: expected an object, found {type(fields).__name__}")
+    return fields
+
+
+def _timm_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | None:
+    names = settings.get("label_names")
+    return tuple(str(name) for name in names) if isinstance(names, list) and len(names) == classes else None
+
+
+def _with_parent(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    """Remember which file this came from, so that a copy can name its parent."""
+    source = path.parent.name + "/" + path.name if path.parent.name else path.name
+    parent: dict[str, Any] = {"source": source, "sha256": file_hash(path), "family": checkpoint.family}
+    if checkpoint.parent:
+        parent["parent"] = dict(checkpoint.parent)
+    return dataclasses.replace(checkpoint, parent=parent)
+

@@ -1,0 +1,242 @@
+"""A reader for .pt and .pth files that accepts tensors, and plain containers of tensors, and nothing else.
+
+Such a file is a zip archive with one pickle, which says how tensors are laid out, and one raw file for each
+storage. A pickle is a small program. Here its instructions are followed by a machine that can build dicts,
+lists, numbers and strings and can describe a tensor; asked for any other function or class, it stops. No
+function that the file names is ever called, so there is nothing to trust.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import VitreousError
+
+_STORAGES: dict[str, torch.dtype] = {
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+_ALLOWED = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+    *(f"torch {storage}" for storage in _STORAGES),
+}
+
+
+class _Refused(Exception):
+    """What stands in the pickle is not a container of tensors."""
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A function or class that the file mentions. Never called: only recognised."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    key: str
+    dtype: torch.dtype
+    size: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as the file describes it: a window on a storage."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def check(self) -> None:
+        numbers = (self.offset, *self.shape, *self.stride)
+        if len(self.shape) != len(self.stride) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise _Refused("a tensor with an impossible layout")
+        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        # A stride of 0 could blow a few bytes up to any size; weights never overlap, so more elements than bytes is a trick.
+        if self.elements and (last >= self.storage.size or self.elements > self.storage.size):
+            raise _Refused("a tensor that reaches beyond its data")
+
+
+class TensorsOnlyFile:
+    """`tensors` maps dotted names to their descriptions; `read` fetches one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+            names = self._archive.namelist()
+            programs = [name for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
+            if len(programs) != 1 or any("/code/" in name or name.endswith("constants.pkl") for name in names):
+                raise _Refused("not a saved state dict (a TorchScript program, perhaps)")
+            self._folder = programs[0].removesuffix("data.pkl")
+            if self._folder + "byteorder" in names and self._archive.read(self._folder + "byteorder") != b"little":
+                raise _Refused("numbers in big-endian order")
+            content = _follow(self._archive.read(programs[0]))
+            self.tensors: dict[str, View] = {}
+            self._collect(content, "")
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError) as error:
+            raise VitreousError(f"{path}: truncated or corrupt torch file ({error}); fetch it again") from error
+        except _Refused as error:
+            raise VitreousError(
+                f"{path}: refused, because it holds more than tensors: {error}. "
+                f"Have its owner save only the state dict, best as .safetensors"
+            ) from error
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise VitreousError(f"{path}: corrupt torch file ({error or type(error).__name__}); fetch it again") from error
+
+    def _collect(self, value: Any, name: str) -> None:
+        if isinstance(value, View):
+            value.check()
+            self.tensors[name] = value
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if isinstance(key, (str, int)):
+                    self._collect(item, f"{name}.{key}" if name else str(key))
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                self._collect(item, f"{name}.{index}" if name else str(index))
+
+    def read(self, name: str) -> Tensor:
+        view = self.tensors[name]
+        try:
+            data = bytearray(self._archive.read(f"{self._folder}data/{view.storage.key}"))
+        except (KeyError, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+            raise VitreousError(f"{self.path}: the data of tensor {name!r} is missing or corrupt ({error})") from error
+        if len(data) != view.storage.size * view.storage.dtype.itemsize:
+            raise VitreousError(f"{self.path}: the data of tensor {name!r} has the wrong size; the file is corrupt")
+        if not view.elements:
+            return torch.empty(view.shape, dtype=view.storage.dtype)
+        flat = torch.frombuffer(data, dtype=view.storage.dtype)
+        return torch.as_strided(flat, view.shape, view.stride, view.offset).clone()
+
+
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_LITERALS = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "INT", "LONG", "BINFLOAT", "FLOAT"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"),
+}
+_EMPTY: dict[str, type] = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
+
+
+def _follow(program: bytes) -> Any:
+    """Run a pickle on a machine with a stack, a memo, and no way to call anything."""
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+
+    def to_mark() -> list[Any]:
+        items: list[Any] = []
+        while (item := stack.pop()) is not _MARK:
+            items.append(item)
+        return items[::-1]
+
+    for opcode, argument, _ in pickletools.genops(program):
+        name = opcode.name
+        if name in ("PROTO", "FRAME"):
+            continue
+        if name == "STOP":
+            return stack.pop()
+        if name in _LITERALS:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name == "EMPTY_TUPLE":
+            stack.append(())
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            count = int(name[-1])
+            stack[-count:] = [tuple(stack[-count:])]
+        elif name == "TUPLE":
+            stack.append(tuple(to_mark()))
+        elif name == "LIST":
+            stack.append(to_mark())
+        elif name == "DICT":
+            items = to_mark()
+            stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+        elif name in ("APPEND", "APPENDS"):
+            added = to_mark() if name == "APPENDS" else [stack.pop()]
+            _expect(stack[-1], list).extend(added)
+        elif name in ("SETITEM", "SETITEMS"):
+            items = to_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+            _expect(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
+            memo[int(argument)] = stack[-1]
+        elif name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET", "GET"):
+            stack.append(memo[int(argument)])
+        elif name in ("GLOBAL", "STACK_GLOBAL"):
+            text = argument if name == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
+            if text not in _ALLOWED:
+                raise _Refused(f"it names {str(text).replace(' ', '.')!r}")
+            stack.append(_Name(text))
+        elif name == "BINPERSID":
+            stack.append(_storage(stack.pop()))
+        elif name == "REDUCE":
+            arguments = stack.pop()
+            stack.append(_describe(stack.pop(), arguments))
+        elif name == "BUILD":  # an OrderedDict may carry attributes, such as a module's versions: of no interest
+            stack.pop()
+            if not isinstance(stack[-1], (dict, View)):
+                raise _Refused("it sets attributes of an object")
+        else:
+            raise _Refused(f"it uses the instruction {name}")
+    raise _Refused("its pickle does not end")
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise _Refused(f"it treats a {type(value).__name__} as a {kind.__name__}")
+    return value
+
+
+def _storage(identity: Any) -> _Storage:
+    kind, storage, key, _, size = identity
+    if kind != "storage" or not isinstance(storage, _Name) or not storage.text.startswith("torch "):
+        raise _Refused("it refers to something outside the file")
+    if not (isinstance(key, str) and key.isdigit() and isinstance(size, int) and size >= 0):
+        raise _Refused("it names its data in an unknown way")
+    return _Storage(key, _STORAGES[storage.text.removeprefix("torch ")], size)
+
+
+def _describe(function: Any, arguments: Any) -> Any:
+    """What a call would have built, for the three calls that a state dict needs."""
+    if isinstance(function, _Name):
+        if function.text == "collections OrderedDict":
+            return dict(*arguments)
+        if function.text.endswith("_rebuild_parameter") and isinstance(arguments[0], View):
+            return arguments[0]
+        if function.text.endswith("_rebuild_tensor_v2") and isinstance(arguments[0], _Storage):
+            storage, offset, shape, stride = arguments[:4]
+            return View(storage, offset, tuple(shape), tuple(stride))
+    raise _Refused("it calls something that does not make a tensor")

@@ -1,0 +1,150 @@
+"""Loading for transfer: another image size, another head, another patch size. Each change is noted.
+
+This is section 3.2 of the paper: the pre-training head and its tanh layer are removed and a zero-initialised linear
+head is attached; at a higher resolution the patch size stays, so the sequence grows and the position table is
+interpolated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitreous.data.preprocess import Preprocess
+from vitreous.errors import VitreousError
+from vitreous.models.config import ModelConfig, PositionResize, ResNetConfig, Size, ViTConfig, pair, replace
+from vitreous.models.positions import resize_grid, resize_line
+from vitreous.weights.checkpoint import Checkpoint
+
+
+def adapt(
+    checkpoint: Checkpoint,
+    *,
+    image_size: int | Size | None = None,
+    classes: int | None = None,
+    patch: int | Size | None = None,
+    position_resize: PositionResize | None = None,
+    keep_representation: bool = False,
+) -> Checkpoint:
+    """The checkpoint, changed as asked and in no other way; with nothing asked it comes back as it is."""
+    config, tensors, notes = checkpoint.config, dict(checkpoint.tensors), list(checkpoint.notes)
+    names, preprocess = checkpoint.classes, checkpoint.preprocess
+    if patch is not None or position_resize is not None:
+        if isinstance(config, ResNetConfig):
+            raise VitreousError(f"{config.name} has neither patches nor positions to change")
+        if position_resize is not None:
+            config = replace(config, position_resize=position_resize)
+        if patch is not None:
+            config = _change_patch(config, tensors, pair(patch), pair(image_size) if image_size else None, notes)
+    if image_size is not None:
+        config = _change_size(config, tensors, pair(image_size), notes)
+    if image_size is not None or config.image_size != checkpoint.config.image_size:
+        preprocess = str(Preprocess(preprocess).at(*config.image_size))
+    if classes is not None:
+        config = _replace_head(config, tensors, classes, keep_representation, notes)
+        names = None
+    return dataclasses.replace(
+        checkpoint,
+        config=config,
+        tensors=tensors,
+        notes=tuple(notes),
+        classes=names,
+        preprocess=preprocess,
+        outputs=checkpoint.outputs if classes is None else "softmax",
+    )
+
+
+def _change_size(config: ModelConfig, tensors: dict[str, Tensor], size: Size, notes: list[str]) -> ModelConfig:
+    if size == config.image_size:
+        return config
+    trunk = replace(config.trunk, image_size=size) if isinstance(config, ViTConfig) and config.trunk else None
+    new: ModelConfig = replace(config, image_size=size, **({"trunk": trunk} if trunk else {}))
+    if isinstance(config, ViTConfig) and isinstance(new, ViTConfig):
+        resize_positions(tensors, config, new, notes)
+    return new
+
+
+def resize_positions(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig, notes: list[str]) -> None:
+    """Bring every learned position table from the old grid to the new one, in the new config's mode."""
+    if old.grid == new.grid:
+        return
+    mode, prefix = new.position_resize, old.position_prefix
+    changed = False
+    for name, tensor in tensors.items():
+        if old.positions == "1d" and name.startswith("positions."):
+            tensors[name] = torch.cat([tensor[:prefix], resize_grid(tensor[prefix:], old.grid, new.grid, mode)])
+        elif old.positions == "2d" and name.startswith("positions."):
+            tensors[name] = resize_line(tensor, new.grid[0 if name.endswith("rows") else 1], mode)
+        elif old.positions == "relative" and name.endswith("relative.table"):
+            tensors[name] = resize_line(tensor, 2 * new.tokens - 1, mode)
+        else:
+            continue
+        changed = True
+    if changed:
+        notes.append(f"position embeddings resized from {_by(old.grid)} to {_by(new.grid)} ({mode})")
+
+
+def _replace_head(
+    config: ModelConfig, tensors: dict[str, Tensor], classes: int, keep_representation: bool, notes: list[str]
+) -> ModelConfig:
+    if classes < 0:
+        raise VitreousError(f"classes={classes}: must be at least 0; 0 leaves the head off")
+    changes: dict[str, object] = dict(classes=classes, head_bias=0.0)
+    if isinstance(config, ViTConfig):
+        if config.representation and not keep_representation:
+            notes.append(f"representation layer dropped ({config.representation} units, tanh)")
+            changes["representation"] = None
+        changes["distillation_head"] = False
+    old = config.classes
+    config = replace(config, **changes)
+    for name in [n for n in tensors if n.startswith(("head.", "distillation_head."))]:
+        del tensors[name]
+    if isinstance(config, ViTConfig) and not config.representation:
+        for name in ("representation.weight", "representation.bias"):
+            tensors.pop(name, None)
+    if classes:
+        tensors["head.weight"] = torch.zeros(classes, config.feature_width)
+        tensors["head.bias"] = torch.zeros(classes)
+    was = f"of {old} classes" if old else "that was missing"
+    notes.append(f"head {was} replaced by a zero one of {classes} classes" if classes else f"head {was} dropped")
+    return config
+
+
+def _change_patch(
+    config: ViTConfig, tensors: dict[str, Tensor], patch: Size, image_size: Size | None, notes: list[str]
+) -> ViTConfig:
+    """Another patch size: the kernel by pseudo-inverse resize, the grid by interpolation of positions."""
+    if patch == config.patch:
+        return config
+    tensors["embedding.weight"] = resize_patch(tensors["embedding.weight"], patch)
+    name = config.name.rsplit("/", 1)[0] + (f"/{patch[0]}" if patch[0] == patch[1] else f"/{patch[0]}x{patch[1]}")
+    stride = config.trunk.stride if config.trunk else 1
+    if image_size is None:  # without a size asked for, the grid stays and the image grows with the patch
+        image_size = (config.grid[0] * patch[0] * stride, config.grid[1] * patch[1] * stride)
+    trunk = replace(config.trunk, image_size=image_size) if config.trunk else None
+    new: ViTConfig = replace(config, patch=patch, image_size=image_size, trunk=trunk, name=name)
+    notes.append(f"patch kernel resized from {_by(config.patch)} to {_by(patch)} (pseudo-inverse)")
+    resize_positions(tensors, config, new, notes)
+    return new
+
+
+def resize_patch(kernel_DCPP: Tensor, patch: Size) -> Tensor:
+    """FlexiViT's resize: the new kernel gives a resized patch the embedding that the old one gave the original.
+
+    Resizing a patch is linear, x -> B x. The kernel w' with <w', B x> = <w, x> for all x is pinv(B)^T w, exactly so
+    when patches grow and in the least-squares sense when they shrink. Plain interpolation would change the scale.
+    """
+    old = (kernel_DCPP.shape[2], kernel_DCPP.shape[3])
+    basis = torch.eye(old[0] * old[1], dtype=torch.float64).view(-1, 1, *old)
+    resized = F.interpolate(basis, size=patch, mode="bilinear", align_corners=False, antialias=True)
+    b = resized.flatten(1).T  # (new pixels, old pixels)
+    pseudo_inverse_T = torch.linalg.pinv(b).T
+    flat = kernel_DCPP.double().flatten(2)  # (D, C, old pixels)
+    return (flat @ pseudo_inverse_T.T).unflatten(2, patch).to(kernel_DCPP.dtype).contiguous()
+
+
+def _by(size: Size) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,154 @@
+"""Write a checkpoint in any of the four formats, whole or not at all, with a model card."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from vitreous.data.preprocess import FILTERS
+from vitreous.errors import VitreousError, unknown
+from vitreous.files import whole_file, write_text
+from vitreous.models.config import ViTConfig, replace
+from vitreous.weights import huggingface, official, preprocessing, timm
+from vitreous.weights.card import card
+from vitreous.weights.checkpoint import CARD, Checkpoint, document, write_folder
+from vitreous.weights.mapping import write_arrays
+
+Format = Literal["vitreous", "official", "timm", "huggingface"]
+
+
+def write(checkpoint: Checkpoint, path: Path, format: Format | None = None) -> list[str]:
+    """Write to `path`; the format is guessed from it where it is not given. Returns notes on what the format cannot hold."""
+    chosen = format or guess(path)
+    if chosen not in get_args(Format):
+        raise unknown("format", str(chosen), get_args(Format))
+    if chosen == "official":
+        return _write_official(checkpoint, path)
+    if path.suffix in (".npz", ".safetensors", ".pt", ".pth"):
+        raise VitreousError(f"{path}: format {chosen!r} is a folder; give a name without {path.suffix}")
+    if chosen == "timm":
+        return _write_timm(checkpoint, path)
+    if chosen == "huggingface":
+        return _write_huggingface(checkpoint, path)
+    write_folder(checkpoint, path, card(checkpoint))
+    return []
+
+
+def guess(path: Path) -> Format:
+    """.npz is official; anything else is a vitreous folder. timm and Hugging Face folders look alike, so they must be named."""
+    if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".onnx"):
+        raise VitreousError(f"{path}: cannot write {path.suffix}; use a folder name with --format vitreous, timm or huggingface, or a .npz name")
+    return "official" if path.suffix == ".npz" else "vitreous"
+
+
+def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
+    if path.suffix != ".npz":
+        raise VitreousError(f"{path}: the official format is a file; give a name that ends in .npz")
+    notes = []
+    config = checkpoint.config
+    if isinstance(config, ViTConfig) and config.class_token and config.positions == "1d" and config.position_prefix == 0:
+        # big_vision gives its class token no position; the released layout has a row for it: zeros change nothing.
+        table = checkpoint.tensors["positions.0.table"]
+        tensors = {**checkpoint.tensors, "positions.0.table": torch.cat([torch.zeros_like(table[:1]), table])}
+        checkpoint = dataclasses.replace(checkpoint, config=replace(config, position_prefix=1), tensors=tensors)
+        notes.append("the class token's position row, which this model lacks, is written as zeros")
+    sincos = isinstance(config, ViTConfig) and config.positions == "sincos"  # only big_vision's names imply those
+    arrays = write_arrays(official.rules(checkpoint.config, linen=sincos), checkpoint.tensors)
+    with whole_file(path) as part:
+        _write_npz(arrays, part)
+    write_text(path.with_suffix(".json"), json.dumps(document(checkpoint), indent=1, ensure_ascii=False) + "\n")
+    write_text(path.with_suffix(".md"), card(checkpoint))
+    return notes
+
+
+def _write_npz(arrays: Mapping[str, Tensor], path: Path) -> None:
+    """As numpy.savez does, but with a fixed date, so that equal weights give equal bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            with archive.open(entry, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, arrays[name].numpy(), version=(1, 0), allow_pickle=False)
+
+
+def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
+    config = checkpoint.config
+    rules = timm.rules(config)
+    settings, notes = timm.settings_of(config)
+    fields = preprocessing.to_fields(checkpoint.preprocess)
+    pretrained: dict[str, Any] = dict(
+        input_size=[config.channels, *config.image_size],
+        num_classes=config.classes,
+        first_conv="patch_embed.proj" if "patch_size" in settings["model_args"] else "stem.conv",
+        classifier="head" if isinstance(config, ViTConfig) else "head.fc",
+        license=checkpoint.licence,
+    )
+    if fields is None:
+        notes.append(f"timm has no words for the preprocessing {checkpoint.preprocess}")
+    else:
+        crop = fields.get("crop", config.image_size)
+        pretrained.update(mean=fields["mean"], std=fields["std"], interpolation=fields["filter"])
+        pretrained.update(crop_pct=crop[0] / fields.get("small", crop[0]), crop_mode="center" if "small" in fields else "squash")
+    settings.update(num_classes=config.classes, pretrained_cfg=pretrained)
+    if checkpoint.classes:
+        settings["label_names"] = list(checkpoint.classes)
+    _write_hub_folder(folder, write_arrays(rules, checkpoint.tensors), {"config.json": settings}, checkpoint)
+    return notes
+
+
+def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
+    config = checkpoint.config
+    kind = huggingface.kind_of(config)
+    assert isinstance(config, ViTConfig)
+    arrays = write_arrays(huggingface.rules(config), checkpoint.tensors)
+    named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
+    files: dict[str, Any] = {"config.json": huggingface.settings_of(config, checkpoint.classes)}
+    fields = preprocessing.to_fields(checkpoint.preprocess)
+    notes = []
+    if fields is None:
+        notes.append(f"Hugging Face has no words for the preprocessing {checkpoint.preprocess}")
+    else:
+        files["preprocessor_config.json"] = _preprocessor(fields, kind)
+    _write_hub_folder(folder, named, files, checkpoint)
+    return notes
+
+
+def _preprocessor(fields: dict[str, Any], kind: str) -> dict[str, Any]:
+    crop = "crop" in fields
+    size = {"shortest_edge": fields["small"]} if "small" in fields else dict(zip(("height", "width"), fields["resize"], strict=True))
+    out: dict[str, Any] = dict(
+        image_processor_type="BitImageProcessor" if crop else "DeiTImageProcessor" if kind == "deit" else "ViTImageProcessor",
+        do_resize=True,
+        size=size,
+        resample=int(FILTERS[fields["filter"]]),
+        do_rescale=True,
+        rescale_factor=1 / 255,
+        do_normalize=True,
+        image_mean=fields["mean"],
+        image_std=fields["std"],
+        do_center_crop=crop,
+    )
+    if crop:
+        out["crop_size"] = dict(zip(("height", "width"), fields["crop"], strict=True))
+    return out
+
+
+def _write_hub_folder(folder: Path, arrays: Mapping[str, Tensor], files: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """model.safetensors, its JSON files and the card; the weights come last, so that a folder with weights is complete."""
+    if folder.exists() and not folder.is_dir():
+        raise VitreousError(f"{folder}: is a file; this format needs a folder")
+    if (folder / "model.json").exists():
+        raise VitreousError(f"{folder}: holds a vitreous checkpoint; choose another folder for the export")
+    for name, content in files.items():
+        write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / CARD, card(checkpoint))
+    with whole_file(folder / "model.safetensors") as part:
+        safetensors.torch.save_file(dict(arrays), part, metadata={"format": "pt"})

@@ -1,0 +1,77 @@
+"""Shared by all tests: quiet peers, small threads, and the reference fixtures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+# torchvision from PyPI does not find its compiled operators beside the CPU build of torch; timm and transformers
+# import it all the same. Declaring the two schemas is enough for everything the tests use.
+_torchvision = torch.library.Library("torchvision", "DEF")
+for _name in ("nms", "qnms"):
+    _torchvision.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+@pytest.fixture(autouse=True)
+def _seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+
+
+def fixture_names() -> list[str]:
+    return sorted(path.stem for path in FIXTURES.glob("*.npz"))
+
+
+class Reference:
+    """A checkpoint with inputs and outputs, run through the authors' own JAX code."""
+
+    def __init__(self, name: str) -> None:
+        self.path = FIXTURES / f"{name}.npz"
+        self.arrays = dict(np.load(self.path))
+        self.meta: dict[str, Any] = json.loads(bytes(self.arrays["meta"]))
+
+    def images(self, key: str = "images") -> torch.Tensor:
+        return torch.from_numpy(self.arrays[key]).permute(0, 3, 1, 2).contiguous()
+
+    def logits(self, key: str = "logits") -> torch.Tensor:
+        return torch.from_numpy(self.arrays[key])
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference, as a share of the largest expected value."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@torch.no_grad()
+def randomise(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    """Give every parameter a value that matters, the zero-initialised ones included."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim == 1:
+            parameter.add_(0.1 * noise)
+        else:
+            parameter.copy_(noise * (0.7 / max(1, parameter[0].numel()) ** 0.5))
+    return model
+
+
+def random_checkpoint(name: str, *, names: tuple[str, ...] | None = None, preprocess: str | None = None, **options: Any) -> Any:
+    """A checkpoint with random weights in which every parameter matters."""
+    from vitreous.models.build import create
+    from vitreous.weights.checkpoint import Checkpoint
+
+    model = randomise(create(name, **options))
+    height, width = model.config.image_size
+    return Checkpoint(
+        config=model.config,
+        tensors={key: value.detach() for key, value in model.state_dict().items()},
+        preprocess=preprocess or f"resize({height},{width},bicubic)|range(-1,1)",
+        classes=names,
+    )

@@ -1,0 +1,236 @@
+"""The same weights give the same logits in timm and in transformers, read from theirs and written for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+import transformers
+from conftest import random_checkpoint, randomise, relative
+from torch import Tensor
+
+from vitreous.classifier import Classifier, load
+from vitreous.errors import VitreousError
+
+
+@torch.no_grad()
+def logits(model: Any, images: Tensor) -> Tensor:
+    out = model.eval()(images)
+    return getattr(out, "logits", out)  # type: ignore[no-any-return]
+
+
+def saved(model: torch.nn.Module, folder: Path, **config: object) -> Path:
+    folder.mkdir()
+    safetensors.torch.save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors")
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+# timm ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_tiny_patch16_224",
+        "vit_base_patch16_224",
+        "vit_base_r50_s16_224",
+        "vit_small_r26_s32_224",
+        "vit_tiny_r_s16_p8_224",
+        "resnetv2_50x1_bit",
+        "vit_small_patch14_reg4_dinov2",  # registers, layer scale, class token without position
+        "vit_medium_patch16_gap_240",  # no class token, norm after pooling
+        "deit_tiny_distilled_patch16_224",
+    ],
+)
+def test_timm_models_give_timms_logits(name: str, tmp_path: Path) -> None:
+    model = randomise(timm.create_model(name, num_classes=11))
+    side = model.patch_embed.img_size[0] if hasattr(model, "patch_embed") else 224
+    clf = load(saved(model, tmp_path / "timm", architecture=name))
+    images = torch.rand(1, 3, side, side) * 2 - 1
+    assert relative(logits(clf.model, images), logits(model, images)) < 1e-4
+
+
+def test_timm_state_dict_without_config_says_what_it_assumed(tmp_path: Path) -> None:
+    model = randomise(timm.create_model("vit_tiny_patch16_224", num_classes=3))
+    clf = load(saved(model, tmp_path / "timm"))
+    assert clf.config.heads == 3
+    assert any("heads" in note for note in clf.notes)
+    assert any("prepared" in note for note in clf.notes)
+
+
+def test_timm_positions_are_resized_as_timm_does(tmp_path: Path) -> None:
+    model = randomise(timm.create_model("vit_tiny_patch16_224", num_classes=3, img_size=64))
+    folder = saved(model, tmp_path / "timm", architecture="vit_tiny_patch16_224")
+    larger = timm.create_model("vit_tiny_patch16_224", num_classes=3, img_size=96)
+    state = timm.models.vision_transformer.checkpoint_filter_fn(model.state_dict(), larger)
+    larger.load_state_dict(state)
+    images = torch.rand(2, 3, 96, 96) * 2 - 1
+    assert relative(logits(load(folder, image_size=96).model, images), logits(larger, images)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ViT-Ti/16", dict(depth=2, image_size=64)),
+        ("ViT-Ti/16", dict(depth=2, image_size=(32, 64))),
+        ("ViT-Ti/16", dict(depth=2, image_size=64, activation="gelu-erf", width=96, heads=6, mlp=200, patch=8)),
+        ("ViT-Ti/16", dict(depth=2, image_size=64, pool="gap", norm_after_pool=True)),
+        ("ViT-Ti/16", dict(depth=2, image_size=64, pool="gap")),
+        ("ViT-Ti/16", dict(depth=2, image_size=64, registers=3, layer_scale=0.1, position_prefix=0, classes=0)),
+        ("R26+ViT-S/32", dict(depth=1, image_size=64)),
+        ("R50x1", dict(image_size=64)),
+    ],
+)
+def test_timm_builds_our_export_and_agrees(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    clf = Classifier(random_checkpoint(name, **{"classes": 5, **options}))
+    clf.save(tmp_path / "export", "timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'export'}", pretrained=True)
+    images = torch.rand(2, 3, *clf.config.image_size) * 2 - 1
+    # ResNets run with timm's own epsilons (their config has no place for others).
+    tolerance = 1e-5 if "R" not in name else 1e-2
+    assert relative(logits(theirs, images), logits(clf.model, images)) < tolerance
+
+
+def test_timm_export_keeps_preprocessing_and_class_names(tmp_path: Path) -> None:
+    checkpoint = random_checkpoint(
+        "ViT-Ti/16", depth=1, image_size=64, classes=3, names=("cat", "dog", "eel"),
+        preprocess="resize_small(80,bicubic)|central_crop(64)|normalise(imagenet)",
+    )
+    Classifier(checkpoint).save(tmp_path / "export", "timm")
+    config = timm.data.resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path / 'export'}", pretrained=True))
+    assert tuple(config["mean"]) == (0.485, 0.456, 0.406)
+    assert config["interpolation"] == "bicubic"
+    assert int(config["input_size"][1] / config["crop_pct"]) == 80
+    back = load(tmp_path / "export")
+    assert back.classes == ("cat", "dog", "eel")
+    assert str(back.preprocess) == checkpoint.preprocess
+
+
+# transformers -------------------------------------------------------------------------------------------------------
+
+TINY = dict(
+    hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=96, image_size=32, patch_size=8, num_labels=5
+)
+TINY_DINO = {**TINY, "mlp_ratio": 2, "layerscale_value": 0.5}
+TINY_DINO.pop("intermediate_size")
+
+THEIRS = {
+    "vit": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**TINY)),
+    "vit-tanh": lambda: transformers.ViTForImageClassification(
+        transformers.ViTConfig(**TINY, hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-3, qkv_bias=False)
+    ),
+    "deit": lambda: transformers.DeiTForImageClassification(transformers.DeiTConfig(**TINY)),
+    "deit-teacher": lambda: transformers.DeiTForImageClassificationWithTeacher(transformers.DeiTConfig(**TINY)),
+    "dinov2": lambda: transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**TINY_DINO)),
+    "dinov2-gated": lambda: transformers.Dinov2ForImageClassification(
+        transformers.Dinov2Config(**TINY_DINO, use_swiglu_ffn=True)
+    ),
+    "dinov2-registers": lambda: transformers.Dinov2WithRegistersForImageClassification(
+        transformers.Dinov2WithRegistersConfig(**TINY_DINO, num_register_tokens=3)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+def test_hugging_face_folders_give_transformers_logits(kind: str, tmp_path: Path) -> None:
+    theirs = randomise(THEIRS[kind]())
+    theirs.save_pretrained(tmp_path / "hf")
+    clf = load(tmp_path / "hf")
+    images = torch.rand(2, 3, 32, 32) * 2 - 1
+    assert relative(logits(clf.model, images), logits(theirs, images)) < 1e-5
+    wide = torch.rand(2, 3, 32, 56) * 2 - 1
+    with torch.no_grad():
+        extra = {} if kind.startswith("dinov2") else {"interpolate_pos_encoding": True}
+        expected = theirs(wide, **extra).logits
+    assert relative(logits(clf.model, wide), expected) < 1e-5
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+def test_there_and_back_to_hugging_face_is_bit_identical(kind: str, tmp_path: Path) -> None:
+    randomise(THEIRS[kind]()).save_pretrained(tmp_path / "hf")
+    load(tmp_path / "hf").save(tmp_path / "ours")
+    load(tmp_path / "ours").save(tmp_path / "back", "huggingface")
+    before = safetensors.torch.load_file(tmp_path / "hf" / "model.safetensors")
+    after = safetensors.torch.load_file(tmp_path / "back" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    model = getattr(transformers, json.loads((tmp_path / "back" / "config.json").read_text())["architectures"][0])
+    rebuilt, report = model.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    images = torch.rand(1, 3, 32, 32)
+    assert relative(logits(rebuilt, images), logits(load(tmp_path / "ours").model, images)) < 1e-5
+
+
+def test_dinov2_body_gives_transformers_class_token_and_masks_patches_alike(tmp_path: Path) -> None:
+    theirs = randomise(transformers.Dinov2Model(transformers.Dinov2Config(**TINY_DINO))).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    clf = load(tmp_path / "hf")
+    images, mask = torch.rand(2, 3, 32, 32), torch.rand(2, 16) < 0.5
+    with torch.no_grad():
+        plain = theirs(images).last_hidden_state[:, 0]
+        hidden = theirs(images, bool_masked_pos=mask).last_hidden_state
+        ours = clf.model.norm(clf.model.tokens(images, mask))
+    assert relative(clf.features(images), plain) < 1e-5
+    assert relative(ours, hidden) < 1e-5
+
+
+def test_vit_body_with_pooler_is_our_representation_layer(tmp_path: Path) -> None:
+    theirs = randomise(transformers.ViTModel(transformers.ViTConfig(**TINY))).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        expected = theirs(images).pooler_output
+    assert relative(load(tmp_path / "hf").features(images), expected) < 1e-5
+
+
+def test_names_in_the_memory_of_transformers_are_understood(tmp_path: Path) -> None:
+    theirs = randomise(THEIRS["vit"]())
+    folder = saved(theirs, tmp_path / "memory", **theirs.config.to_dict())
+    images = torch.rand(2, 3, 32, 32)
+    assert relative(logits(load(folder).model, images), logits(theirs, images)) < 1e-5
+
+
+def test_class_names_and_preprocessing_come_from_the_folder(tmp_path: Path) -> None:
+    labels = dict(enumerate(("ant", "bee", "cow", "doe", "eel")))
+    config = transformers.ViTConfig(**{**TINY, "id2label": labels, "label2id": {v: k for k, v in labels.items()}})
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "hf")
+    settings = dict(do_resize=True, size={"shortest_edge": 40}, resample=3, do_center_crop=True, crop_size=32,
+                    do_normalize=True, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6], do_rescale=True)
+    (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(settings))
+    clf = load(tmp_path / "hf")
+    assert clf.classes == ("ant", "bee", "cow", "doe", "eel")
+    assert str(clf.preprocess) == "resize_small(40,bicubic)|central_crop(32)|normalise(0.1,0.2,0.3,0.4,0.5,0.6)"
+    clf.save(tmp_path / "back", "huggingface")
+    processor = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
+    assert (processor["size"], processor["crop_size"], processor["resample"]) == ({"shortest_edge": 40}, {"height": 32, "width": 32}, 3)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["id2label"]["4"] == "eel"
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "options", "word"),
+    [
+        ("huggingface", "ViT-Ti/16", dict(pool="gap"), "gap"),
+        ("huggingface", "R26+ViT-S/32", {}, "trunk"),
+        ("huggingface", "R50x1", {}, "ResNets"),
+        ("huggingface", "ViT-Ti/16", dict(representation=True), "representation"),
+        ("timm", "ViT-Ti/16", dict(representation=True), "representation"),
+        ("timm", "ViT-Ti/16", dict(positions="sincos"), "sincos"),
+        ("timm", "ViT-Ti/16", dict(norm_eps=1e-12), "epsilon"),
+        ("official", "ViT-Ti/16", dict(layer_scale=0.1), "layer scale"),
+        ("official", "ViT-Ti/16", dict(attention="axial"), "axial"),
+    ],
+)
+def test_a_format_refuses_what_it_cannot_express(format: Any, name: str, options: dict[str, Any], word: str, tmp_path: Path) -> None:
+    clf = Classifier(random_checkpoint(name, classes=3, image_size=64, **({"depth": 1} if "ViT" in name else {}), **options))
+    target = tmp_path / ("x.npz" if format == "official" else "x")
+    with pytest.raises(VitreousError, match=word):
+        clf.save(target, format)
+    assert not target.exists()
