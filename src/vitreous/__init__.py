@@ -29,7 +29,7 @@ _PUBLIC = {
     "verify": "vitreous.verbs.verify",
 }
 
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+__all__ = sorted(_PUBLIC)
 
 if TYPE_CHECKING:
     from vitreous.classifier import Classifier as Classifier
@@ -52,5 +52,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def __dir__() -> list[str]:
+def __dir__() -> Any:
     return [*globals(), *_PUBLIC]

@@ -64,14 +64,16 @@ class Classifier:
         return self.checkpoint.notes
 
     @overload
-    def predict(self, images: ImageLike, top: int = 5) -> Prediction: ...
+    def predict(self, images: str | Path | Image.Image, top: int = 5, batch_size: int = 32) -> Prediction: ...
     @overload
-    def predict(self, images: Sequence[ImageLike] | Tensor, top: int = 5, batch_size: int = 32) -> list[Prediction]: ...
+    def predict(self, images: Sequence[Any] | Tensor | np.ndarray[Any, Any], top: int = 5, batch_size: int = 32) -> Any: ...
 
-    def predict(self, images: Images, top: int = 5, batch_size: int = 32) -> Prediction | list[Prediction]:
+    def predict(self, images: Images, top: int = 5, batch_size: int = 32) -> Any:
         """The `top` likeliest classes of each image; one image gives one prediction, several a list."""
         if not self.config.classes:
-            raise VitreousError(f"{self.config.name} has no head, so it gives features but cannot predict; load it with classes=...")
+            raise VitreousError(
+                f"{self.config.name} has no head, so it gives features but cannot predict; load it with classes=..."
+            )
         single = _is_single(images)
         items = _as_list(images)
         paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
@@ -98,10 +100,11 @@ class Classifier:
 
     def prepare(self, images: Images) -> Tensor:
         """Images of any kind as one batch (B, C, H, W)."""
-        if isinstance(images, Tensor) and images.is_floating_point():
-            return images
         if isinstance(images, Tensor):
-            images = _tensor_to_arrays(images)
+            _check(images)
+            if images.is_floating_point():
+                return images
+            images = list(images.permute(0, 2, 3, 1).numpy())
         items = _as_list(images)
         if not items:
             raise VitreousError("no images given")
@@ -168,16 +171,16 @@ def _as_list(images: Images) -> list[Any]:
     return [images] if _is_single(images) else list(images)  # type: ignore[arg-type]
 
 
-def _tensor_to_arrays(images: Tensor) -> Any:
-    """A uint8 tensor is pixels, (B, C, H, W) as tensors are."""
-    if images.dtype != torch.uint8 or images.ndim != 4:
+def _check(images: Tensor) -> None:
+    if images.ndim != 4 or not (images.is_floating_point() or images.dtype == torch.uint8):
         raise VitreousError(f"tensor of {images.dtype} with shape {tuple(images.shape)}: expected (B, C, H, W), float or uint8")
-    return list(images.permute(0, 2, 3, 1).numpy())
 
 
 def _batches(images: Images, size: int) -> Iterator[Any]:
     if size < 1:
         raise VitreousError(f"batch_size {size} must be at least 1")
+    if isinstance(images, Tensor):
+        _check(images)
     items = images if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4 else _as_list(images)
     if not len(items):
         raise VitreousError("no images given")

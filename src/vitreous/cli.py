@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"vitreous {vitreous.__version__}")
             return 0
         if words[0] not in VERBS:
-            raise VitreousError(f"unknown command {words[0]!r}; did you mean {nearest(words[0], VERBS)[0]!r}? `vitreous --help` lists all")
+            raise VitreousError(
+                f"unknown command {words[0]!r}; did you mean {nearest(words[0], VERBS)[0]!r}? `vitreous --help` lists all"
+            )
         return _run(words[0], words[1:])
     except VitreousError as error:
         print(f"vitreous: {error}", file=sys.stderr)
@@ -79,7 +81,9 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
         return function(*args, **kwargs), as_json, quiet
 
     parameters = list(inspect.signature(function).parameters.values())
-    added = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint) for key, hint in extra.items()]
+    added = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint) for key, hint in extra.items()
+    ]
     del wrapped.__wrapped__  # or tyro would look through to the bare function
     wrapped.__annotations__ = {**hints, **extra}
     wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -19,7 +19,9 @@ def whole_file(target: Path) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         os.close(handle)
     except OSError as error:
-        raise VitreousError(f"{target}: cannot write here ({error.strerror}); choose another place or free some space") from error
+        raise VitreousError(
+            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
+        ) from error
     part = Path(name)
     try:
         yield part

@@ -11,11 +11,12 @@ import safetensors.torch
 import timm
 import torch
 import transformers
-from conftest import random_checkpoint, randomise, relative
 from torch import Tensor
 
 from vitreous.classifier import Classifier, load
 from vitreous.errors import VitreousError
+
+from conftest import random_checkpoint, randomise, relative
 
 
 @torch.no_grad()
@@ -100,7 +101,11 @@ def test_timm_builds_our_export_and_agrees(name: str, options: dict[str, Any], t
 
 def test_timm_export_keeps_preprocessing_and_class_names(tmp_path: Path) -> None:
     checkpoint = random_checkpoint(
-        "ViT-Ti/16", depth=1, image_size=64, classes=3, names=("cat", "dog", "eel"),
+        "ViT-Ti/16",
+        depth=1,
+        image_size=64,
+        classes=3,
+        names=("cat", "dog", "eel"),
         preprocess="resize_small(80,bicubic)|central_crop(64)|normalise(imagenet)",
     )
     Classifier(checkpoint).save(tmp_path / "export", "timm")
@@ -202,15 +207,28 @@ def test_class_names_and_preprocessing_come_from_the_folder(tmp_path: Path) -> N
     labels = dict(enumerate(("ant", "bee", "cow", "doe", "eel")))
     config = transformers.ViTConfig(**{**TINY, "id2label": labels, "label2id": {v: k for k, v in labels.items()}})
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "hf")
-    settings = dict(do_resize=True, size={"shortest_edge": 40}, resample=3, do_center_crop=True, crop_size=32,
-                    do_normalize=True, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6], do_rescale=True)
+    settings = dict(
+        do_resize=True,
+        size={"shortest_edge": 40},
+        resample=3,
+        do_center_crop=True,
+        crop_size=32,
+        do_normalize=True,
+        image_mean=[0.1, 0.2, 0.3],
+        image_std=[0.4, 0.5, 0.6],
+        do_rescale=True,
+    )
     (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(settings))
     clf = load(tmp_path / "hf")
     assert clf.classes == ("ant", "bee", "cow", "doe", "eel")
     assert str(clf.preprocess) == "resize_small(40,bicubic)|central_crop(32)|normalise(0.1,0.2,0.3,0.4,0.5,0.6)"
     clf.save(tmp_path / "back", "huggingface")
     processor = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
-    assert (processor["size"], processor["crop_size"], processor["resample"]) == ({"shortest_edge": 40}, {"height": 32, "width": 32}, 3)
+    assert (processor["size"], processor["crop_size"], processor["resample"]) == (
+        {"shortest_edge": 40},
+        {"height": 32, "width": 32},
+        3,
+    )
     assert json.loads((tmp_path / "back" / "config.json").read_text())["id2label"]["4"] == "eel"
 
 
@@ -228,7 +246,9 @@ def test_class_names_and_preprocessing_come_from_the_folder(tmp_path: Path) -> N
         ("official", "ViT-Ti/16", dict(attention="axial"), "axial"),
     ],
 )
-def test_a_format_refuses_what_it_cannot_express(format: Any, name: str, options: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_a_format_refuses_what_it_cannot_express(
+    format: Any, name: str, options: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     clf = Classifier(random_checkpoint(name, classes=3, image_size=64, **({"depth": 1} if "ViT" in name else {}), **options))
     target = tmp_path / ("x.npz" if format == "official" else "x")
     with pytest.raises(VitreousError, match=word):

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitreous.errors import VitreousError
 
-ImageLike = str | Path | Image.Image | np.ndarray  # type: ignore[type-arg]
+ImageLike = str | Path | Image.Image | np.ndarray
 
 
 def decode(image: ImageLike, channels: int = 3) -> Image.Image:
@@ -52,7 +52,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.round(np.clip(values, 0, top) * (255.0 / top)).astype(np.uint8))
 
 
-def _from_array(array: np.ndarray, channels: int) -> Image.Image:  # type: ignore[type-arg]
+def _from_array(array: np.ndarray, channels: int) -> Image.Image:
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         raise VitreousError(
             f"array of {array.dtype} with shape {array.shape}: expected uint8, height x width x 3 (or grey, height x width)"

@@ -243,7 +243,9 @@ def parse(text: str) -> tuple[Op, ...]:
     for part in text.split("|"):
         match = _CALL.fullmatch(part)
         if not match:
-            raise VitreousError(f"preprocessing {text!r}: cannot read {part.strip()!r}; expected something like resize(224)|range(-1,1)")
+            raise VitreousError(
+                f"preprocessing {text!r}: cannot read {part.strip()!r}; expected something like resize(224)|range(-1,1)"
+            )
         name, inside = match[1], match[2] or ""
         if name not in OPS:
             raise unknown("preprocessing op", name, OPS)
@@ -291,7 +293,7 @@ class Preprocess:
         """The same for another size of output; a resize before a crop grows in proportion."""
         if self.size in (None, (height, width)):
             return self
-        old_height, old_width = self.size  # type: ignore[misc]
+        old_height, old_width = self.size
 
         def scaled(op: Op) -> Op:
             if isinstance(op, (Resize, CentralCrop)):

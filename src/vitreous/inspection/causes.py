@@ -65,7 +65,8 @@ def _weights_equal(a: nn.Module, b: nn.Module) -> bool:
 
 def _explain_weights(a: nn.Module, b: nn.Module) -> str:
     theirs = dict(b.named_parameters())
-    different = {name: (p, theirs[name]) for name, p in a.named_parameters() if name in theirs and not torch.equal(p, theirs[name])}
+    pairs: dict[str, tuple[Tensor, Tensor]] = {name: (p, theirs[name]) for name, p in a.named_parameters() if name in theirs}
+    different = {name: (one, other) for name, (one, other) in pairs.items() if not torch.equal(one, other)}
     if not different:
         return "unknown: the weights are the same"
     if set(different) == {"bias"}:

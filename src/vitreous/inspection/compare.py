@@ -8,8 +8,8 @@ and a layer-norm epsilon of 1e-12 in place of 1e-6 shows plainly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -67,7 +67,9 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         return Comparison(0, tuple(structure), float("inf"))
     notes, differences = [], []
     if isinstance(a.config, ViTConfig) and a.config.grid != b.config.grid:
-        notes.append(f"the first has a grid of {a.config.grid}, the second of {b.config.grid}: the first is resized to the second's")
+        notes.append(
+            f"the first has a grid of {a.config.grid}, the second of {b.config.grid}: the first is resized to the second's"
+        )
         original, a = a, Classifier(adapt(a.checkpoint, image_size=b.config.image_size))
     else:
         original = a
@@ -79,8 +81,12 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         differences.append(Difference("preprocessing", difference, cause))
     model_a, model_b = a.model.double().eval(), b.model.double().eval()
     if isinstance(model_a, ViT) and isinstance(model_b, ViT):
-        count += _compare_tokens(model_a, model_b, original, tolerance, differences)
-    for name, kept_in, kept_out in _record(model_a, inputs_a):
+        count += _compare_tokens(model_a, model_b, tolerance, differences)
+        if any(difference.operation == "positions" for difference in differences):
+            cause = explain_positions(original.checkpoint, b.checkpoint)
+            differences = [replace(d, cause=cause) if d.operation == "positions" else d for d in differences]
+    recorded = _record(model_a, inputs_a)
+    for name, kept_in, kept_out in recorded:
         other = model_b.get_submodule(name)
         output = other(*kept_in)
         count += 1
@@ -91,26 +97,32 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
     end = relative(model_b(inputs_b), model_a(inputs_a))
     if not differences and end > tolerance:  # a step that no module stands for, such as a max pool's padding
         differences.append(Difference("between operations", end, _config_cause(a.config, b.config)))
-    order = {name: i for i, name in enumerate(_order(model_a))}
-    differences.sort(key=lambda d: order.get(d.operation, -1))
+    order = _order([name for name, _, _ in recorded])
+    differences.sort(key=lambda d: order[d.operation])
     return Comparison(count, tuple(differences), end, tuple(notes))
 
 
-def _order(model: Model) -> Iterator[str]:
-    """Names of operations in the order of computation; a module comes after the parts it is made of."""
-    yield "preprocessing"
-    for name, module in model.named_modules():
-        if name.startswith(("trunk", "embedding")) and _is_operation(module):
-            yield name
-    yield from ("class_token", "distillation_token", "registers", "mask_token", "positions")
-    for name, module in model.named_modules():
-        if isinstance(module, Attention):
-            yield from (f"{name}.qkv", f"{name}.out", name)
-        elif not name.startswith(("trunk", "embedding")) and _is_operation(module):
-            yield name
+_TOKENS = ("class_token", "distillation_token", "registers", "mask_token")
 
 
-_OPERATIONS = (nn.Linear, nn.Conv2d, nn.LayerNorm, nn.GroupNorm, StdConv, LayerScale, Attention, AttentionPool, RelativePositions)
+def _order(recorded: list[str]) -> dict[str, int]:
+    """When each operation happens. Modules were recorded as they ran; tokens and positions follow the embedding."""
+    stem = recorded.index("embedding") + 1 if "embedding" in recorded else 0
+    names = ["preprocessing", *recorded[:stem], *_TOKENS, "positions", *recorded[stem:], "between operations"]
+    return {name: place for place, name in enumerate(names)}
+
+
+_OPERATIONS = (
+    nn.Linear,
+    nn.Conv2d,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    StdConv,
+    LayerScale,
+    Attention,
+    AttentionPool,
+    RelativePositions,
+)
 
 
 def _is_operation(module: nn.Module) -> bool:
@@ -136,10 +148,10 @@ def _record(model: Model, images: Tensor) -> list[tuple[str, tuple[Any, ...], Te
     return kept
 
 
-def _compare_tokens(a: ViT, b: ViT, original: Classifier, tolerance: float, differences: list[Difference]) -> int:
+def _compare_tokens(a: ViT, b: ViT, tolerance: float, differences: list[Difference]) -> int:
     """Learned tokens and positions, which are added rather than applied."""
     count = 0
-    for name in ("class_token", "distillation_token", "registers", "mask_token"):
+    for name in _TOKENS:
         one, other = getattr(a, name), getattr(b, name)
         if one is not None and other is not None:
             count += 1
@@ -151,8 +163,7 @@ def _compare_tokens(a: ViT, b: ViT, original: Classifier, tolerance: float, diff
         table = one(b.config.grid)
         difference = relative(other(b.config.grid), table)
         if difference > tolerance:
-            cause = explain_positions(original.checkpoint, b.checkpoint)
-            differences.append(Difference("positions", difference, cause))
+            differences.append(Difference("positions", difference, "weights: the position embeddings differ"))
     return count
 
 
@@ -184,6 +195,3 @@ def _config_cause(a: ModelConfig, b: ModelConfig) -> str:
     if trunk_a and trunk_b and trunk_a.root_padding != trunk_b.root_padding:
         return f"padding before the max pool: {trunk_a.root_padding} against {trunk_b.root_padding}"
     return "unknown: each operation agrees by itself"
-
-
-

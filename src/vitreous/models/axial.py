@@ -26,7 +26,7 @@ class AxialBlock(nn.Module):
         z = self.rows(z_BND.reshape(b * rows, columns, d))
         z = z.view(b, rows, columns, d).transpose(1, 2).reshape(b * columns, rows, d)
         z = self.columns(z)
-        return z.view(b, columns, rows, d).transpose(1, 2).reshape(b, n, d)  # type: ignore[no-any-return]
+        return z.view(b, columns, rows, d).transpose(1, 2).reshape(b, n, d)
 
 
 def spread_rows(probabilities: Tensor, grid: Size) -> Tensor:

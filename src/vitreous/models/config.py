@@ -134,7 +134,9 @@ class ViTConfig:
             raise VitreousError(f"representation {self.representation} is not a size; use None for no representation layer")
         if self.width % self.heads:
             fits = min((h for h in range(1, self.width + 1) if self.width % h == 0), key=lambda h: abs(h - self.heads))
-            raise VitreousError(f"width {self.width} does not divide into {self.heads} heads; the nearest that fits is heads={fits}")
+            raise VitreousError(
+                f"width {self.width} does not divide into {self.heads} heads; the nearest that fits is heads={fits}"
+            )
         if min(self.patch) < 1:
             raise VitreousError(f"patch {self.patch} must be at least 1")
         if self.pool in ("token", "token+mean") and not self.class_token:
@@ -142,17 +144,25 @@ class ViTConfig:
         if self.distillation_head and not self.distillation_token:
             raise VitreousError("distillation_head needs distillation_token=True")
         if self.attention == "axial" and self.prefix_tokens:
-            raise VitreousError("axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'")
+            raise VitreousError(
+                "axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'"
+            )
         if self.attention == "axial" and self.positions == "relative":
             raise VitreousError("relative positions are defined for full attention; use positions='1d' with attention='axial'")
         if self.positions == "relative" and self.position_placement == "stem":
-            raise VitreousError("relative positions act inside attention, in every layer: use position_placement='every' or 'shared'")
+            raise VitreousError(
+                "relative positions act inside attention, in every layer: use position_placement='every' or 'shared'"
+            )
         if self.positions == "sincos" and self.width % 4:
             raise VitreousError(f"sine-cosine positions need a width divisible by 4, not {self.width}")
         if self.positions == "2d" and self.width % 2:
             raise VitreousError(f"2-D positions need an even width, not {self.width}")
+        if self.positions != "1d" and self.position_prefix:
+            raise VitreousError(f"{self.positions} positions have no rows for leading tokens: use position_prefix=0")
         if not 0 <= self.position_prefix <= self.prefix_tokens:
-            raise VitreousError(f"position_prefix {self.position_prefix} is not between 0 and the {self.prefix_tokens} leading tokens")
+            raise VitreousError(
+                f"position_prefix {self.position_prefix} is not between 0 and the {self.prefix_tokens} leading tokens"
+            )
         self.grid_of(self.image_size)
 
     @property
@@ -194,7 +204,9 @@ class ViTConfig:
                 step = patch * stride
                 below, above = max(1, size // step) * step, (max(0, size) // step + 1) * step
                 near = f"{below}" if below >= above else f"{below} and {above}"
-                raise VitreousError(f"image {what} {size} is not a multiple of {self.name}'s patch, {step} pixels; the nearest sizes are {near}")
+                raise VitreousError(
+                    f"image {what} {size} is not a multiple of {self.name}'s patch, {step} pixels; the nearest sizes are {near}"
+                )
         return rows // self.patch[0], columns // self.patch[1]
 
 

@@ -47,7 +47,7 @@ class MLP(nn.Module):
             hidden = self.activation(gate) * value
         else:
             hidden = self.activation(self.up(x))
-        return self.dropout(self.down(self.dropout(hidden)))  # type: ignore[no-any-return]
+        return self.dropout(self.down(self.dropout(hidden)))
 
 
 class LayerScale(nn.Module):

@@ -88,7 +88,7 @@ def _vit(
     fields: dict[str, Any] = dict(depth=depth, width=width, mlp=mlp, heads=heads)
     fields.update(_settle(overrides, width))
     base = ViTConfig(name=name, trunk=trunk, patch=(1, 1))  # a valid start: `replace` then checks every option's name
-    return replace(base, patch=patch, image_size=image_size, classes=classes, **fields)  # type: ignore[no-any-return]
+    return replace(base, patch=patch, image_size=image_size, classes=classes, **fields)
 
 
 def _settle(overrides: dict[str, Any], width: int) -> dict[str, Any]:
@@ -126,9 +126,13 @@ def _hybrid(
         units, patch = (a, b, c + d), step / 16
     if patch != int(patch) or patch < 1:
         choices = "an even number" if depth is None else "a multiple of 16"
-        raise VitreousError(f"model {name!r}: /{step} is not possible with this trunk; it must be {choices}, such as /16 or /32")
+        raise VitreousError(
+            f"model {name!r}: /{step} is not possible with this trunk; it must be {choices}, such as /16 or /32"
+        )
     trunk_name = f"R{depth or ''}x{width}"
-    trunk = resnet_config(trunk_name, "post", units=units, width=64 * width, channels=channels, classes=0, image_size=image_size)
+    trunk = resnet_config(
+        trunk_name, "post", units=units, width=64 * width, channels=channels, classes=0, image_size=image_size
+    )
     return _vit(name, size, pair(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
 
 
@@ -137,7 +141,7 @@ def _resnet(name: str, depth: int, width: int, image_size: Size, classes: int, o
         raise _unknown_name(name)
     form: Form = overrides.pop("form", "pre")
     base = resnet_config(name, form, units=UNITS[depth], width=64 * width)
-    return replace(base, image_size=image_size, classes=classes, **overrides)  # type: ignore[no-any-return]
+    return replace(base, image_size=image_size, classes=classes, **overrides)
 
 
 def _unknown_name(name: str) -> VitreousError:

@@ -28,4 +28,4 @@ class AttentionPool(nn.Module):
         q = self.query(self.probe).view(1, 1, self.heads, -1).transpose(1, 2).expand(b, -1, -1, -1)
         k, v = self.key_value(z_BND).view(b, n, 2, self.heads, d // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
         x_BD = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, d))
-        return x_BD + self.mlp(self.norm(x_BD))  # type: ignore[no-any-return]
+        return x_BD + self.mlp(self.norm(x_BD))

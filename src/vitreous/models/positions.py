@@ -75,8 +75,6 @@ class LearnedPositions(nn.Module):
 class FactorisedPositions(nn.Module):
     """2-D: learned tables of half the width for X and for Y, concatenated. Leading tokens get none: they are learned anyway."""
 
-    prefix = 0
-
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.grid, self.mode = config.grid, config.position_resize
@@ -92,7 +90,6 @@ class FactorisedPositions(nn.Module):
 class SineCosinePositions(nn.Module):
     """Fixed 2-D sine and cosine: nothing learned, any grid exact."""
 
-    prefix = 0
     table: Tensor
 
     def __init__(self, config: ViTConfig) -> None:
@@ -124,9 +121,6 @@ class RelativePositions(nn.Module):
         place = torch.arange(n, device=q_BHNK.device)
         offset = place[:, None] - place[None, :] + (n - 1)
         return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], n))
-
-
-AbsolutePositions = LearnedPositions | FactorisedPositions | SineCosinePositions
 
 
 def absolute_positions(config: ViTConfig) -> nn.ModuleList:

@@ -81,7 +81,7 @@ class PreUnit(nn.Module):
         y = self.conv1(a)
         y = self.conv2(F.relu(self.norm2(y)))
         y = self.conv3(F.relu(self.norm3(y)))
-        return residual + y  # type: ignore[no-any-return]
+        return residual + y
 
 
 class PostUnit(nn.Module):
@@ -163,7 +163,7 @@ class ResNet(nn.Module):
         if images.ndim != 4 or images.shape[1] != self.config.channels:
             wanted = f"(batch, {self.config.channels}, height, width)"
             raise VitreousError(f"{self.config.name} takes images of shape {wanted}, not {tuple(images.shape)}")
-        return self.trunk(images).mean(dim=(2, 3))  # type: ignore[no-any-return]
+        return self.trunk(images).mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))  # type: ignore[no-any-return]
+        return self.head(self.features(images))

@@ -120,9 +120,7 @@ class ViT(nn.Module):
             self.blocks = nn.ModuleList(Block(config, i, relative) for i, relative in enumerate(self._relative(config)))
         self.norm = nn.LayerNorm(config.pooled_width if config.norm_after_pool else config.width, eps=config.norm_eps)
         self.pool = AttentionPool(config) if config.pool == "map" else None
-        self.representation = (
-            nn.Linear(config.pooled_width, config.representation) if config.representation else nn.Identity()
-        )
+        self.representation = nn.Linear(config.pooled_width, config.representation) if config.representation else nn.Identity()
         self.head = nn.Linear(config.feature_width, config.classes) if config.classes else nn.Identity()
         self.distillation_head = nn.Linear(config.width, config.classes) if config.distillation_head else None
         self.initialise()
@@ -148,15 +146,11 @@ class ViT(nn.Module):
         """E_pos of (1); in layers after the first only where the config says so (appendix D.4)."""
         if not self.positions or (layer > 0 and self.config.position_placement == "stem"):
             return z_BND
-        positions = self.positions[layer if len(self.positions) > 1 else 0]
-        table_ND = positions(grid)
-        # The table has rows for the first `prefix` leading tokens and for the patches; tokens between get nothing.
-        bare = self.prefix_tokens - positions.prefix
-        if bare:
-            table_ND = torch.cat(
-                [table_ND[: positions.prefix], table_ND.new_zeros(bare, table_ND.shape[1]), table_ND[positions.prefix :]]
-            )
-        return z_BND + table_ND
+        table_ND = self.positions[layer if len(self.positions) > 1 else 0](grid)
+        # The table has rows for the first `owned` leading tokens and for the patches; tokens between get nothing.
+        owned = self.config.position_prefix
+        bare = table_ND.new_zeros(self.prefix_tokens - owned, table_ND.shape[1])
+        return z_BND + (torch.cat([table_ND[:owned], bare, table_ND[owned:]]) if len(bare) else table_ND)
 
     def embed(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Size]:
         """Equation (1), and the grid of patches. Patches where `mask` (B, patches) is true become the mask token."""
@@ -190,16 +184,14 @@ class ViT(nn.Module):
         if self.config.pool == "token":
             return z_BND[:, 0]
         if self.pool is not None:
-            return self.pool(z_BND)  # type: ignore[no-any-return]
+            return self.pool(z_BND)
         mean_BD = z_BND[:, self.prefix_tokens :].mean(dim=1)
         return torch.cat([z_BND[:, 0], mean_BD], dim=1) if self.config.pool == "token+mean" else mean_BD
 
     def features_of(self, z_BND: Tensor) -> Tensor:
         """Equation (4) from the encoder's output: norm, pool, and the tanh layer that pre-training adds."""
-        if self.config.norm_after_pool:
-            y_BD = self.norm(self.pooled(z_BND))
-        else:
-            y_BD = self.pooled(self.norm(z_BND))
+        late = self.config.norm_after_pool
+        y_BD = self.norm(self.pooled(z_BND)) if late else self.pooled(self.norm(z_BND))
         return torch.tanh(self.representation(y_BD)) if self.config.representation else y_BD
 
     def features(self, images: Tensor) -> Tensor:

@@ -7,8 +7,10 @@ from typing import Any
 @dataclass(frozen=True)
 class Demo:
     exit_code: int = 0
+
     def text(self) -> str:
         return ""
+
     def records(self) -> list[dict[str, Any]]:
         return []
 

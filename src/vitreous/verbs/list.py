@@ -24,7 +24,9 @@ class Listing:
         return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
 
 
-def list(what: Annotated[Literal["models", "weights"], tyro.conf.Positional, tyro.conf.arg(metavar="models|weights")]) -> Listing:
+def list(
+    what: Annotated[Literal["models", "weights"], tyro.conf.Positional, tyro.conf.arg(metavar="models|weights")],
+) -> Listing:
     """List the models that can be built by name, or the pretrained weights that can be loaded by name.
 
     Example: vitreous list models

@@ -35,7 +35,10 @@ class Verification:
         if self.first is None:
             what = f"{self.operations} operations" if self.operations > 2 else "recorded outputs"
             return "\n".join([*notes, f"equal: {what} compared, logits differ by {self.logits:.1e} relative"])
-        lines = [f"DIFFERENT, first at {self.first.operation}: {self.first.cause}", f"logits differ by {self.logits:.1e} relative"]
+        lines = [
+            f"DIFFERENT, first at {self.first.operation}: {self.first.cause}",
+            f"logits differ by {self.logits:.1e} relative",
+        ]
         rows = []
         for cause in dict.fromkeys(finding.cause for finding in self.findings):
             same = [finding for finding in self.findings if finding.cause == cause]

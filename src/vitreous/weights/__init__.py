@@ -1,1 +1,1 @@
-"""Checkpoints in and out: ours, the authors', timm's and Hugging Face's; found, fetched, read, changed for transfer, written."""
+"""Checkpoints in and out: ours, the authors', timm's and Hugging Face's. Found, fetched, read, adapted, written."""

@@ -7,13 +7,12 @@ Whatever is broken, truncated, oversized or not an array is one clear error. Not
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -97,10 +96,14 @@ class NpzArrays(Arrays):
         with self._archive.open(entry) as file:
             shape, fortran, dtype = _npy_header(file)
             if dtype.hasobject:
-                raise VitreousError(f"{self.path}: array {name!r} holds pickled objects, which are never loaded; only plain numbers are")
+                raise VitreousError(
+                    f"{self.path}: array {name!r} holds pickled objects, which are never loaded; only plain numbers are"
+                )
             header = file.tell()
         if header + int(np.prod(shape, dtype=object)) * dtype.itemsize != entry.file_size:
-            raise VitreousError(f"{self.path}: array {name!r} says shape {shape}, but its data has another size; the file is corrupt")
+            raise VitreousError(
+                f"{self.path}: array {name!r} says shape {shape}, but its data has another size; the file is corrupt"
+            )
         self.shapes[name] = shape
         self._types[name] = dtype, fortran
 
@@ -112,7 +115,7 @@ class NpzArrays(Arrays):
                 data = bytearray(file.read())  # reading to the end also checks the checksum
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
             raise VitreousError(f"{self.path}: array {name!r} is corrupt ({error}); fetch the file again") from error
-        order = "F" if fortran else "C"
+        order: Literal["F", "C"] = "F" if fortran else "C"
         if dtype.kind == "V" and dtype.itemsize == 2:  # how numpy stores jax's bfloat16
             bits = np.frombuffer(data, np.uint16).reshape(shape, order=order)
             return torch.from_numpy(np.ascontiguousarray(bits)).view(torch.bfloat16).float()
@@ -169,7 +172,7 @@ class ShardedArrays(Arrays):
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise VitreousError(f"{path}: not an index of weight files ({error})") from error
         for name in names:
-            if os.path.basename(name) != name:
+            if Path(name).name != name:
                 raise VitreousError(f"{path}: points outside its folder ({name!r}); refused")
         parts = {name: open_arrays(path.parent / name) for name in names}
         for name, part in where.items():

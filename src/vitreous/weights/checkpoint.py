@@ -83,7 +83,9 @@ def document(checkpoint: Checkpoint) -> dict[str, Any]:
 def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: Path) -> Checkpoint:
     try:
         if fields.get("version") != VERSION:
-            raise VitreousError(f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}")
+            raise VitreousError(
+                f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}"
+            )
         config = from_json({**fields["architecture"], **fields["numerics"]})
         classes = fields["classes"]
         outputs, family = fields["outputs"], fields["family"]
@@ -186,7 +188,9 @@ def _matching_document(folder: Path) -> dict[str, Any]:
             raise VitreousError(f"{folder / name}: not a {DOCUMENT} of this program; is this another tool's folder?")
         if isinstance(fields.get("weights"), dict) and fields["weights"].get("sha256") == digest:
             return fields
-    raise VitreousError(f"{folder / WEIGHTS}: does not match {DOCUMENT} (sha256 differs): one of the two is damaged or from elsewhere; copy both again")
+    raise VitreousError(
+        f"{folder / WEIGHTS}: does not match {DOCUMENT} (sha256 differs); one of them is damaged: copy both again"
+    )
 
 
 def file_hash(path: Path) -> str:

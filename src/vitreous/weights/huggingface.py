@@ -46,7 +46,9 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
     if not roots:
         return None
     if not settings:
-        raise VitreousError(f"{arrays.path}: a Hugging Face model needs its config.json beside it, for the number of heads and more")
+        raise VitreousError(
+            f"{arrays.path}: a Hugging Face model needs its config.json beside it, for the number of heads and more"
+        )
     kind = settings.get("model_type")
     if kind not in _TYPES:
         raise VitreousError(f"{arrays.path}: model_type {kind!r} in config.json is not known; known are {', '.join(_TYPES)}")
@@ -65,7 +67,9 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
         raise VitreousError(f"{arrays.path.parent / 'config.json'}: field {error} is missing or has the wrong form") from error
     extra = unused(_rules(config, str(kind)), arrays)
     if extra:
-        raise VitreousError(f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong")
+        raise VitreousError(
+            f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong"
+        )
     return config, arrays, []
 
 
@@ -112,13 +116,15 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
         norm_eps=float(settings.get("layer_norm_eps", 1e-6 if dino else 1e-12)),
         activation=_ACTIVATIONS[activation],
     )
-    return replace(config, name=describe(config))  # type: ignore[no-any-return]
+    return replace(config, name=describe(config))
 
 
 def kind_of(config: ModelConfig) -> str:
     """Which of the Hugging Face models a config is; refuses what none of them can express."""
     if isinstance(config, ResNetConfig):
-        raise VitreousError(f"{config.name}: Hugging Face's format is written for ViT, DeiT and DINOv2; write ResNets as official .npz or timm")
+        raise VitreousError(
+            f"{config.name}: Hugging Face's format is written for ViT, DeiT and DINOv2; write ResNets as official .npz or timm"
+        )
     if config.distillation_token:
         kind = "deit"
     elif config.layer_scale is not None:
@@ -142,7 +148,9 @@ def kind_of(config: ModelConfig) -> str:
     }
     for part, there in reasons.items():
         if there:
-            raise VitreousError(f"{config.name} has {part}, which Hugging Face's {kind} model does not have; keep it as a vitreous checkpoint")
+            raise VitreousError(
+                f"{config.name} has {part}, which Hugging Face's {kind} model does not have; keep it as a vitreous checkpoint"
+            )
     return kind
 
 
@@ -174,13 +182,15 @@ def disk_name(name: str, kind: str, config: ViTConfig) -> str:
 
 def _rules(config: ViTConfig, kind: str) -> list[Rule]:
     dino = kind.startswith("dinov2")
-    out = _pairs("embedding", "embeddings.patch_embeddings.projection") + [rule("class_token", "embeddings.cls_token")]
+    out = [*_pairs("embedding", "embeddings.patch_embeddings.projection"), rule("class_token", "embeddings.cls_token")]
     if config.distillation_token:
         out.append(rule("distillation_token", "embeddings.distillation_token"))
     if config.registers:
         out.append(rule("registers", "embeddings.register_tokens"))
     if config.mask_token:
-        out.append(rule("mask_token", "embeddings.mask_token", ADD_ROW) if dino else rule("mask_token", "embeddings.mask_token"))
+        out.append(
+            rule("mask_token", "embeddings.mask_token", ADD_ROW) if dino else rule("mask_token", "embeddings.mask_token")
+        )
     out.append(rule("positions.0.table", "embeddings.position_embeddings", ONE_ROW))
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"

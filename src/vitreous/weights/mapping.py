@@ -72,7 +72,7 @@ def rule(ours: str, theirs: str | Iterable[str], codec: Codec = SAME) -> Rule:
 
 def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> dict[str, Tensor]:
     """All tensors of a model, after every name and shape has been checked against what the config wants."""
-    wanted = {name: tensor for name, tensor in layout(config).state_dict().items()}
+    wanted = dict(layout(config).state_dict())
     assert {rule.ours for rule in rules} == set(wanted), {rule.ours for rule in rules} ^ set(wanted)
     missing = [name for rule in rules for name in rule.theirs if name not in arrays.shapes]
     if missing:
@@ -96,7 +96,9 @@ def write_arrays(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> dict[s
 
 
 def wrong_shape(arrays: Arrays, name: str, expected: Shape) -> VitreousError:
-    return VitreousError(f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}, but the rest of the file asks for {expected}")
+    return VitreousError(
+        f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}, but the rest of the file asks for {expected}"
+    )
 
 
 def unused(rules: Sequence[Rule], arrays: Arrays) -> list[str]:

@@ -238,7 +238,9 @@ def _refuse_foreign_parts(config: ViTConfig) -> None:
     }
     for part, there in reasons.items():
         if there:
-            raise VitreousError(f"{config.name} has {part}, which the official format has no name for; keep it as a vitreous checkpoint")
+            raise VitreousError(
+                f"{config.name} has {part}, which the official format has no name for; keep it as a vitreous checkpoint"
+            )
 
 
 def _norm(ours: str, theirs: str) -> list[Rule]:
@@ -275,20 +277,22 @@ def _post_trunk(arrays: Arrays) -> ResNetConfig:
     _, _, channels, width = _axes(arrays, "conv_root/kernel", 4)
     units = _count_units(arrays, r"block(\d+)/unit(\d+)/")
     trunk = resnet_config("R", "post", units=units, width=width, channels=channels, classes=0)
-    return replace(trunk, name=describe_trunk(trunk))  # type: ignore[no-any-return]
+    return replace(trunk, name=describe_trunk(trunk))
 
 
 def _count_units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
     found = {(int(m[1]), int(m[2])) for name in arrays.shapes if (m := re.search(pattern, name))}
     stages = sorted({stage for stage, _ in found})
     units = tuple(sum(stage == s for s, _ in found) for stage in stages)
-    if stages != list(range(1, len(stages) + 1)) or found != {(s, u) for s, n in zip(stages, units, strict=True) for u in range(1, n + 1)}:
+    if stages != list(range(1, len(stages) + 1)) or found != {
+        (s, u) for s, n in zip(stages, units, strict=True) for u in range(1, n + 1)
+    }:
         raise VitreousError(f"{arrays.path}: the ResNet's blocks and units are not numbered from 1 without gaps")
     return units
 
 
 def _post_trunk_rules(trunk: ResNetConfig) -> list[Rule]:
-    out = [rule("trunk.root.weight", "conv_root/kernel", CONV)] + _group_norm("trunk.root_norm", "gn_root")
+    out = [rule("trunk.root.weight", "conv_root/kernel", CONV), *_group_norm("trunk.root_norm", "gn_root")]
     for stage, count in enumerate(trunk.units):
         for index in range(count):
             ours, theirs = f"trunk.stages.{stage}.{index}", f"block{stage + 1}/unit{index + 1}"

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.data.preprocess import FILTERS, IMAGENET_MEAN, IMAGENET_STD, CentralCrop, Normalise, Range, Resize, ResizeSmall, parse
+from vitreous.data.preprocess import (
+    FILTERS,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    CentralCrop,
+    Normalise,
+    Range,
+    Resize,
+    ResizeSmall,
+    parse,
+)
 from vitreous.models.config import Size, pair
 
 _BY_NUMBER = {int(value): name for name, value in FILTERS.items()}
@@ -27,15 +37,22 @@ def official(size: Size) -> str:
     return f"{sized('resize', size, 'bilinear-plain')}|range(-1,1)"
 
 
-def dinov2() -> str:
-    return f"resize(224,bicubic)|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
+def huggingface_default(kind: str, size: Size) -> str:
+    """Where there is no preprocessor_config.json. DINOv2's table is for 518 pixels, but it is used at 224."""
+    if kind.startswith("dinov2"):
+        return f"resize(224,bicubic)|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
+    if kind == "deit":
+        return f"{sized('resize', size, 'bicubic')}|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
+    return f"{sized('resize', size, 'bilinear')}|range(-1,1)"
 
 
-def huggingface(settings: dict[str, Any]) -> str | None:
-    """From a preprocessor_config.json; None where it says something that our strings cannot."""
+def huggingface(settings: dict[str, Any]) -> str:
+    """From a preprocessor_config.json; nothing where there is none, or where it says what our strings cannot."""
+    if not settings:
+        return ""
     try:
         if settings.get("do_rescale") is False or abs(float(settings.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6:
-            return None
+            return ""
         ops = []
         resample = _BY_NUMBER[int(settings.get("resample", 2))]
         size: Any = settings.get("size", 224)
@@ -47,14 +64,16 @@ def huggingface(settings: dict[str, Any]) -> str | None:
                 ops.append(sized("resize", side, resample))
         if settings.get("do_center_crop", False):
             crop: Any = settings.get("crop_size", 224)
-            ops.append(sized("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop)))
+            ops.append(
+                sized("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop))
+            )
         if settings.get("do_normalize", True):
             ops.append(normalisation(settings.get("image_mean", [0.5] * 3), settings.get("image_std", [0.5] * 3)))
         else:
             ops.append("range(0,1)")
         return "|".join(ops)
     except (KeyError, TypeError, ValueError):
-        return None
+        return ""
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:

@@ -54,7 +54,9 @@ def _read_folder(folder: Path) -> Checkpoint:
         return read_file(files[0], _settings(folder / "config.json"), _settings(folder / "preprocessor_config.json"))
     if files:
         raise VitreousError(f"{folder}: holds several weights files ({', '.join(p.name for p in files)}); name one of them")
-    raise VitreousError(f"{folder}: no checkpoint here; expected {DOCUMENT} with {WEIGHTS}, or one .npz, .safetensors or .pth file")
+    raise VitreousError(
+        f"{folder}: no checkpoint here; expected {DOCUMENT} with {WEIGHTS}, or one .npz, .safetensors or .pth file"
+    )
 
 
 def read_file(path: Path, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
@@ -75,10 +77,9 @@ def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[st
             return _checkpoint("official", config, arrays, official.rules(config), text, None, notes)
         if found := huggingface.recognise(arrays, settings):
             config, arrays, notes = found
-            text = preprocessing.huggingface(preprocessor) if preprocessor else None
-            if text is None:
-                dino = str(settings.get("model_type", "")).startswith("dinov2")
-                text = preprocessing.dinov2() if dino else f"{preprocessing.sized('resize', config.image_size)}|range(-1,1)"
+            text = preprocessing.huggingface(preprocessor)
+            if not text:
+                text = preprocessing.huggingface_default(str(settings["model_type"]), config.image_size)
                 notes.append(f"the checkpoint does not say how images are prepared: taken as its family's default, {text}")
             names = huggingface.class_names(settings, config.classes)
             assert isinstance(config, ViTConfig)
@@ -92,6 +93,8 @@ def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[st
                 notes.append(f"the checkpoint does not say how images are prepared: taken as timm's default, {text}")
             names = _timm_names(settings, config.classes)
             return _checkpoint("timm", config, arrays, timm.rules(config), text, names, notes)
+    except VitreousError as error:  # a config that cannot be: say where it was read
+        raise error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}") from error
     except (IndexError, ValueError, KeyError) as error:  # an array with fewer axes than its name promises
         raise VitreousError(f"{path}: arrays do not have the shapes that their names promise ({error})") from error
     if "embedding.weight" in arrays.shapes and "blocks.0.attention.qkv.weight" in arrays.shapes:
@@ -165,4 +168,3 @@ def _with_parent(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     if checkpoint.parent:
         parent["parent"] = dict(checkpoint.parent)
     return dataclasses.replace(checkpoint, parent=parent)
-

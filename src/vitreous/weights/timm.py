@@ -56,13 +56,16 @@ def rules(config: ModelConfig) -> list[Rule]:
 
 
 def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]]:
-    shapes, notes = arrays.shapes, []
+    shapes = arrays.shapes
+    notes: list[str] = []
     given = settings.get("model_args") or {}
     layers = {int(m[1]) for name in shapes if (m := re.match(r"blocks\.(\d+)\.", name))}
     if layers != set(range(len(layers))) or not layers:
         raise VitreousError(f"{arrays.path}: blocks {sorted(layers)} are not numbered from 0 without gaps")
     if len(shapes["patch_embed.proj.weight"]) != 4:
-        raise VitreousError(f"{arrays.path}: patch_embed.proj.weight has shape {shapes['patch_embed.proj.weight']}; 4 axes were expected")
+        raise VitreousError(
+            f"{arrays.path}: patch_embed.proj.weight has shape {shapes['patch_embed.proj.weight']}; 4 axes were expected"
+        )
     width, channels, *patch = shapes["patch_embed.proj.weight"]
     hidden, gated = _hidden(arrays)
     class_token, distilled = "cls_token" in shapes, "dist_token" in shapes
@@ -87,7 +90,9 @@ def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
         layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
         qkv_bias="blocks.0.attn.qkv.bias" in shapes,
         norm_after_pool=norm_after_pool,
-        pool="gap" if norm_after_pool or not class_token or "avg" in (settings.get("global_pool"), given.get("global_pool")) else "token",
+        pool="gap"
+        if norm_after_pool or not class_token or "avg" in (settings.get("global_pool"), given.get("global_pool"))
+        else "token",
         activation=_activation(arrays, given.get("act_layer")),
         **_VIT,
     )
@@ -108,7 +113,9 @@ def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
     config = replace(config, name=describe(config))
     extra = unused(_vit_rules(config), arrays)
     if extra:
-        raise VitreousError(f"{arrays.path}: tensor {extra[0]!r} belongs to no model that this program knows, so outputs would be wrong")
+        raise VitreousError(
+            f"{arrays.path}: tensor {extra[0]!r} belongs to no model that this program knows, so outputs would be wrong"
+        )
     return config, arrays, notes
 
 
@@ -125,9 +132,9 @@ def _heads(width: int, settings: dict[str, Any], notes: list[str]) -> int:
     given = settings.get("model_args") or {}
     if isinstance(given.get("num_heads"), int):
         return int(given["num_heads"])
-    if match := re.match(r"(?:vit|deit|flexivit)3?_([a-z0-9]+?)_", str(settings.get("architecture", ""))):
-        if match[1] in _SIZE_WORDS:
-            return SIZES[_SIZE_WORDS[match[1]]][3]
+    match = re.match(r"(?:vit|deit|deit3|flexivit)_([a-z0-9]+?)_", str(settings.get("architecture", "")))
+    if match and match[1] in _SIZE_WORDS:
+        return SIZES[_SIZE_WORDS[match[1]]][3]
     known = {numbers[1]: numbers[3] for numbers in SIZES.values()}
     heads = known.get(width) or (width // 64 if width % 64 == 0 else 0)
     if not heads:
@@ -143,7 +150,9 @@ def _activation(arrays: Arrays, name: Any) -> Activation:
     if name is None:
         return "gelu-erf"
     if name not in _ACTIVATIONS:
-        raise VitreousError(f"{arrays.path}: act_layer {name!r} in config.json is not known; known are {', '.join(_ACTIVATIONS)}")
+        raise VitreousError(
+            f"{arrays.path}: act_layer {name!r} in config.json is not known; known are {', '.join(_ACTIVATIONS)}"
+        )
     return _ACTIVATIONS[name]
 
 
@@ -175,7 +184,7 @@ def _trunk(arrays: Arrays) -> ResNetConfig:
     width, channels, *_ = arrays.shapes[f"patch_embed.backbone.{stem}conv.weight"]
     units = _units(arrays, r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
     trunk = ResNetConfig(form="post", units=units, width=width, channels=channels, classes=0, **_RESNET)  # type: ignore[arg-type]
-    return replace(trunk, name=describe_trunk(trunk))  # type: ignore[no-any-return]
+    return replace(trunk, name=describe_trunk(trunk))
 
 
 def _units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
@@ -284,13 +293,17 @@ def settings_of(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
     if isinstance(config, ResNetConfig):
         return _resnet_settings(config)
     if config.representation:
-        raise VitreousError(f"{config.name} has a representation layer, which today's timm has not; load it with classes=... to drop the layer")
+        raise VitreousError(
+            f"{config.name} has a representation layer, which today's timm has not; load it with classes=... to drop the layer"
+        )
     if config.distillation_head or config.distillation_token:
         raise VitreousError("distilled models go to Hugging Face's format (DeiT); timm keeps them in another class")
     if config.mask_token:
         raise VitreousError(f"{config.name} has a mask token, which timm's ViT has not; keep it as a vitreous checkpoint")
     if config.activation not in _ACTIVATIONS.values() or config.norm_eps != 1e-6:
-        raise VitreousError(f"timm's ViT has a layer-norm epsilon of 1e-6; {config.name} has {config.norm_eps:g}, so its outputs would change")
+        raise VitreousError(
+            f"timm's ViT has a layer-norm epsilon of 1e-6; {config.name} has {config.norm_eps:g}, so its outputs would change"
+        )
     if config.mlp_form != "plain":
         raise VitreousError("gated MLPs go to Hugging Face's format; timm needs another class for them")
     if config.pool == "gap" and not config.norm_after_pool and config.class_token:
@@ -331,7 +344,9 @@ def settings_of(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
 def _resnet_settings(config: ResNetConfig) -> tuple[dict[str, Any], list[str]]:
     name = describe_trunk(config)
     if config.form != "pre" or name not in _RESNETS:
-        raise VitreousError(f"timm has no {config.form}-activation ResNet like {config.name}; it has the BiT forms of {', '.join(_RESNETS)}")
+        raise VitreousError(
+            f"timm has no {config.form}-activation ResNet like {config.name}; it has the BiT forms of {', '.join(_RESNETS)}"
+        )
     settings = dict(architecture=_RESNETS[name], num_features=config.out_channels, model_args=dict(in_chans=config.channels))
     return settings, _numerics_note(config)
 

@@ -190,11 +190,11 @@ def _follow(program: bytes) -> Any:
             items = to_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
             _expect(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
         elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            memo[int(argument)] = stack[-1]
+            memo[int(str(argument))] = stack[-1]
         elif name == "MEMOIZE":
             memo[len(memo)] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(memo[int(argument)])
+            stack.append(memo[int(str(argument))])
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             text = argument if name == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
             if text not in _ALLOWED:

@@ -46,7 +46,9 @@ def write(checkpoint: Checkpoint, path: Path, format: Format | None = None) -> l
 def guess(path: Path) -> Format:
     """.npz is official; anything else is a vitreous folder. timm and Hugging Face folders look alike, so they must be named."""
     if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".onnx"):
-        raise VitreousError(f"{path}: cannot write {path.suffix}; use a folder name with --format vitreous, timm or huggingface, or a .npz name")
+        raise VitreousError(
+            f"{path}: cannot write {path.suffix}; use a folder name with --format vitreous, timm or huggingface, or a .npz name"
+        )
     return "official" if path.suffix == ".npz" else "vitreous"
 
 
@@ -96,7 +98,9 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     else:
         crop = fields.get("crop", config.image_size)
         pretrained.update(mean=fields["mean"], std=fields["std"], interpolation=fields["filter"])
-        pretrained.update(crop_pct=crop[0] / fields.get("small", crop[0]), crop_mode="center" if "small" in fields else "squash")
+        pretrained.update(
+            crop_pct=crop[0] / fields.get("small", crop[0]), crop_mode="center" if "small" in fields else "squash"
+        )
     settings.update(num_classes=config.classes, pretrained_cfg=pretrained)
     if checkpoint.classes:
         settings["label_names"] = list(checkpoint.classes)
@@ -123,7 +127,11 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
 
 def _preprocessor(fields: dict[str, Any], kind: str) -> dict[str, Any]:
     crop = "crop" in fields
-    size = {"shortest_edge": fields["small"]} if "small" in fields else dict(zip(("height", "width"), fields["resize"], strict=True))
+    size = (
+        {"shortest_edge": fields["small"]}
+        if "small" in fields
+        else dict(zip(("height", "width"), fields["resize"], strict=True))
+    )
     out: dict[str, Any] = dict(
         image_processor_type="BitImageProcessor" if crop else "DeiTImageProcessor" if kind == "deit" else "ViTImageProcessor",
         do_resize=True,

@@ -1,0 +1,102 @@
+"""The grammar of names, and what happens to those that are not in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitreous.errors import VitreousError
+from vitreous.models.build import create, layout
+from vitreous.models.config import ResNetConfig, ViTConfig, from_json, to_json
+from vitreous.models.names import KNOWN, SIZES, UNITS, describe, describe_trunk, parse
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_config_is_described_by_the_name_it_came_from(name: str) -> None:
+    config = parse(name)
+    assert (describe(config) if isinstance(config, ViTConfig) else describe_trunk(config)) == name
+    assert from_json(to_json(config)) == config
+
+
+@given(st.sampled_from(sorted(SIZES)), st.integers(1, 32), st.integers(1, 6), st.integers(1, 6))
+def test_any_patch_and_any_grid(size: str, patch: int, rows: int, columns: int) -> None:
+    config = parse(f"ViT-{size}/{patch}", image_size=(rows * patch, columns * patch), classes=3)
+    assert isinstance(config, ViTConfig)
+    assert config.grid == (rows, columns)
+
+
+@pytest.mark.parametrize("depth", UNITS)
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_every_resnet(depth: int, width: int) -> None:
+    config = parse(f"R{depth}x{width}")
+    assert isinstance(config, ResNetConfig)
+    assert (config.form, config.width, config.units) == ("pre", 64 * width, UNITS[depth])
+    assert parse(f"R{depth}x{width}", form="post").form == "post"  # type: ignore[union-attr]
+
+
+def test_both_ways_of_forming_the_sequence() -> None:
+    stage4, stage3 = parse("R50+ViT-B/32"), parse("R50+ViT-B/16")
+    assert isinstance(stage4, ViTConfig)
+    assert isinstance(stage3, ViTConfig)
+    assert stage4.trunk is not None
+    assert stage3.trunk is not None
+    assert (stage4.trunk.units, stage4.trunk.out_channels) == ((3, 4, 6, 3), 2048)
+    assert (stage3.trunk.units, stage3.trunk.out_channels) == ((3, 4, 9), 1024)
+    assert stage3.grid == (14, 14)
+    assert stage4.grid == (7, 7)
+
+
+def test_overrides() -> None:
+    model = create("ViT-B/16", width=24, depth=3, heads=4, mlp=40, patch=8, channels=1, classes=5, image_size=(16, 24))
+    config = model.config
+    assert (config.width, config.depth, config.heads, config.mlp, config.patch) == (24, 3, 4, 40, (8, 8))
+    assert model.embedding.weight.shape == (24, 1, 8, 8)
+    assert config.grid == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("ViT-B_16", {}, ["ViT-B/16"]),
+        ("ViT-X/16", {}, ["unknown model", "ViT-", "list models"]),
+        ("vit-b/16", {}, ["ViT-B/16"]),
+        ("R51x1", {}, ["R50x1"]),
+        ("R50+ViT-B/24", {}, ["/24", "multiple of 16"]),
+        ("resnet50", {}, ["unknown model"]),
+        ("ViT-B/16", dict(image_size=225), ["225", "224 and 240"]),
+        ("ViT-B/16", dict(image_size=(224, 10)), ["width 10", "16"]),
+        ("ViT-B/16", dict(image_size=0), ["0"]),
+        ("ViT-B/16", dict(heads=5), ["heads", "4"]),
+        ("ViT-B/16", dict(width=770), ["770", "heads"]),
+        ("ViT-B/16", dict(hedas=5), ["hedas", "heads"]),
+        ("ViT-B/16", dict(pool="tokn"), ["tokn", "token"]),
+        ("ViT-B/16", dict(pool="token", class_token=False), ["class token", "gap"]),
+        ("ViT-B/16", dict(attention="axial", pool="token", class_token=True), ["axial", "gap"]),
+        ("ViT-B/16", dict(positions="relative", position_placement="stem"), ["relative", "every"]),
+        ("ViT-B/16", dict(depth=0), ["depth", "at least 1"]),
+        ("ViT-B/16", dict(classes=-1), ["classes"]),
+        ("ViT-B/16", dict(dropout=1.5), ["dropout", "1.5"]),
+        ("ViT-B/16", dict(patch=0), ["patch"]),
+        ("R50x1", dict(form="both"), ["form", "pre", "post"]),
+        ("R50x1", dict(width=100), ["32", "96"]),
+        ("R50+ViT-B/16", dict(image_size=(230, 64)), []),
+    ],
+)
+def test_a_wrong_name_or_size_says_what_is_right(name: str, options: dict[str, Any], words: list[str]) -> None:
+    if not words:  # a hybrid's trunk pads, so that sizes between multiples are possible
+        assert parse(name, **options).grid == (15, 4)  # type: ignore[union-attr]
+        return
+    with pytest.raises(VitreousError) as caught:
+        layout(parse(name, **options))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change", [dict(kind="mlp"), dict(wdith=3), dict(width="3"), dict(width=True), dict(image_size=[1, 2, 3]), dict(depth=2.5)]
+)
+def test_json_with_a_wrong_field_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(VitreousError):
+        from_json({**to_json(parse("ViT-Ti/16")), **change})

@@ -1,0 +1,86 @@
+"""A loaded checkpoint takes images in any form and gives the same answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import Reference, random_checkpoint
+from vitreous.classifier import Classifier, Prediction, load
+from vitreous.errors import VitreousError
+
+CLF = Classifier(
+    random_checkpoint("ViT-B/16", width=24, depth=2, heads=3, mlp=24, image_size=32, classes=3, names=("ant", "bee", "cat"))
+)
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 40, 50, 3), dtype=np.uint8)
+
+
+def test_every_form_of_image_gives_the_same(tmp_path: Path) -> None:
+    paths = []
+    for index, pixels in enumerate(PIXELS):
+        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
+        paths.append(tmp_path / f"{index}.png")
+    forms = [
+        paths,
+        [str(path) for path in paths],
+        [Image.fromarray(pixels) for pixels in PIXELS],
+        list(PIXELS),
+        PIXELS,
+        torch.from_numpy(PIXELS).permute(0, 3, 1, 2),
+        torch.stack([CLF.preprocess(pixels) for pixels in PIXELS]),  # float: prepared already
+    ]
+    expected = CLF.features(paths)
+    assert expected.shape == (3, 24)
+    for form in forms:
+        assert torch.allclose(CLF.features(form, batch_size=2), expected, atol=1e-5)
+        assert CLF.attention(form).shape == (2, 3, 3, 5, 5)
+
+
+def test_one_image_gives_one_prediction_and_several_a_list(tmp_path: Path) -> None:
+    one = CLF.predict(PIXELS[0])
+    assert isinstance(one, Prediction)
+    assert sum(one.probabilities) == pytest.approx(1)
+    assert list(one.probabilities) == sorted(one.probabilities, reverse=True)
+    several = CLF.predict(list(PIXELS), top=1)
+    assert [len(p.classes) for p in several] == [1, 1, 1]
+    assert several[0].classes[0] == one.classes[0]
+
+
+def test_probabilities_are_the_models_softmax() -> None:
+    images = torch.stack([CLF.preprocess(pixels) for pixels in PIXELS])
+    with torch.no_grad():
+        expected = CLF.model(images).softmax(dim=1)
+    for prediction, row in zip(CLF.predict(images), expected, strict=True):
+        assert prediction.probabilities[0] == pytest.approx(float(row.max()))
+        assert prediction.classes[0] == CLF.classes[int(row.argmax())]
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros((4, 4), np.float64), np.zeros((4, 4, 7), np.uint8), torch.zeros(3, 4, 4, dtype=torch.uint8)]
+)
+def test_arrays_that_are_no_images_are_refused(bad: object) -> None:
+    with pytest.raises(VitreousError, match="expected"):
+        CLF.features(bad)  # type: ignore[arg-type]
+
+
+def test_no_images() -> None:
+    with pytest.raises(VitreousError, match="no images"):
+        CLF.features([])
+
+
+def test_features_are_after_the_representation_layer() -> None:
+    reference = Reference("vt_representation")
+    clf = load(reference.path)
+    features = clf.features(reference.images())
+    assert features.shape == (2, 24)
+    assert float(features.abs().max()) <= 1
+    assert torch.allclose(features @ clf.model.head.weight.T + clf.model.head.bias, reference.logits(), atol=1e-5)
+
+
+def test_a_grey_model_takes_any_picture() -> None:
+    clf = Classifier(random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, channels=1))
+    assert clf.prepare(PIXELS[0]).shape == (1, 1, 32, 32)

@@ -1,0 +1,141 @@
+"""The command line: generated from the verbs, so that options, help and functions cannot drift apart."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from conftest import Reference, random_checkpoint
+from vitreous.classifier import Classifier, load
+from vitreous.cli import VERBS, main, verb
+
+NAMES = ("ant", "bee", "cat")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    Classifier(random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, names=NAMES)).save(
+        tmp_path / "c"
+    )
+    return str(tmp_path / "c")
+
+
+def picture(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50), mode: str = "RGB") -> Path:
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).convert(mode).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert getattr(vitreous, name) is verb(name)
+    with pytest.raises(SystemExit) as leave:
+        main([name, "--help"])
+    assert leave.value.code == 0
+    text = capsys.readouterr().out
+    assert f"Example: vitreous {name}" in text
+    assert "--json" in text
+    for option in inspect.signature(verb(name)).parameters:
+        shown = option.rstrip("_").replace("_", "-")
+        assert f"--{shown}" in text or shown.upper().split("-")[0] in text.upper(), option
+
+
+def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in VERBS)
+    assert main(["--version"]) == 0
+    assert vitreous.__version__ in capsys.readouterr().out
+
+
+def test_a_misspelt_command_or_option_names_the_nearest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["convret", "a", "b"]) == 2
+    assert "'convert'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as leave:
+        main(["convert", "a", "b", "--fromat", "timm"])
+    assert leave.value.code == 2
+    assert "--format" in capsys.readouterr().err
+
+
+def test_predict(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = picture(tmp_path / "photos" / "a.png")
+    picture(tmp_path / "photos" / "deep" / "b.jpg", 1, mode="L")
+    picture(tmp_path / "photos" / ".hidden" / "c.jpg")
+    (tmp_path / "photos" / "d.png").write_bytes(first.read_bytes()[:60])
+    assert main(["predict", checkpoint, str(tmp_path / "photos"), str(tmp_path / "none.png"), "--json", "--top", "2"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(row["path"]).name for row in rows] == ["a.png", "d.png", "b.jpg", "none.png"]
+    assert [sorted(row) for row in rows] == [["classes", "path", "probabilities"], ["error", "path"]] * 2
+    assert len(rows[0]["classes"]) == 2
+    assert set(rows[0]["classes"]) <= set(NAMES)
+    expected = load(checkpoint).predict(first)
+    assert rows[0]["probabilities"] == pytest.approx(expected.probabilities[:2])
+    assert main(["predict", checkpoint, str(first)]) == 0
+    assert "a.png" in (text := capsys.readouterr().out)
+    assert expected.classes[0] in text
+    assert main(["predict", checkpoint, str(first), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_predict_with_nothing_to_do(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["predict", checkpoint, str(tmp_path / "empty")]) == 2
+    assert "no images" in capsys.readouterr().err
+    assert main(["predict", checkpoint, str(tmp_path / "none.png")]) == 2
+    assert main(["predict", checkpoint, "x.png", "--top", "0"]) == 2
+
+
+def test_convert_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Reference("vt_representation").path
+    assert main(["convert", str(source), str(tmp_path / "ours"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["format"] == "vitreous"
+    assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "back.npz")]) == 0
+    assert "official" in capsys.readouterr().out
+    one, other = load(source).checkpoint.tensors, load(tmp_path / "back.npz").checkpoint.tensors
+    assert all(torch.equal(other[key], tensor) for key, tensor in one.items())
+
+
+def test_convert_for_transfer_says_what_it_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(Reference("vt_representation").path)
+    options = ["--classes", "4", "--image-size", "40,48", "--format", "timm"]
+    assert main(["convert", source, str(tmp_path / "t"), *options]) == 0
+    text = capsys.readouterr().out
+    assert "representation layer dropped" in text
+    assert "3x3 to 5x6" in text
+    assert load(tmp_path / "t").config.image_size == (40, 48)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "word"),
+    [
+        ("x.pth", [], ".pth"),
+        ("x.npz", ["--format", "timm"], "folder"),
+        ("x", ["--format", "official"], ".npz"),
+        ("x", ["--image-size", "41"], "40 and 48"),
+    ],
+)
+def test_convert_refuses(
+    target: str, options: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(Reference("vt_representation").path), str(tmp_path / target), *options]) == 2
+    assert word in capsys.readouterr().err
+    assert not (tmp_path / target).exists()
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "models", "--json"]) == 0
+    models = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert models["ViT-B/16"]["parameters"] == 86_567_656
+    assert main(["list", "weights"]) == 0
+    text = capsys.readouterr().out
+    assert "ViT-B/16@imagenet21k" in text
+    assert "google/vit-base-patch16-224" in text

@@ -1,0 +1,289 @@
+"""Foreign files that are truncated, corrupt, oversized, mislabelled or malicious: one clear line each, nothing executed."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import timm
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import FIXTURES, Reference, randomise
+from vitreous.classifier import load
+from vitreous.cli import main
+from vitreous.errors import VitreousError
+from vitreous.weights.arrays import open_arrays
+from vitreous.weights.read import read_path
+
+NPZ = (FIXTURES / "vt_layernorm_eps.npz").read_bytes()
+
+
+def fails(path: Path, *words: str) -> None:
+    with pytest.raises(VitreousError) as caught:
+        read_path(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path.name) in message or str(path.parent.name) in message, message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x.pth", "x.pt", "x.txt"])
+def test_no_file_an_empty_file_and_text(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    fails(path, "no such file")
+    path.write_bytes(b"")
+    fails(path, "empty")
+    path.write_text("I am not a model.")
+    fails(path)
+
+
+def test_a_folder_without_weights_and_one_with_several(tmp_path: Path) -> None:
+    fails(tmp_path, "no checkpoint here")
+    (tmp_path / "a.npz").write_bytes(NPZ)
+    (tmp_path / "b.npz").write_bytes(NPZ)
+    fails(tmp_path, "several", "a.npz, b.npz")
+
+
+@pytest.mark.parametrize("keep", [1, 100, len(NPZ) // 2, len(NPZ) - 30])
+def test_a_truncated_npz(keep: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    path.write_bytes(NPZ[:keep])
+    fails(path)
+
+
+@given(st.integers(0, len(NPZ) - 1), st.integers(1, 255))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_flipped_byte_is_noticed_or_harmless(tmp_path_factory: pytest.TempPathFactory, place: int, change: int) -> None:
+    """Wherever the damage is: a clear error, or (in a date, say) the very same weights."""
+    path = tmp_path_factory.mktemp("flip") / "x.npz"
+    path.write_bytes(NPZ[:place] + bytes([NPZ[place] ^ change]) + NPZ[place + 1 :])
+    try:
+        found = read_path(path)
+    except VitreousError as error:
+        assert "\n" not in str(error)
+    else:
+        intact = read_path(FIXTURES / "vt_layernorm_eps.npz")
+        for key, tensor in intact.tensors.items():
+            assert torch.equal(found.tensors[key], tensor)
+
+
+def test_an_npz_with_pickled_objects(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **{"embedding/kernel": np.array([{"a": 1}], dtype=object)})
+    fails(tmp_path / "x.npz", "pickled objects", "never loaded")
+
+
+def npy(header: str, data: bytes) -> bytes:
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+def test_an_npz_whose_header_claims_more_than_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "embedding/kernel.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (100000000000, 3)}", b"1234")
+        )
+    fails(path, "embedding/kernel", "another size")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "embedding/kernel.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': __import__('os')}", b"")
+        )
+    fails(path, "corrupt")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("head/kernel", (32, 8), ("head/bias",)),
+        ("Transformer/encoderblock_0/MlpBlock_3/Dense_1/kernel", (64, 31), ("Dense_1/kernel", "(64, 31)", "(64, 32)")),
+        ("Transformer/posembed_input/pos_embedding", (1, 18, 32), ("17 positions", "square")),
+        ("embedding/kernel", (4, 4, 32), ("embedding/kernel", "4 axes")),
+        ("cls", (1, 1, 16), ("cls", "(1, 1, 16)")),
+        ("Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel", (32, 5, 8), ("heads",)),
+        ("Transformer/encoderblock_0/LayerNorm_0/scale", None, ("LayerNorm_0/scale", "missing")),
+        ("Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel", None, ("Dense_0/kernel", "missing")),
+    ],
+)
+def test_arrays_of_the_wrong_shape_or_missing(
+    name: str, shape: tuple[int, ...] | None, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    reference = Reference("vt_layernorm_eps")
+    weights = {k.removeprefix("w:"): v for k, v in reference.arrays.items() if k.startswith("w:")}
+    assert name in weights
+    if shape is None:
+        del weights[name]
+    else:
+        weights[name] = np.zeros(shape, np.float32)
+    np.savez(tmp_path / "x.npz", **weights)  # type: ignore[arg-type]
+    fails(tmp_path / "x.npz", *words)
+
+
+def test_arrays_of_a_model_we_do_not_know(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **{"mixer/kernel": np.zeros(3, np.float32)})
+    fails(tmp_path / "x.npz", "not a model that this program knows", "mixer/kernel")
+    model = timm.create_model("mixer_s32_224")
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "x.safetensors")
+    fails(tmp_path / "x.safetensors")
+    model = timm.create_model("vit_tiny_patch16_224", qk_norm=True)
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "y.safetensors")
+    fails(tmp_path / "y.safetensors", "k_norm", "outputs would be wrong")
+
+
+def test_safetensors_headers(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    good = safetensors.torch.save({"patch_embed.proj.weight": torch.zeros(2, 3, 4, 4)})
+    for data in (
+        struct.pack("<Q", 1 << 60) + good[8:],  # a header of an exabyte
+        good[:20],
+        good[:-4],
+        struct.pack("<Q", 12) + b'{"a":{"b":1}' + b"\0" * 8,
+    ):
+        path.write_bytes(data)
+        fails(path, "truncated or corrupt")
+
+
+def test_hugging_face_folders_with_a_bad_config(tmp_path: Path) -> None:
+    arrays = {"embeddings.patch_embeddings.projection.weight": torch.zeros(2, 3, 4, 4)}
+    safetensors.torch.save_file(arrays, tmp_path / "model.safetensors")
+    fails(tmp_path, "config.json")
+    (tmp_path / "config.json").write_text("{")
+    fails(tmp_path, "not valid JSON")
+    (tmp_path / "config.json").write_text('{"model_type": "swin"}')
+    fails(tmp_path, "swin", "dinov2")
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    fails(tmp_path, "hidden_size")
+
+
+def test_an_index_that_points_outside_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
+    fails(tmp_path, "outside its folder")
+
+
+# .pt and .pth ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_dict_in_a_pth_is_read_without_unpickling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = randomise(timm.create_model("vit_tiny_patch16_224", num_classes=3, depth=1)).eval()
+    odd = {
+        "plain.pth": model.state_dict(),
+        "nested.pt": {"model": model.state_dict(), "epoch": 3, "note": "hello", "lr": [0.1, 0.2]},
+        "parameters.pth": OrderedDict((k, torch.nn.Parameter(v)) for k, v in model.state_dict().items()),
+        "half.pth": {k: v.half() for k, v in model.state_dict().items()},
+        "strided.pth": {k: v.T.contiguous().T if v.ndim == 2 else v for k, v in model.state_dict().items()},
+        "wrapped.pth": {f"module.{k}": v for k, v in model.state_dict().items()},
+    }
+    for name, content in odd.items():
+        torch.save(content, tmp_path / name)
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a pickle was loaded")
+
+    monkeypatch.setattr(pickle, "load", never)
+    monkeypatch.setattr(pickle, "Unpickler", never)
+    monkeypatch.setattr(torch, "load", never)
+    images = torch.randn(1, 3, 224, 224)
+    for name in odd:
+        clf = load(tmp_path / name)
+        expected = model(images)
+        assert torch.allclose(clf.model(images), expected, atol=1e-2 if name == "half.pth" else 1e-5), name
+
+
+def test_averaged_weights_are_preferred(tmp_path: Path) -> None:
+    models = [randomise(timm.create_model("vit_tiny_patch16_224", num_classes=3, depth=1), seed) for seed in (1, 2)]
+    torch.save({"state_dict": models[0].state_dict(), "state_dict_ema": models[1].state_dict()}, tmp_path / "x.pth")
+    assert torch.equal(load(tmp_path / "x.pth").model.head.weight, models[1].head.weight)
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.path), "w"))
+
+
+def test_a_malicious_pth_is_refused_and_nothing_runs(tmp_path: Path) -> None:
+    target = tmp_path / "owned"
+    torch.save({"a": torch.zeros(2), "b": Evil(target)}, tmp_path / "x.pth")
+    fails(tmp_path / "x.pth", "refused", "more than tensors", "open")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (torch.nn.Linear(2, 2), "torch.nn.modules.linear"),
+        ({"args": __import__("argparse").Namespace(lr=1)}, "argparse.Namespace"),
+        ({"a": np.float64(1.0)}, "numpy"),
+        ({1, 2}, "refused"),
+    ],
+)
+def test_anything_but_tensors_is_refused(content: Any, word: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "x.pth")
+    fails(tmp_path / "x.pth", word)
+
+
+def test_a_legacy_pickle_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(2)}, tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    fails(tmp_path / "x.pth", "never loaded", "safetensors")
+
+
+def test_a_torchscript_program_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps({}))
+        archive.writestr("x/code/__torch__.py", "import os")
+    fails(tmp_path / "x.pt", "TorchScript")
+
+
+def forged(path: Path, change: Any) -> Path:
+    """A torch file whose pickle has been rewritten."""
+    buffer = io.BytesIO()
+    torch.save({"a": torch.arange(6.0).reshape(2, 3)}, buffer)
+    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(path, "w") as target:
+        for entry in source.infolist():
+            data = source.read(entry)
+            target.writestr(entry.filename, change(data) if entry.filename.endswith("data.pkl") else data)
+    return path
+
+
+def test_a_tensor_that_reaches_beyond_its_data(tmp_path: Path) -> None:
+    # BININT1 2, BININT1 3 is the shape: make it 2 x 200.
+    path = forged(tmp_path / "x.pth", lambda data: data.replace(b"K\x02K\x03", b"K\x02K\xc8"))
+    fails(path, "beyond its data")
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_pickle_never_escapes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    def change(program: bytes) -> bytes:
+        place = data.draw(st.integers(0, len(program) - 1))
+        return program[:place] + bytes([data.draw(st.integers(0, 255))]) + program[place + 1 :]
+
+    path = forged(tmp_path_factory.mktemp("forged") / "x.pth", change)
+    try:
+        for name, tensor in (arrays := open_arrays(path)).items():
+            assert tensor.shape == arrays.shapes[name]
+    except VitreousError as error:
+        assert "\n" not in str(error)
+
+
+def test_the_command_line_says_it_in_one_line_and_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.npz").write_bytes(NPZ[:1000])
+    assert main(["convert", str(tmp_path / "x.npz"), str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "x.npz" in captured.err
+    assert not (tmp_path / "out").exists()
