@@ -68,6 +68,14 @@ def test_activation_memory_is_what_autograd_keeps(name: str, size: int) -> None:
     assert cost(name, size, classes=10).activation_bytes == pytest.approx(expected, rel=0.01)
 
 
+def test_the_callers_mode_does_not_matter() -> None:
+    expected = cost("ViT-Ti/16", 32, depth=1)
+    with torch.no_grad():
+        assert cost("ViT-Ti/16", 32, depth=1) == expected
+    with torch.inference_mode():
+        assert cost("ViT-Ti/16", 32, depth=1) == expected
+
+
 def test_cost_follows_overrides_and_rectangles() -> None:
     assert cost("ViT-B/16", (224, 320)).tokens == 14 * 20 + 1
     assert cost("ViT-B/16", depth=1).parameters < cost("ViT-B/16", depth=2).parameters

@@ -55,7 +55,8 @@ def cost(name: str, image_size: int | Size = 224, *, classes: int = 1000, **over
 
 
 def cost_of(config: ModelConfig) -> Cost:
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    # Whatever mode the caller is in: what autograd would keep is the question.
+    with torch.inference_mode(False), torch.enable_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         model: Model = ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
         model.train()
         parameters = sum(p.numel() for p in model.parameters())

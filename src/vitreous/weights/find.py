@@ -64,8 +64,10 @@ def cache_folder() -> Path:
 
 def _looks_like_path(source: str) -> bool:
     path = Path(source).expanduser()
-    begins = source.startswith(("./", "../", "/", "~"))
-    return begins or path.suffix.lower() in _ENDINGS or (path.parent != Path() and path.parent.is_dir())
+    if source.startswith(("./", "../", "/", "~")) or path.suffix.lower() in _ENDINGS:
+        return True
+    # A folder called ViT-B must not turn the name ViT-B/16 into a path.
+    return path.parent != Path() and path.parent.is_dir() and not _is_architecture(source.partition("@")[0])
 
 
 # Google's buckets ---------------------------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ def _on_hub(source: str, repository: str, revision: str) -> Found:
     parts = repository.split("/")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) and ".." not in part for part in parts):
         raise VitreousError(f"{source!r}: not the name of a repository; expected hf:OWNER/REPO[@REVISION] or timm:NAME")
-    if not all(_NAME.fullmatch(part) for part in revision.split("/")) or ".." in revision:
+    if not all(_NAME.fullmatch(part) for part in revision.split("/")):
         raise VitreousError(f"{source!r}: {revision!r} is not the name of a branch, a tag or a commit")
     owner, name = parts
     folder = cache_folder() / "hf" / owner / (name if revision == "main" else f"{name}@{quote(revision, safe='')}")
@@ -159,7 +161,9 @@ def _not_found(source: str) -> VitreousError:
     if model in known or _is_architecture(model):
         weights = [entry.name for entry in catalogue.for_model(model)]
         if not weights:
-            return VitreousError(f"{source!r}: no weights are known for {model}; give the path of a checkpoint, or hf:OWNER/REPO")
+            return VitreousError(
+                f"{source!r}: no weights are known for {model}; give the path of a checkpoint, or hf:OWNER/REPO"
+            )
         if tag:
             return unknown(f"weights for {model}:", source, weights)
         return VitreousError(

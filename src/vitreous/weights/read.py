@@ -94,7 +94,9 @@ def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[st
             names = _timm_names(settings, config.classes)
             return _checkpoint("timm", config, arrays, timm.rules(config), text, names, notes)
     except VitreousError as error:  # a config that cannot be: say where it was read
-        raise error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}") from error
+        raise (
+            error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}")
+        ) from error
     except (IndexError, ValueError, KeyError) as error:  # an array with fewer axes than its name promises
         raise VitreousError(f"{path}: arrays do not have the shapes that their names promise ({error})") from error
     if "embedding.weight" in arrays.shapes and "blocks.0.attention.qkv.weight" in arrays.shapes:
