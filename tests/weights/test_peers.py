@@ -254,3 +254,20 @@ def test_a_format_refuses_what_it_cannot_express(
     with pytest.raises(VitreousError, match=word):
         clf.save(target, format)
     assert not target.exists()
+
+
+@pytest.mark.parametrize("small", [73, 80, 91, 249])
+def test_timm_crops_come_back_exactly(small: int, tmp_path: Path) -> None:
+    text = f"resize_small({small},bicubic)|central_crop(64)|range(-1,1)"
+    Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=64, classes=3, preprocess=text)).save(tmp_path / "x", "timm")
+    assert str(load(tmp_path / "x").preprocess) == text
+
+
+def test_a_squashed_picture_and_grey_channels_come_back_from_timm(tmp_path: Path) -> None:
+    text = "resize(32,64,bicubic)|range(-1,1)"
+    checkpoint = random_checkpoint("ViT-Ti/16", depth=1, image_size=(32, 64), classes=3, channels=1, preprocess=text)
+    for format in ("timm", "huggingface"):
+        Classifier(checkpoint).save(tmp_path / format, format)  # type: ignore[arg-type]
+        back = load(tmp_path / format)
+        assert str(back.preprocess) == text
+        assert back.config.channels == 1

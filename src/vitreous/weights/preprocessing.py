@@ -77,15 +77,21 @@ def huggingface(settings: dict[str, Any]) -> str:
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:
-    """From the pretrained_cfg in timm's config.json; timm crops the centre of a slightly larger picture."""
+    """From the pretrained_cfg in timm's config.json; timm crops the centre of a slightly larger picture, or squashes."""
     mean, std = settings.get("mean", [0.5] * 3), settings.get("std", [0.5] * 3)
     how = str(settings.get("interpolation", "bicubic"))
     how = how if how in FILTERS else "bicubic"
-    larger = int(max(size) / float(settings.get("crop_pct", 0.9)))
-    return f"resize_small({larger},{how})|{sized('central_crop', size)}|{normalisation(mean, std)}"
+    share = float(settings.get("crop_pct", 0.9))
+    values = normalisation(mean, std)
+    if settings.get("crop_mode") == "squash":
+        larger = (int(size[0] / share), int(size[1] / share))
+        crop = "" if larger == size else f"{sized('central_crop', size)}|"
+        return f"{sized('resize', larger, how)}|{crop}{values}"
+    larger = int(max(size) / share)
+    return f"resize_small({larger},{how})|{sized('central_crop', size)}|{values}"
 
 
-def to_fields(text: str) -> dict[str, Any] | None:
+def to_fields(text: str, channels: int) -> dict[str, Any] | None:
     """A string taken apart for an export: mean, std, filter, resize, small, crop. None if it has another form."""
     out: dict[str, Any] = {}
     for op in parse(text):
@@ -97,7 +103,7 @@ def to_fields(text: str) -> dict[str, Any] | None:
             out["crop"] = (op.height, op.width)
         elif isinstance(op, Range) and (op.low, op.high) in ((-1.0, 1.0), (0.0, 1.0)):
             level = 0.5 if op.low < 0 else 0.0
-            out.update(mean=[level] * 3, std=[0.5 if op.low < 0 else 1.0] * 3)
+            out.update(mean=[level] * channels, std=[0.5 if op.low < 0 else 1.0] * channels)
         elif isinstance(op, Normalise):
             out.update(mean=list(op.mean), std=list(op.std))
         else:

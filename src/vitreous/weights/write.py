@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,7 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     rules = timm.rules(config)
     settings, notes = timm.settings_of(config)
-    fields = preprocessing.to_fields(checkpoint.preprocess)
+    fields = preprocessing.to_fields(checkpoint.preprocess, config.channels)
     pretrained: dict[str, Any] = dict(
         input_size=[config.channels, *config.image_size],
         num_classes=config.classes,
@@ -98,9 +99,10 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     else:
         crop = fields.get("crop", config.image_size)
         pretrained.update(mean=fields["mean"], std=fields["std"], interpolation=fields["filter"])
-        pretrained.update(
-            crop_pct=crop[0] / fields.get("small", crop[0]), crop_mode="center" if "small" in fields else "squash"
-        )
+        share = crop[0] / (small := fields.get("small", crop[0]))
+        while int(crop[0] / share) < small:  # timm divides and cuts off: 224 / (224 / 249) must not come out as 248
+            share = math.nextafter(share, 0.0)
+        pretrained.update(crop_pct=share, crop_mode="center" if "small" in fields else "squash")
     settings.update(num_classes=config.classes, pretrained_cfg=pretrained)
     if checkpoint.classes:
         settings["label_names"] = list(checkpoint.classes)
@@ -115,7 +117,7 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     arrays = write_arrays(huggingface.rules(config), checkpoint.tensors)
     named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
     files: dict[str, Any] = {"config.json": huggingface.settings_of(config, checkpoint.classes)}
-    fields = preprocessing.to_fields(checkpoint.preprocess)
+    fields = preprocessing.to_fields(checkpoint.preprocess, config.channels)
     notes = []
     if fields is None:
         notes.append(f"Hugging Face has no words for the preprocessing {checkpoint.preprocess}")

@@ -1,0 +1,38 @@
+# The two commands of the README, and what developers add. Each sets up what it needs in .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.demo
+	$(BIN)/vitreous demo --out demo
+
+test: $(VENV)/.test
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: a range that admits a newer build would fetch gigabytes of CUDA packages.
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt torch
+	touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo]"
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo,test,lint]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

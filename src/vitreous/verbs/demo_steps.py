@@ -1,0 +1,226 @@
+"""The steps of the demo, each a small use of the library as its users would use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitreous.classifier import Classifier, load
+from vitreous.errors import VitreousError
+from vitreous.files import whole_file
+from vitreous.models.build import create
+from vitreous.models.cost import cost
+from vitreous.models.positions import resize_grid, sine_cosine
+from vitreous.verbs.verify import verify
+from vitreous.weights.checkpoint import Checkpoint
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+# Table 6: epochs on JFT's 303 million images, exaFLOPs. Its 859 for R50+ViT-L/16 after 7 epochs is a misprint: see 14.
+TABLE_6 = {
+    "ViT-B/32": (7, 55),
+    "ViT-B/16": (7, 224),
+    "ViT-L/32": (7, 196),
+    "ViT-L/16": (14, 1567),
+    "ViT-H/14": (14, 4262),
+    "R50x1": (7, 50),
+    "R50x2": (7, 199),
+    "R101x1": (7, 96),
+    "R152x1": (7, 141),
+    "R152x2": (14, 1126),
+    "R200x3": (14, 3306),
+    "R50+ViT-B/32": (7, 106),
+    "R50+ViT-B/16": (7, 274),
+    "R50+ViT-L/32": (7, 246),
+    "R50+ViT-L/16": (14, 1668),
+}
+
+
+def costs() -> list[dict[str, Any]]:
+    rows = []
+    for name, (epochs, paper) in TABLE_6.items():
+        price = cost(name)
+        ours = price.training_flops(303_000_000 * epochs) / 1e18
+        rows.append(
+            {"model": name, "parameters": price.parameters, "GMACs": price.macs / 1e9, "epochs": epochs, "exaFLOPs": ours,
+             "table 6": paper, "ratio": ours / paper}
+        )  # fmt: skip
+    return rows
+
+
+def formats(folder: Path) -> list[dict[str, Any]]:
+    """A small ViT with random weights, in every format; each is read back and compared operation by operation."""
+    model = create("ViT-Ti/16", depth=4, image_size=(64, 96), classes=10)
+    torch.nn.init.normal_(model.head.weight, std=0.02)  # type: ignore[arg-type]
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    clf = Classifier(Checkpoint(model.config, tensors, "resize(64,96,bicubic)|range(-1,1)"))
+    clf.save(folder / "vitreous")
+    rows = []
+    for format, name in (
+        ("vitreous", "vitreous"),
+        ("official", "official.npz"),
+        ("timm", "timm"),
+        ("huggingface", "huggingface"),
+    ):
+        clf.save(folder / name, format)  # type: ignore[arg-type]
+        found = verify(str(folder / "vitreous"), against=str(folder / name))
+        same = all(torch.equal(load(folder / name).checkpoint.tensors[key], tensor) for key, tensor in tensors.items())
+        rows.append({"format": format, "file": name, "operations compared": found.operations, "equal": found.equal and same,
+                     "first difference": found.first.operation if found.first else "none"})  # fmt: skip
+    return rows
+
+
+@dataclass(frozen=True)
+class Digits:
+    images: np.ndarray[Any, Any]  # held-out, uint8
+    labels: Tensor
+    predictions: Tensor
+    on_pixels: float
+    training: int
+
+    def summary(self) -> dict[str, Any]:
+        accuracy = float((self.predictions == self.labels).float().mean())
+        return {"training images": self.training, "test images": len(self.labels), "random ViT + ridge": f"{accuracy:.1%}",
+                "ridge on pixels": f"{self.on_pixels:.1%}"}  # fmt: skip
+
+
+def digits(folder: Path) -> Digits:
+    """Frozen random features and a ridge head, saved as a checkpoint, loaded again, and asked to predict."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise VitreousError(
+            "the digits come with scikit-learn, which is not installed: pip install 'vitreous[demo]'"
+        ) from error
+    data = load_digits()
+    pixels = (data.images * (255 / 16)).astype(np.uint8)
+    labels = torch.from_numpy(data.target)
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1297], order[1297:]
+
+    model = create("ViT-Ti/2", width=384, heads=12, mlp=1536, depth=1, channels=1, image_size=8, classes=10, pool="gap",
+                   representation=2000)  # fmt: skip
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    names = tuple(map(str, range(10)))
+    clf = Classifier(Checkpoint(model.config, tensors, "resize(8)|range(-1,1)", classes=names))
+    weight, bias = _ridge(clf.features(list(pixels[train])), labels[train])
+    with torch.no_grad():
+        clf.model.head.weight.copy_(weight)  # type: ignore[operator, union-attr]
+        clf.model.head.bias.copy_(bias)  # type: ignore[operator, union-attr]
+    clf.save(folder / "checkpoint")
+
+    again = load(folder / "checkpoint")
+    predictions = torch.tensor([int(p.classes[0]) for p in again.predict(list(pixels[test]), top=1, batch_size=250)])
+    flat = torch.from_numpy(pixels).flatten(1).float()
+    weight, bias = _ridge(flat[train], labels[train])
+    on_pixels = float(((flat[test] @ weight.T + bias).argmax(dim=1) == labels[test]).float().mean())
+    for index in range(10):
+        path = folder / "images" / f"{index}.png"
+        with whole_file(path) as part:
+            Image.fromarray(pixels[test[index]]).save(part, format="PNG")
+    return Digits(pixels[test], labels[test], predictions, on_pixels, len(train))
+
+
+def _ridge(features: Tensor, labels: Tensor, strength: float = 1.0) -> tuple[Tensor, Tensor]:
+    """A linear head in closed form on standardised features with targets -1 and 1, folded into one weight and bias."""
+    mean, std = features.double().mean(dim=0), features.double().std(dim=0) + 1e-5
+    x = torch.cat([(features.double() - mean) / std, torch.full((len(features), 1), 100.0)], dim=1)
+    targets = 2.0 * F.one_hot(labels, 10).double() - 1
+    solved = torch.linalg.solve(x.T @ x + strength * torch.eye(x.shape[1]), x.T @ targets)
+    weight = (solved[:-1] / std[:, None]).T
+    return weight.float(), (100.0 * solved[-1] - weight @ mean).float()
+
+
+# Pictures -----------------------------------------------------------------------------------------------------------
+
+_FAMILIES = {"ViT": ("#2457a6", "o"), "hybrid": ("#7d3c98", "s"), "ResNet": ("#c0622d", "^")}
+
+
+def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
+    figure, axes = plt.subplots(1, 2, figsize=(12, 5), width_ratios=(3, 2))
+    for family, (colour, mark) in _FAMILIES.items():
+        own = [row for row in rows if _family(row["model"]) == family]
+        axes[0].scatter(
+            [r["parameters"] for r in own], [r["exaFLOPs"] for r in own], c=colour, marker=mark, s=45, label=family, zorder=3
+        )
+        axes[1].scatter(
+            [r["table 6"] for r in own], [100 * (r["ratio"] - 1) for r in own], c=colour, marker=mark, s=45, zorder=3
+        )
+    places = {"ViT": (-7, -3, "right"), "hybrid": (7, 4, "left"), "ResNet": (7, -10, "left")}  # neighbours do not collide
+    for row in rows:
+        right, up, side = places[_family(row["model"])]
+        point = (row["parameters"], row["exaFLOPs"])
+        axes[0].annotate(row["model"], point, xytext=(right, up), textcoords="offset points", fontsize=8, ha=side)
+    axes[0].set(xscale="log", yscale="log", xlim=(18e6, 1.1e9), title="What the paper's models cost")
+    axes[0].set(xlabel="million parameters", ylabel="exaFLOPs of pre-training")
+    axes[0].set_xticks([m * 1e6 for m in (25, 50, 100, 200, 400, 800)], ["25", "50", "100", "200", "400", "800"])
+    axes[0].minorticks_off()
+    axes[0].legend(frameon=False)
+    axes[1].axhspan(-3, 3, color="#2457a6", alpha=0.08, lw=0)
+    axes[1].axhline(0, color="0.4", lw=1)
+    axes[1].set(xscale="log", ylim=(-7, 7), xlabel="exaFLOPs in table 6", ylabel="vitreous.cost against the paper, %",
+                title="Difference from table 6 (band: 3 %)")  # fmt: skip
+    return _save(figure, axes, path)
+
+
+def _family(name: str) -> str:
+    return "hybrid" if "+" in name else "ViT" if name.startswith("ViT") else "ResNet"
+
+
+def draw_digits(found: Digits, path: Path) -> Path:
+    figure, axes = plt.subplots(5, 12, figsize=(12, 5.6))
+    wrong = (found.predictions != found.labels).nonzero().flatten().tolist()
+    shown = wrong[:12] + [i for i in range(len(found.labels)) if i not in wrong][: 60 - len(wrong[:12])]
+    for axis, index in zip(axes.flat, shown, strict=True):
+        right = index not in wrong
+        axis.imshow(255 - found.images[index], cmap="gray", vmin=0, vmax=255)
+        axis.set_title(f"{found.predictions[index]}" if right else f"{found.predictions[index]}, is {found.labels[index]}",
+                       fontsize=9, color="#1e7b34" if right else "#b3261e", pad=2)  # fmt: skip
+        axis.axis("off")
+    text = "Held-out digits; first row: mistakes. " + ", ".join(f"{key} {value}" for key, value in found.summary().items())
+    figure.suptitle(text, fontsize=10, y=0.99)
+    return _save(figure, None, path)
+
+
+def draw_positions(path: Path) -> Path:
+    """One smooth position table brought from 14 x 14 to 24 x 24 in the authors' way, and how far the others are from it."""
+    table, old, new = sine_cosine((14, 14), 64), (14, 14), (24, 24)
+    official = resize_grid(table, old, new, "bilinear-aligned")
+    ways = {"bicubic-aligned": "torchvision", "bicubic": "Hugging Face", "bicubic-antialias": "timm"}
+    others = {f"{mode}\n{who}": resize_grid(table, old, new, mode) for mode, who in ways.items()}  # type: ignore[arg-type]
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3.6), layout="constrained")
+    centre = F.normalize(official, dim=1) @ F.normalize(official[12 * 24 + 12], dim=0)
+    axes[0].imshow(centre.view(24, 24), cmap="viridis")
+    axes[0].set_title("bilinear-aligned, the authors'\nsimilarity to the centre", fontsize=10)
+    top = max(float((other - official).norm(dim=1).max()) for other in others.values())
+    for axis, (name, other) in zip(axes[1:], others.items(), strict=True):
+        share = float((other - official).norm() / official.norm())
+        picture = axis.imshow((other - official).norm(dim=1).view(24, 24), cmap="magma", vmin=0, vmax=top)
+        axis.set_title(f"{name}: off by {share:.1%}", fontsize=10)
+    figure.colorbar(picture, ax=axes, shrink=0.8, label="distance from the authors' row")
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+    figure.suptitle("Resizing position embeddings, 14 x 14 to 24 x 24: four ways are in use, and they differ", fontsize=11)
+    return _save(figure, None, path)
+
+
+def _save(figure: Figure, axes: Any, path: Path) -> Path:
+    if axes is not None:
+        for axis in np.ravel(axes):
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.grid(alpha=0.25, lw=0.6)
+        figure.tight_layout()
+    with whole_file(path) as part:
+        figure.savefig(part, format="png", dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return path
