@@ -156,7 +156,10 @@ def load(
 def read_checkpoint(source: str | Path) -> Checkpoint:
     """A checkpoint at rest, from a path or a name; what a name's catalogue entry knows is added."""
     found = find(source)
-    return dataclasses.replace(read_path(found.path), **found.known)
+    checkpoint, known = read_path(found.path), dict(found.known)
+    if len(known.get("classes", ())) != checkpoint.config.classes:  # a file placed by hand may have another head
+        known.pop("classes", None)
+    return dataclasses.replace(checkpoint, **known)
 
 
 def _is_single(images: Images) -> bool:

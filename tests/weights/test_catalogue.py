@@ -106,7 +106,7 @@ def test_the_zeroed_heads_are_told() -> None:
 def test_every_licence_is_given_and_every_override_is_valid() -> None:
     for entry in entries():
         assert entry.licence == entry.known["licence"] == "Apache-2.0"
-        assert set(entry.known) <= {"licence", "outputs", "preprocess"}
+        assert set(entry.known) <= {"licence", "outputs", "preprocess", "classes"}
         if entry.preprocess:
             assert str(Preprocess(entry.preprocess)) == entry.preprocess
 
@@ -125,6 +125,13 @@ def test_what_only_the_catalogue_knows_reaches_the_checkpoint(tmp_path: Path) ->
     assert tuned.licence == "Apache-2.0"
     assert read_checkpoint("R50x1@bit-m").preprocess == "resize(224,bilinear-plain)|range(-1,1)"
     assert torch.equal(tuned.tensors["head.weight"], model.state_dict()["head.weight"])
+    assert tuned.classes is None  # a file placed by hand with another head keeps no names that do not fit
+    full = create("R50x1", classes=1000, units=(1, 1), width=32)
+    write(Checkpoint(full.config, full.state_dict(), "range(-1,1)"), tmp_path / "full.npz", "official")
+    (tmp_path / "cache" / "bit_models" / "BiT-M-R50x1-ILSVRC2012.npz").write_bytes((tmp_path / "full.npz").read_bytes())
+    named = read_checkpoint("R50x1@bit-m-imagenet2012").classes
+    assert named is not None
+    assert (named[0], named[281]) == ("tench", "tabby")
 
 
 # Finding --------------------------------------------------------------------------------------------------------------------
@@ -237,3 +244,18 @@ def test_every_entry_lies_within_the_cache(tmp_path: Path) -> None:
         found = re.search(r"put the file at (.+?), or set", str(caught.value))
         assert found is not None
         assert Path(found[1]).resolve().is_relative_to(tmp_path / "cache")
+
+
+def test_imagenet_checkpoints_of_google_have_class_names() -> None:
+    """Compared with timm's own list of synsets and their words."""
+    from timm.data import ImageNetInfo
+
+    from vitreous.weights.catalogue import imagenet_names
+
+    names, info = imagenet_names(), ImageNetInfo("imagenet-1k")
+    assert len(set(names)) == 1000
+    for index, name in enumerate(names):
+        lemmas = info.index_to_description(index).casefold()
+        assert name.split(" (")[0].casefold() in lemmas, (index, name, lemmas)
+    for entry in entries():
+        assert ("classes" in entry.known) == (entry.classes == 1000 and not entry.on_hub)

@@ -85,7 +85,7 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         if any(difference.operation == "positions" for difference in differences):
             cause = explain_positions(original.checkpoint, b.checkpoint)
             differences = [replace(d, cause=cause) if d.operation == "positions" else d for d in differences]
-    recorded = _record(model_a, inputs_a)
+    recorded, logits_a = _record(model_a, inputs_a)
     for name, kept_in, kept_out in recorded:
         other = model_b.get_submodule(name)
         output = other(*kept_in)
@@ -94,7 +94,7 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         if difference > tolerance:
             cause = explain_module(model_a.get_submodule(name), other)
             differences.append(Difference(name, difference, cause))
-    end = relative(model_b(inputs_b), model_a(inputs_a))
+    end = relative(model_b(inputs_b), logits_a)
     if not differences and end > tolerance:  # a step that no module stands for, such as a max pool's padding
         differences.append(Difference("between operations", end, _config_cause(a.config, b.config)))
     order = _order([name for name, _, _ in recorded])
@@ -130,8 +130,8 @@ def _is_operation(module: nn.Module) -> bool:
     return isinstance(module, _OPERATIONS) or activation
 
 
-def _record(model: Model, images: Tensor) -> list[tuple[str, tuple[Any, ...], Tensor]]:
-    """Run the model; the inputs and output of every operation. A shared module is recorded at its first use."""
+def _record(model: Model, images: Tensor) -> tuple[list[tuple[str, tuple[Any, ...], Tensor]], Tensor]:
+    """Run the model; the inputs and output of every operation, and the logits."""
     kept: list[tuple[str, tuple[Any, ...], Tensor]] = []
 
     def keep(name: str) -> Callable[..., None]:
@@ -141,11 +141,11 @@ def _record(model: Model, images: Tensor) -> list[tuple[str, tuple[Any, ...], Te
         module.register_forward_hook(keep(name)) for name, module in model.named_modules() if name and _is_operation(module)
     ]
     try:
-        model(images)
+        logits = model(images)
     finally:
         for handle in handles:
             handle.remove()
-    return kept
+    return kept, logits
 
 
 def _compare_tokens(a: ViT, b: ViT, tolerance: float, differences: list[Difference]) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -52,8 +53,17 @@ class Entry:
     @property
     def known(self) -> dict[str, Any]:
         """Fields of a Checkpoint that reading the file cannot tell."""
-        fields = {"licence": self.licence, "outputs": self.outputs, "preprocess": self.preprocess}
+        # A .npz has no class names; on the hub they come with the repository.
+        names = imagenet_names() if self.classes == 1000 and not self.on_hub else None
+        fields = {"licence": self.licence, "outputs": self.outputs, "preprocess": self.preprocess, "classes": names}
         return {name: value for name, value in fields.items() if value is not None}
+
+
+@functools.cache
+def imagenet_names() -> tuple[str, ...]:
+    """Names of ImageNet's 1,000 classes."""
+    lines = resources.files("vitreous.weights").joinpath("imagenet1k.txt").read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if not line.startswith("#"))
 
 
 def entries() -> tuple[Entry, ...]:
