@@ -9,9 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import Reference, random_checkpoint
 from vitreous.classifier import Classifier, Prediction, load
 from vitreous.errors import VitreousError
+
+from conftest import Reference, random_checkpoint
 
 CLF = Classifier(
     random_checkpoint("ViT-B/16", width=24, depth=2, heads=3, mlp=24, image_size=32, classes=3, names=("ant", "bee", "cat"))

@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 
 import vitreous
-from conftest import Reference, random_checkpoint
 from vitreous.classifier import Classifier, load
 from vitreous.cli import VERBS, main, verb
+
+from conftest import Reference, random_checkpoint
 
 NAMES = ("ant", "bee", "cat")
 

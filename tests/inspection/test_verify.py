@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import vitreous
-from conftest import Reference, random_checkpoint
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.models.config import replace
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.transfer import adapt
+
+from conftest import Reference, random_checkpoint
 
 OPTIONS: dict[str, Any] = dict(depth=2, width=48, heads=3, mlp=96, image_size=64, classes=5)
 

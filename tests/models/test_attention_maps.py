@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from conftest import randomise, relative
 from vitreous.errors import VitreousError
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import create
+
+from conftest import randomise, relative
 
 TINY: dict[str, Any] = dict(width=24, depth=3, heads=3, mlp=48, patch=4, image_size=(8, 12), classes=5)
 MODELS = {

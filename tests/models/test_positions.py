@@ -12,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import randomise, relative
 from vitreous.models.build import create
 from vitreous.models.positions import RelativePositions, resize_grid, sine_cosine
+
+from conftest import randomise, relative
 
 TINY: dict[str, Any] = dict(width=24, depth=3, heads=3, mlp=48, patch=4, image_size=(12, 16), classes=5)
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import randomise, relative
 from vitreous.errors import VitreousError
 from vitreous.models.build import create
 from vitreous.models.vit import ViT
+
+from conftest import randomise, relative
 
 TINY: dict[str, Any] = dict(width=24, depth=2, heads=3, mlp=48, patch=4, image_size=16, classes=5)
 

@@ -14,11 +14,12 @@ import pytest
 import safetensors
 import torch
 
-from conftest import random_checkpoint, relative
 from vitreous.classifier import Classifier, load
 from vitreous.errors import VitreousError
 from vitreous.weights.checkpoint import read_folder, write_folder
 from vitreous.weights.read import read_path
+
+from conftest import random_checkpoint, relative
 
 OPTIONS: dict[str, Any] = dict(depth=1, width=24, heads=3, mlp=48, image_size=(32, 48), classes=3, names=("ant", "bée", "cat"))
 

@@ -19,12 +19,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import FIXTURES, Reference, randomise
 from vitreous.classifier import load
 from vitreous.cli import main
 from vitreous.errors import VitreousError
 from vitreous.weights.arrays import open_arrays
 from vitreous.weights.read import read_path
+
+from conftest import FIXTURES, Reference, randomise
 
 NPZ = (FIXTURES / "vt_layernorm_eps.npz").read_bytes()
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import Reference, fixture_names, random_checkpoint, relative
 from vitreous.classifier import Classifier, load
 from vitreous.errors import VitreousError
+
+from conftest import Reference, fixture_names, random_checkpoint, relative
 
 
 @torch.no_grad()

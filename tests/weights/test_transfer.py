@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from conftest import Reference, random_checkpoint, relative
 from vitreous.classifier import Classifier, load
 from vitreous.errors import VitreousError
 from vitreous.weights.transfer import adapt, resize_patch
+
+from conftest import Reference, random_checkpoint, relative
 
 CHECKPOINT = random_checkpoint("ViT-Ti/16", depth=2, classes=9, image_size=64, representation=True, names=tuple("abcdefghi"))
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
@@ -21,10 +21,6 @@ from vitreous.models.cost import cost
 from vitreous.models.positions import resize_grid, sine_cosine
 from vitreous.verbs.verify import verify
 from vitreous.weights.checkpoint import Checkpoint
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
 
 # Table 6: epochs on JFT's 303 million images, exaFLOPs. Its 859 for R50+ViT-L/16 after 7 epochs is a misprint: see 14.
 TABLE_6 = {
@@ -115,8 +111,8 @@ def digits(folder: Path) -> Digits:
     clf = Classifier(Checkpoint(model.config, tensors, "resize(8)|range(-1,1)", classes=names))
     weight, bias = _ridge(clf.features(list(pixels[train])), labels[train])
     with torch.no_grad():
-        clf.model.head.weight.copy_(weight)  # type: ignore[operator, union-attr]
-        clf.model.head.bias.copy_(bias)  # type: ignore[operator, union-attr]
+        clf.model.head.weight.copy_(weight)  # type: ignore[operator]
+        clf.model.head.bias.copy_(bias)  # type: ignore[operator]
     clf.save(folder / "checkpoint")
 
     again = load(folder / "checkpoint")
@@ -147,7 +143,8 @@ _FAMILIES = {"ViT": ("#2457a6", "o"), "hybrid": ("#7d3c98", "s"), "ResNet": ("#c
 
 
 def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
-    figure, axes = plt.subplots(1, 2, figsize=(12, 5), width_ratios=(3, 2))
+    figure = Figure(figsize=(12, 5))
+    axes = figure.subplots(1, 2, width_ratios=(3, 2))
     for family, (colour, mark) in _FAMILIES.items():
         own = [row for row in rows if _family(row["model"]) == family]
         axes[0].scatter(
@@ -178,7 +175,8 @@ def _family(name: str) -> str:
 
 
 def draw_digits(found: Digits, path: Path) -> Path:
-    figure, axes = plt.subplots(5, 12, figsize=(12, 5.6))
+    figure = Figure(figsize=(12, 5.6))
+    axes = figure.subplots(5, 12)
     wrong = (found.predictions != found.labels).nonzero().flatten().tolist()
     shown = wrong[:12] + [i for i in range(len(found.labels)) if i not in wrong][: 60 - len(wrong[:12])]
     for axis, index in zip(axes.flat, shown, strict=True):
@@ -198,7 +196,8 @@ def draw_positions(path: Path) -> Path:
     official = resize_grid(table, old, new, "bilinear-aligned")
     ways = {"bicubic-aligned": "torchvision", "bicubic": "Hugging Face", "bicubic-antialias": "timm"}
     others = {f"{mode}\n{who}": resize_grid(table, old, new, mode) for mode, who in ways.items()}  # type: ignore[arg-type]
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3.6), layout="constrained")
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    axes = figure.subplots(1, 4)
     centre = F.normalize(official, dim=1) @ F.normalize(official[12 * 24 + 12], dim=0)
     axes[0].imshow(centre.view(24, 24), cmap="viridis")
     axes[0].set_title("bilinear-aligned, the authors'\nsimilarity to the centre", fontsize=10)
@@ -222,5 +221,4 @@ def _save(figure: Figure, axes: Any, path: Path) -> Path:
         figure.tight_layout()
     with whole_file(path) as part:
         figure.savefig(part, format="png", dpi=130, bbox_inches="tight")
-    plt.close(figure)
     return path

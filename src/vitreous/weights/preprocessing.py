@@ -84,11 +84,10 @@ def timm(settings: dict[str, Any], size: Size) -> str:
     share = float(settings.get("crop_pct", 0.9))
     values = normalisation(mean, std)
     if settings.get("crop_mode") == "squash":
-        larger = (int(size[0] / share), int(size[1] / share))
-        crop = "" if larger == size else f"{sized('central_crop', size)}|"
-        return f"{sized('resize', larger, how)}|{crop}{values}"
-    larger = int(max(size) / share)
-    return f"resize_small({larger},{how})|{sized('central_crop', size)}|{values}"
+        whole = (int(size[0] / share), int(size[1] / share))
+        crop = "" if whole == size else f"{sized('central_crop', size)}|"
+        return f"{sized('resize', whole, how)}|{crop}{values}"
+    return f"resize_small({int(max(size) / share)},{how})|{sized('central_crop', size)}|{values}"
 
 
 def to_fields(text: str, channels: int) -> dict[str, Any] | None:
