@@ -109,9 +109,11 @@ def test_convert_for_transfer_says_what_it_changed(tmp_path: Path, capsys: pytes
     source = str(Reference("vt_representation").path)
     options = ["--classes", "4", "--image-size", "40,48", "--format", "timm"]
     assert main(["convert", source, str(tmp_path / "t"), *options]) == 0
-    text = capsys.readouterr().out
-    assert "representation layer dropped" in text
-    assert "3x3 to 5x6" in text
+    said = capsys.readouterr().err
+    assert "note: representation layer dropped" in said
+    assert "3x3 to 5x6" in said
+    assert main(["convert", source, str(tmp_path / "t"), *options, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
     assert load(tmp_path / "t").config.image_size == (40, 48)
 
 

@@ -55,6 +55,8 @@ def verb(name: str) -> Callable[..., Result]:
 
 def _run(name: str, words: Sequence[str]) -> int:
     result, as_json, quiet = tyro.cli(_with_output_options(verb(name)), prog=f"vitreous {name}", args=words, config=_STYLE)
+    for note in () if quiet else result.notes:
+        print(f"note: {note}", file=sys.stderr)
     if as_json:
         for record in result.records():
             print(json.dumps(record, ensure_ascii=False))

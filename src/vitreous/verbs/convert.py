@@ -27,8 +27,7 @@ class Converted:
     exit_code: int = 0
 
     def text(self) -> str:
-        lines = [f"{self.source} -> {self.out} ({self.format}): {self.model}, {self.parameters:,} parameters"]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        return f"{self.source} -> {self.out} ({self.format}): {self.model}, {self.parameters:,} parameters"
 
     def records(self) -> list[dict[str, Any]]:
         return [{key: value for key, value in asdict(self).items() if key != "exit_code"}]

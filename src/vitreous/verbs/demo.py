@@ -18,6 +18,7 @@ class Demo:
     digits: dict[str, Any]
     pictures: tuple[str, ...]
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:

@@ -16,6 +16,7 @@ class Listing:
     headings: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     exit_code: int = 0
+    notes: tuple[str, ...] = ()
 
     def text(self) -> str:
         return table(self.headings, self.rows)

@@ -26,6 +26,7 @@ class Row:
 @dataclass(frozen=True)
 class Predictions:
     rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -92,7 +93,7 @@ def predict(
             for path, best in zip(fine, clf.predict(torch.cat(prepared), top=top, batch_size=batch_size), strict=True):
                 found[path] = Row(path, best.classes, best.probabilities)
         rows += [found[path] for path in batch]
-    return Predictions(tuple(rows))
+    return Predictions(tuple(rows), clf.notes)
 
 
 def _expand(images: tuple[str, ...]) -> Iterator[str]:

@@ -13,7 +13,11 @@ from tyro.constructors import PrimitiveConstructorSpec
 class Result(Protocol):
     """What every verb returns."""
 
-    exit_code: int
+    @property
+    def exit_code(self) -> int: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
     def text(self) -> str: ...
 

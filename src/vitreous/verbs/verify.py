@@ -31,10 +31,9 @@ class Verification:
         return 0 if self.equal else 1
 
     def text(self) -> str:
-        notes = [f"note: {note}" for note in self.notes]
         if self.first is None:
             what = f"{self.operations} operations" if self.operations > 2 else "recorded outputs"
-            return "\n".join([*notes, f"equal: {what} compared, logits differ by {self.logits:.1e} relative"])
+            return f"equal: {what} compared, logits differ by {self.logits:.1e} relative"
         lines = [
             f"DIFFERENT, first at {self.first.operation}: {self.first.cause}",
             f"logits differ by {self.logits:.1e} relative",
@@ -43,7 +42,7 @@ class Verification:
         for cause in dict.fromkeys(finding.cause for finding in self.findings):
             same = [finding for finding in self.findings if finding.cause == cause]
             rows.append((cause, same[0].operation, len(same), f"{max(f.relative for f in same):.1e}"))
-        return "\n".join([*notes, *lines, "", table(("likely cause", "first at", "operations", "relative difference"), rows)])
+        return "\n".join([*lines, "", table(("likely cause", "first at", "operations", "relative difference"), rows)])
 
     def records(self) -> list[dict[str, Any]]:
         return [asdict(self)]
@@ -77,11 +76,13 @@ def verify(
     outputs = recorded(Path(against))
     options = {} if tolerance is None else {"tolerance": tolerance}
     if outputs is not None:
-        found = compare_recorded(clf, outputs, **options)
+        found, notes = compare_recorded(clf, outputs, **options), clf.notes
     else:
-        found = compare(clf, load(against), list(images) or [_picture()], **options)
+        other = load(against)
+        found, notes = compare(clf, other, list(images) or [_picture()], **options), (*clf.notes, *other.notes)
     findings = tuple(Finding(d.operation, d.relative, d.cause) for d in found.differences)
-    return Verification(found.equal, found.operations, found.logits, findings[0] if findings else None, findings, found.notes)
+    first = findings[0] if findings else None
+    return Verification(found.equal, found.operations, found.logits, first, findings, (*notes, *found.notes))
 
 
 def _picture() -> Any:
