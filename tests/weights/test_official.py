@@ -157,3 +157,32 @@ def test_imagenet21k_heads_answer_with_sigmoid(tmp_path: Path) -> None:
     clf = load(tmp_path / "x.npz")
     images = torch.randn(1, 3, 16, 16)
     assert torch.allclose(clf.probabilities(images), clf.model(images).sigmoid())
+
+
+def test_linen_names_with_a_class_row(tmp_path: Path) -> None:
+    """flax's own conversion of the released files: new names of blocks, but the table where it was, with its class row."""
+    reference = Reference("vt_representation")
+    new = {
+        "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
+        "LayerNorm_2": "LayerNorm_1",
+        "MlpBlock_3": "MlpBlock_0",
+    }
+    renamed = {}
+    for name, array in weights_of(reference).items():
+        for old, other in new.items():
+            name = name.replace(f"/{old}/", f"/{other}/")
+        renamed[name] = array
+    np.savez(tmp_path / "linen.npz", **renamed)  # type: ignore[arg-type]
+    assert relative(logits(load(tmp_path / "linen.npz"), reference.images()), reference.logits()) < 1e-5
+
+
+def test_a_training_state_with_moments_and_a_file_with_two_models(tmp_path: Path) -> None:
+    reference = Reference("bv_tok")
+    weights = weights_of(reference)
+    state = {f"params/{name}": array for name, array in weights.items()}
+    moments = {f"opt/0/mu/{name}": np.zeros_like(array) for name, array in weights.items()}
+    np.savez(tmp_path / "state.npz", **state, **moments)  # type: ignore[arg-type]
+    assert relative(logits(load(tmp_path / "state.npz"), reference.images()), reference.logits()) < 1e-5
+    np.savez(tmp_path / "two.npz", **state, **{f"ema/{name}": array for name, array in weights.items()})  # type: ignore[arg-type]
+    with pytest.raises(VitreousError, match="several models, under 'ema/' and 'params/'"):
+        load(tmp_path / "two.npz")

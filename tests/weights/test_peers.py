@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import timm
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor
 
 from vitreous.classifier import Classifier, load
@@ -106,7 +108,7 @@ def test_timm_export_keeps_preprocessing_and_class_names(tmp_path: Path) -> None
         image_size=64,
         classes=3,
         names=("cat", "dog", "eel"),
-        preprocess="resize_small(80,bicubic)|central_crop(64)|normalise(imagenet)",
+        preprocess="resize_small(80,bicubic,floor)|central_crop(64,round)|normalise(imagenet)",
     )
     Classifier(checkpoint).save(tmp_path / "export", "timm")
     config = timm.data.resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path / 'export'}", pretrained=True))
@@ -221,7 +223,7 @@ def test_class_names_and_preprocessing_come_from_the_folder(tmp_path: Path) -> N
     (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(settings))
     clf = load(tmp_path / "hf")
     assert clf.classes == ("ant", "bee", "cow", "doe", "eel")
-    assert str(clf.preprocess) == "resize_small(40,bicubic)|central_crop(32)|normalise(0.1,0.2,0.3,0.4,0.5,0.6)"
+    assert str(clf.preprocess) == "resize_small(40,bicubic,floor)|central_crop(32)|normalise(0.1,0.2,0.3,0.4,0.5,0.6)"
     clf.save(tmp_path / "back", "huggingface")
     processor = json.loads((tmp_path / "back" / "preprocessor_config.json").read_text())
     assert (processor["size"], processor["crop_size"], processor["resample"]) == (
@@ -258,7 +260,7 @@ def test_a_format_refuses_what_it_cannot_express(
 
 @pytest.mark.parametrize("small", [73, 80, 91, 249])
 def test_timm_crops_come_back_exactly(small: int, tmp_path: Path) -> None:
-    text = f"resize_small({small},bicubic)|central_crop(64)|range(-1,1)"
+    text = f"resize_small({small},bicubic,floor)|central_crop(64,round)|range(-1,1)"
     Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=64, classes=3, preprocess=text)).save(tmp_path / "x", "timm")
     assert str(load(tmp_path / "x").preprocess) == text
 
@@ -271,3 +273,98 @@ def test_a_squashed_picture_and_grey_channels_come_back_from_timm(tmp_path: Path
         back = load(tmp_path / format)
         assert str(back.preprocess) == text
         assert back.config.channels == 1
+
+
+@pytest.mark.parametrize("size", [(90, 140), (71, 71), (65, 64), (140, 91), (300, 200)])
+def test_timms_own_transform_gives_the_same_pixels(size: tuple[int, int], tmp_path: Path) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=64)
+    config = dict(architecture="vit_tiny_patch16_224", model_args=dict(depth=1, img_size=64))
+    pretrained = dict(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], crop_pct=0.9, interpolation="bicubic", input_size=[3, 64, 64])
+    clf = load(saved(model, tmp_path / "t", **config, pretrained_cfg=pretrained))
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+    expected = timm.data.create_transform(**{**pretrained, "input_size": (3, 64, 64)})(picture)
+    assert torch.allclose(clf.prepare(picture)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [dict(pooler_act="relu"), dict(hidden_act="mish")])
+def test_hugging_face_options_that_would_change_outputs_are_refused(change: dict[str, str], tmp_path: Path) -> None:
+    transformers.ViTModel(transformers.ViTConfig(**TINY, **change)).save_pretrained(tmp_path / "hf")
+    with pytest.raises(VitreousError, match=next(iter(change.values()))):
+        load(tmp_path / "hf")
+
+
+def test_heads_that_are_left_out_are_noted(tmp_path: Path) -> None:
+    theirs = randomise(transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**TINY, encoder_stride=8))).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    clf = load(tmp_path / "hf")
+    assert "left out: decoder" in clf.notes
+    images = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        expected = theirs.vit(images).last_hidden_state[:, 0]
+    assert relative(clf.features(images), expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (dict(global_pool="max"), "max"),
+        (dict(global_pool="prr"), "prr"),
+        (dict(global_pool="avg", pool_include_prefix=True), "pool_include_prefix"),
+        (dict(pre_norm=True), "pre_norm"),
+        (dict(act_layer="mish"), "mish"),
+    ],
+)
+def test_timm_options_that_would_change_outputs_are_refused(arguments: dict[str, Any], word: str, tmp_path: Path) -> None:
+    plain = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=64)
+    folder = saved(
+        plain, tmp_path / "t", architecture="vit_tiny_patch16_224", model_args=dict(depth=1, img_size=64, **arguments)
+    )
+    with pytest.raises(VitreousError, match=word):
+        load(folder)
+
+
+@pytest.mark.parametrize("arguments", [dict(fc_norm=True), dict(global_pool="avg", fc_norm=False), dict(global_pool="avg")])
+def test_timms_ways_of_pooling(arguments: dict[str, Any], tmp_path: Path) -> None:
+    arguments = dict(depth=2, img_size=64, num_classes=5, **arguments)
+    model = randomise(timm.create_model("vit_tiny_patch16_224", **arguments))
+    clf = load(saved(model, tmp_path / "t", architecture="vit_tiny_patch16_224", model_args=arguments))
+    images = torch.rand(2, 3, 64, 64)
+    assert relative(logits(clf.model, images), logits(model, images)) < 1e-5
+
+
+def test_a_resnet_of_timms_that_is_no_bit_is_refused(tmp_path: Path) -> None:
+    model = timm.create_model("resnetv2_50x1_bit", num_classes=3)
+    with pytest.raises(VitreousError, match="no BiT ResNet"):
+        load(saved(model, tmp_path / "a", architecture="resnetv2_50"))
+    assert any("taken as BiT" in note for note in load(saved(model, tmp_path / "b")).notes)
+
+
+def test_other_channels_survive_timms_own_loader(tmp_path: Path) -> None:
+    clf = Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3, channels=4))
+    clf.save(tmp_path / "x", "timm")
+    images = torch.rand(1, 4, 32, 32)
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'x'}", pretrained=True)
+    assert relative(logits(theirs, images), logits(clf.model, images)) < 1e-5
+
+
+def test_what_an_export_cannot_say_is_noted(tmp_path: Path) -> None:
+    import dataclasses
+
+    checkpoint = random_checkpoint(
+        "ViT-Ti/16", depth=1, image_size=32, classes=3, preprocess="resize(32,bilinear-plain)|range(-1,1)"
+    )
+    clf = Classifier(dataclasses.replace(checkpoint, outputs="sigmoid"))
+    said = " ".join(clf.save(tmp_path / "t", "timm"))
+    assert "plain bilinear" in said
+    assert "sigmoid" in said
+    assert "bicubic-antialias" in said
+    clf.save(tmp_path / "h", "huggingface")
+    assert json.loads((tmp_path / "h" / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    assert load(tmp_path / "h").checkpoint.outputs == "sigmoid"
+    erf = Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=(32, 48), classes=3, activation="gelu-erf"))
+    said = " ".join(erf.save(tmp_path / "x.npz"))
+    assert "tanh" in said
+    assert "2x3" in said
+    padded = Classifier(random_checkpoint("R50x1", classes=3, root_padding="-inf"))
+    with pytest.raises(VitreousError, match="minus infinity"):
+        padded.save(tmp_path / "r", "timm")

@@ -1,8 +1,8 @@
 """Preprocessing as a short string: `resize(384)|range(-1,1)`. It is stored in the checkpoint and used by every verb.
 
     resize(S[,filter])  resize(H,W[,filter])   to exactly that size
-    resize_small(S[,filter])                   the shorter side to S, the shape kept
-    central_crop(S)  central_crop(H,W)
+    resize_small(S[,filter][,floor])           the shorter side to S, the shape kept; `floor` cuts the longer side's fraction
+    central_crop(S[,round])  central_crop(H,W) an odd margin leaves the extra pixel last; with `round`, as torchvision does
     range(LOW,HIGH)                            pixels 0..255 to LOW..HIGH
     normalise(MEAN,STD) x channels             pixels to 0..1, minus the mean, over the deviation:
                                                normalise(imagenet), or all means and then all deviations
@@ -87,14 +87,17 @@ class ResizeSmall:
     name: ClassVar[str] = "resize_small"
     size: int
     filter: str = "bilinear"
+    floor: bool = False  # the authors round the longer side; timm and Hugging Face cut its fraction off
 
     def __call__(self, picture: Picture) -> Picture:
         height, width = _size_of(picture)
-        ratio = self.size / min(height, width)
-        return _resized(picture, max(self.size, round(height * ratio)), max(self.size, round(width * ratio)), self.filter)
+        short, long = min(height, width), max(height, width)
+        longer = self.size * long // short if self.floor else round(self.size * long / short)
+        tall, wide = (longer, self.size) if height > width else (self.size, longer)
+        return _resized(picture, tall, wide, self.filter)
 
     def __str__(self) -> str:
-        return f"resize_small({self.size},{self.filter})"
+        return f"resize_small({self.size},{self.filter}{',floor' if self.floor else ''})"
 
 
 @dataclass(frozen=True)
@@ -102,18 +105,20 @@ class CentralCrop:
     name: ClassVar[str] = "central_crop"
     height: int
     width: int
+    round: bool = False
 
     def __call__(self, picture: Picture) -> Picture:
         height, width = _size_of(picture)
         if height < self.height or width < self.width:
             raise VitreousError(f"{self} does not fit into a picture of {height} x {width}; put a resize before it")
-        top, left = (height - self.height) // 2, (width - self.width) // 2
+        margins = (height - self.height) / 2, (width - self.width) / 2
+        top, left = (round(m) if self.round else int(m) for m in margins)
         if isinstance(picture, Tensor):
             return picture[:, top : top + self.height, left : left + self.width]
         return picture.crop((left, top, left + self.width, top + self.height))
 
     def __str__(self) -> str:
-        return f"central_crop({_size_text(self.height, self.width)})"
+        return f"central_crop({_size_text(self.height, self.width)}{',round' if self.round else ''})"
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,12 @@ class _Arguments:
             raise self.fail("takes one size or height,width")
         return sizes[0], sizes[-1]
 
+    def flag(self, word: str) -> bool:
+        """Whether the word stands there; it is taken away."""
+        there = word in self.words
+        self.words = [other for other in self.words if other != word]
+        return there
+
     def filter(self) -> str:
         names = [word for word in self.words if not re.fullmatch(r"\d+", word)]
         if len(names) > 1:
@@ -199,15 +210,17 @@ def _resize(a: _Arguments) -> Op:
 
 
 def _resize_small(a: _Arguments) -> Op:
+    floor = a.flag("floor")
     if len(a.sizes()) != 1:
         raise a.fail("takes one size")
-    return ResizeSmall(a.sizes()[0], a.filter())
+    return ResizeSmall(a.sizes()[0], a.filter(), floor)
 
 
 def _central_crop(a: _Arguments) -> Op:
+    rounded = a.flag("round")
     if len(a.words) != len(a.sizes()):
         raise a.fail("takes one size or height,width")
-    return CentralCrop(*a.pair())
+    return CentralCrop(*a.pair(), rounded)
 
 
 def _range(a: _Arguments) -> Op:

@@ -143,6 +143,8 @@ class ViTConfig:
             raise VitreousError(f"pool {self.pool!r} needs a class token: drop class_token=False, or use pool='gap'")
         if self.distillation_head and not self.distillation_token:
             raise VitreousError("distillation_head needs distillation_token=True")
+        if self.distillation_head and not self.classes:
+            raise VitreousError("distillation_head needs classes")
         if self.attention == "axial" and self.prefix_tokens:
             raise VitreousError(
                 "axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'"

@@ -145,8 +145,8 @@ class SafetensorsArrays(Arrays):
             raise VitreousError(f"{path}: truncated or corrupt .safetensors ({error}); fetch it again") from error
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self._file.get_tensor(name)
-        return tensor.float().contiguous()
+        # A copy: the file may be overwritten while the model lives, and memory of our own is aligned for fast kernels.
+        return self._file.get_tensor(name).to(torch.float32, copy=True)
 
 
 class TorchArrays(Arrays):

@@ -60,6 +60,8 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
             for pattern, replacement in _IN_MEMORY:
                 inside = re.sub(pattern, replacement, inside)
             clean[inside] = name
+    left = sorted({name.split(".")[0] for name in arrays.shapes if name not in clean.values()})
+    notes = [f"left out: {', '.join(left)}"] if left else []
     arrays = Renamed(arrays, clean)
     try:
         config = _config(arrays, settings, str(kind))
@@ -70,7 +72,7 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
         raise VitreousError(
             f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong"
         )
-    return config, arrays, []
+    return config, arrays, notes
 
 
 def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
@@ -88,6 +90,10 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
     if activation not in _ACTIVATIONS:
         raise VitreousError(f"{arrays.path.parent / 'config.json'}: hidden_act {activation!r} is not known")
     pooler = "pooler.dense.weight"
+    if pooler in shapes and settings.get("pooler_act", "tanh") != "tanh":
+        raise VitreousError(
+            f"{arrays.path.parent / 'config.json'}: pooler_act {settings['pooler_act']!r} is not known; tanh is"
+        )
     if heads and pooler in shapes:
         raise VitreousError(f"{arrays.path}: has both a pooler and a classifier, which no class of transformers combines")
     config = ViTConfig(

@@ -57,7 +57,8 @@ def recognise(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]] | None:
     if _BIT_MARK in inside.shapes:
         return _recognise_bit(inside, big_vision=any(name.endswith(_BIT_PAPER_MARK) for name in names))
     if _VIT_MARK in inside.shapes:
-        return _recognise_vit(inside, big_vision=any("/MlpBlock_0/" in name and "MAPHead_0" not in name for name in names))
+        linen = any("/MlpBlock_0/" in name and "MAPHead_0" not in name for name in names)
+        return _recognise_vit(inside, linen, class_row=any("posembed_input" in name for name in names))
     return _recognise_post_resnet(inside)
 
 
@@ -79,7 +80,12 @@ def _below(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name:
     roots = [clean(name).removesuffix(mark) for name in arrays.shapes if clean(name).endswith(mark)]
     if not roots:
         return None
-    root = min(roots, key=len)
+    preferred = [root for root in roots if "opt" not in root.split("/") or root.endswith("target/")] or roots
+    if len(preferred) > 1:  # moments of an optimiser stand under opt/ and bear the names of the weights
+        raise VitreousError(
+            f"{arrays.path}: holds several models, under {' and '.join(map(repr, sorted(preferred)))}; keep one in the file"
+        )
+    root = preferred[0]
     return Renamed(arrays, {clean(name).removeprefix(root): name for name in arrays.shapes if clean(name).startswith(root)})
 
 
@@ -108,7 +114,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
     return Sliced(arrays, make)
 
 
-def _recognise_vit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Arrays, list[str]]:
+def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelConfig, Arrays, list[str]]:
     shapes, notes = arrays.shapes, []
     layers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
     if not layers or layers != set(range(len(layers))):
@@ -138,14 +144,14 @@ def _recognise_vit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Array
         fields["channels"] = shapes["embedding/kernel"][2]
     if _TABLE in shapes:
         rows = _axes(arrays, _TABLE, 3)[1]
-        # In the released files the class token owns the first row; in big_vision's the table is for patches only.
-        fields["position_prefix"] = int(class_token and not big_vision)
+        # In the released files the class token owns the first row; big_vision's table, at the top, is for patches only.
+        fields["position_prefix"] = int(class_token and class_row)
         grid = _square(arrays, rows - fields["position_prefix"])
     else:
-        fields.update(positions="sincos" if big_vision else "none", position_prefix=0)
+        fields.update(positions="sincos" if linen else "none", position_prefix=0)
         grid = (224 // patch_height, 224 // patch_width) if trunk is None else (7, 7)
-        kind = "fixed sine-cosine positions" if big_vision else "no positions"
-        notes.append(f"no position table in the file: taken as {kind}, for 224 pixels")
+        kind = "fixed sine-cosine positions" if linen else "no positions"
+        notes.append(f"no position table in the file: taken as {kind}, for an image of {grid[0]}x{grid[1]} patches")
     step = (patch_height * (trunk.stride if trunk else 1), patch_width * (trunk.stride if trunk else 1))
     fields["image_size"] = (grid[0] * step[0], grid[1] * step[1])
     if trunk is not None:

@@ -15,6 +15,7 @@ from vitreous.data.preprocess import (
     ResizeSmall,
     parse,
 )
+from vitreous.errors import VitreousError
 from vitreous.models.config import Size, pair
 
 _BY_NUMBER = {int(value): name for name, value in FILTERS.items()}
@@ -47,33 +48,44 @@ def huggingface_default(kind: str, size: Size) -> str:
 
 
 def huggingface(settings: dict[str, Any]) -> str:
-    """From a preprocessor_config.json; nothing where there is none, or where it says what our strings cannot."""
-    if not settings:
-        return ""
+    """From a preprocessor_config.json; nothing where there is none, or where it says what our strings cannot.
+
+    What the file leaves unsaid differs between the classes of transformers, so it must say everything that matters.
+    """
     try:
         if settings.get("do_rescale") is False or abs(float(settings.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6:
             return ""
+        if "crop_pct" in settings:  # ConvNeXt's way
+            return ""
         ops = []
-        resample = _BY_NUMBER[int(settings.get("resample", 2))]
-        size: Any = settings.get("size", 224)
         if settings.get("do_resize", True):
-            if isinstance(size, dict) and "shortest_edge" in size:
-                ops.append(f"resize_small({int(size['shortest_edge'])},{resample})")
-            else:
-                side = (int(size["height"]), int(size["width"])) if isinstance(size, dict) else pair(size)
-                ops.append(sized("resize", side, resample))
-        if settings.get("do_center_crop", False):
-            crop: Any = settings.get("crop_size", 224)
+            ops.append(_huggingface_resize(settings, _BY_NUMBER[int(settings["resample"])]))
+        if settings.get("do_center_crop", _crops_by_default(settings)):
+            crop: Any = settings["crop_size"]
             ops.append(
                 sized("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop))
             )
         if settings.get("do_normalize", True):
-            ops.append(normalisation(settings.get("image_mean", [0.5] * 3), settings.get("image_std", [0.5] * 3)))
+            ops.append(normalisation(settings["image_mean"], settings["image_std"]))
         else:
             ops.append("range(0,1)")
         return "|".join(ops)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, VitreousError):
         return ""
+
+
+def _crops_by_default(settings: dict[str, Any]) -> bool:
+    kind = str(settings.get("image_processor_type", settings.get("feature_extractor_type", "")))
+    return kind.startswith(("Bit", "DeiT", "CLIP"))
+
+
+def _huggingface_resize(settings: dict[str, Any], filter: str) -> str:
+    size: Any = settings["size"]
+    if isinstance(size, int) and str(settings.get("image_processor_type", "")).startswith(("Bit", "CLIP")):
+        size = {"shortest_edge": size}
+    if isinstance(size, dict) and "shortest_edge" in size:
+        return f"resize_small({int(size['shortest_edge'])},{filter},floor)"
+    return sized("resize", (int(size["height"]), int(size["width"])) if isinstance(size, dict) else pair(size), filter)
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:
@@ -85,9 +97,9 @@ def timm(settings: dict[str, Any], size: Size) -> str:
     values = normalisation(mean, std)
     if settings.get("crop_mode") == "squash":
         whole = (int(size[0] / share), int(size[1] / share))
-        crop = "" if whole == size else f"{sized('central_crop', size)}|"
+        crop = "" if whole == size else f"{sized('central_crop', size, 'round')}|"
         return f"{sized('resize', whole, how)}|{crop}{values}"
-    return f"resize_small({int(max(size) / share)},{how})|{sized('central_crop', size)}|{values}"
+    return f"resize_small({int(max(size) / share)},{how},floor)|{sized('central_crop', size, 'round')}|{values}"
 
 
 def to_fields(text: str, channels: int) -> dict[str, Any] | None:

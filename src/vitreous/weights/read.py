@@ -80,11 +80,14 @@ def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[st
             text = preprocessing.huggingface(preprocessor)
             if not text:
                 text = preprocessing.huggingface_default(str(settings["model_type"]), config.image_size)
-                notes.append(f"the checkpoint does not say how images are prepared: taken as its family's default, {text}")
+                notes.append(
+                    f"the checkpoint does not say in known words how images are prepared: taken as its family's default, {text}"
+                )
             names = huggingface.class_names(settings, config.classes)
             assert isinstance(config, ViTConfig)
             rules = huggingface.rules_for(config, settings)
-            return _checkpoint("huggingface", config, arrays, rules, text, names, notes)
+            independent = settings.get("problem_type") == "multi_label_classification"
+            return _checkpoint("huggingface", config, arrays, rules, text, names, notes, independent)
         if found := timm.recognise(arrays, settings):
             config, arrays, notes = found
             known = settings.get("pretrained_cfg") if isinstance(settings.get("pretrained_cfg"), dict) else {}
@@ -113,11 +116,12 @@ def _checkpoint(
     preprocess: str,
     classes: tuple[str, ...] | None,
     notes: list[str],
+    independent: bool = False,
 ) -> Checkpoint:
     tensors = read_tensors(rules, arrays, config)
     # 21,843 and 18,291 classes are ImageNet-21k and JFT: their heads were trained as independent yes-or-no questions.
     outputs: Literal["softmax", "sigmoid"] = "softmax"
-    if family == "official" and config.classes in (21_843, 18_291):
+    if independent or (family == "official" and config.classes in (21_843, 18_291)):
         outputs = "sigmoid"
     return Checkpoint(config, tensors, preprocess, classes, outputs, family, notes=tuple(notes))
 

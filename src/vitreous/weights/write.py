@@ -18,8 +18,8 @@ from torch import Tensor
 from vitreous.data.preprocess import FILTERS
 from vitreous.errors import VitreousError, unknown
 from vitreous.files import whole_file, write_text
-from vitreous.models.config import ViTConfig, replace
-from vitreous.weights import huggingface, official, preprocessing, timm
+from vitreous.models.config import ModelConfig, ViTConfig, replace
+from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
 from vitreous.weights.card import card
 from vitreous.weights.checkpoint import CARD, Checkpoint, document, write_folder
 from vitreous.weights.mapping import write_arrays
@@ -64,12 +64,29 @@ def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
         tensors = {**checkpoint.tensors, "positions.0.table": torch.cat([torch.zeros_like(table[:1]), table])}
         checkpoint = dataclasses.replace(checkpoint, config=replace(config, position_prefix=1), tensors=tensors)
         notes.append("the class token's position row, which this model lacks, is written as zeros")
+    notes += _unsaid(config)
     sincos = isinstance(config, ViTConfig) and config.positions == "sincos"  # only big_vision's names imply those
     arrays = write_arrays(official.rules(checkpoint.config, linen=sincos), checkpoint.tensors)
     with whole_file(path) as part:
         _write_npz(arrays, part)
     write_text(path.with_suffix(".json"), json.dumps(document(checkpoint), indent=1, ensure_ascii=False) + "\n")
     write_text(path.with_suffix(".md"), card(checkpoint))
+    return notes
+
+
+def _unsaid(config: ModelConfig) -> list[str]:
+    """What the authors' code, which reads only the arrays, would do otherwise."""
+    if not isinstance(config, ViTConfig):
+        return []
+    notes = []
+    if (config.activation, config.norm_eps) != ("gelu-tanh", 1e-6):
+        notes.append(
+            f"the authors' code runs every file with the tanh GELU and an epsilon of 1e-6; this model wants "
+            f"{config.activation} and {config.norm_eps:g}, which only the .json beside it says"
+        )
+    rows, columns = config.grid
+    if config.positions == "1d" and rows != columns:
+        notes.append(f"the grid of {rows}x{columns} patches is said only by the .json beside it")
     return notes
 
 
@@ -85,16 +102,17 @@ def _write_npz(arrays: Mapping[str, Tensor], path: Path) -> None:
 def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     rules = timm.rules(config)
-    settings, notes = timm.settings_of(config)
+    settings, notes = timm_settings.settings_of(config)
     fields = preprocessing.to_fields(checkpoint.preprocess, config.channels)
     pretrained: dict[str, Any] = dict(
         input_size=[config.channels, *config.image_size],
         num_classes=config.classes,
-        first_conv="patch_embed.proj" if "patch_size" in settings["model_args"] else "stem.conv",
+        first_conv=_first_convolution(config) if config.channels == 3 else None,  # else timm would fold it to 3 channels
         classifier="head" if isinstance(config, ViTConfig) else "head.fc",
         license=checkpoint.licence,
     )
-    if fields is None:
+    notes += _lost(checkpoint, "timm", "bicubic-antialias", sigmoid=False)
+    if fields is None or ("small" in fields and len(set(fields.get("crop", (1, 2)))) > 1):
         notes.append(f"timm has no words for the preprocessing {checkpoint.preprocess}")
     else:
         crop = fields.get("crop", config.image_size)
@@ -110,6 +128,30 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     return notes
 
 
+def _first_convolution(config: ModelConfig) -> str:
+    if not isinstance(config, ViTConfig):
+        return "stem.conv"
+    if config.trunk is None:
+        return "patch_embed.proj"
+    return "patch_embed.backbone.stem.conv" if config.trunk.units else "patch_embed.backbone.conv"
+
+
+def _lost(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bool) -> list[str]:
+    """What the other side has no place for, though the weights are the same."""
+    config, notes = checkpoint.config, []
+    if "bilinear-plain" in checkpoint.preprocess:
+        notes.append(
+            f"{family} has no plain bilinear resize: written as the averaging one, so large pictures will look smoother"
+        )
+    if isinstance(config, ViTConfig) and config.positions == "1d" and config.position_resize != position_resize:
+        notes.append(
+            f"at another image size {family} resizes positions {position_resize}, this checkpoint {config.position_resize}"
+        )
+    if checkpoint.outputs == "sigmoid" and not sigmoid:
+        notes.append(f"{family} has no place to say that this head answers with sigmoids")
+    return notes
+
+
 def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     kind = huggingface.kind_of(config)
@@ -118,7 +160,10 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
     files: dict[str, Any] = {"config.json": huggingface.settings_of(config, checkpoint.classes)}
     fields = preprocessing.to_fields(checkpoint.preprocess, config.channels)
-    notes = []
+    resize = "bicubic-antialias" if kind == "dinov2_with_registers" else "bicubic"
+    notes = _lost(checkpoint, "Hugging Face", resize, sigmoid=True)
+    if checkpoint.outputs == "sigmoid":
+        files["config.json"]["problem_type"] = "multi_label_classification"
     if fields is None:
         notes.append(f"Hugging Face has no words for the preprocessing {checkpoint.preprocess}")
     else:
