@@ -85,3 +85,44 @@ def test_features_are_after_the_representation_layer() -> None:
 def test_a_grey_model_takes_any_picture() -> None:
     clf = Classifier(random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, channels=1))
     assert clf.prepare(PIXELS[0]).shape == (1, 1, 32, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_model_in_another_precision_takes_images_all_the_same(dtype: torch.dtype, tmp_path: Path) -> None:
+    clf = Classifier(random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3))
+    expected = clf.features(PIXELS)
+    clf.model.to(dtype)
+    assert torch.allclose(clf.features(PIXELS), expected, atol=2e-2)
+    assert clf.attention(PIXELS).dtype == dtype
+    for name, format in (("x.npz", "official"), ("t", "timm"), ("h", "huggingface"), ("v", "vitreous")):
+        clf.save(tmp_path / name, format)  # type: ignore[arg-type]
+        assert load(tmp_path / name).model.head.weight.dtype == torch.float32
+
+
+def test_training_one_classifier_changes_no_other() -> None:
+    checkpoint = random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3)
+    first, second = Classifier(checkpoint), Classifier(checkpoint)
+    before = second.features(PIXELS)
+    with torch.no_grad():
+        first.model.embedding.weight.zero_()
+    assert torch.equal(second.features(PIXELS), before)
+    assert checkpoint.tensors["embedding.weight"].any()
+    assert not first.checkpoint.tensors["embedding.weight"].any()  # what would be saved is what is there now
+
+
+def test_predicting_turns_dropout_off_and_on_again() -> None:
+    clf = Classifier(random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, dropout=0.5))
+    clf.model.train()
+    assert torch.equal(clf.features(PIXELS), clf.features(PIXELS))
+    assert clf.model.training
+
+
+def test_paths_from_a_generator(tmp_path: Path) -> None:
+    for index, pixels in enumerate(PIXELS):
+        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
+    found = CLF.predict(tmp_path.glob("*.png"), top=1)  # type: ignore[call-overload]
+    assert len(found) == 3
+    with pytest.raises(VitreousError, match="expected images"):
+        CLF.predict(None)  # type: ignore[call-overload]
+    with pytest.raises(VitreousError, match="top=0"):
+        CLF.predict(PIXELS, top=0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import tyro
 from PIL import Image
 
 import vitreous
@@ -44,9 +46,15 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
     text = capsys.readouterr().out
     assert f"Example: vitreous {name}" in text
     assert "--json" in text
-    for option in inspect.signature(verb(name)).parameters:
-        shown = option.rstrip("_").replace("_", "-")
-        assert f"--{shown}" in text or shown.upper().split("-")[0] in text.upper(), option
+    usage, flags = text.splitlines()[0], set(re.findall(r"--[a-z-]+", text))
+    for option, hint in inspect.get_annotations(verb(name), eval_str=True).items():
+        if option == "return":
+            continue
+        words = [extra.metavar for extra in getattr(hint, "__metadata__", ()) if getattr(extra, "metavar", None)]
+        if tyro.conf.Positional in getattr(hint, "__metadata__", ()):
+            assert words[0] in usage, option
+        else:
+            assert f"--{option.replace('_', '-')}" in flags, option
 
 
 def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,3 +150,10 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "ViT-B/16@imagenet21k" in text
     assert "google/vit-base-patch16-224" in text
+
+
+def test_convert_onto_itself_is_refused(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(checkpoint, "model.safetensors").read_bytes()
+    assert main(["convert", checkpoint, checkpoint, "--classes", "7"]) == 2
+    assert "another place" in capsys.readouterr().err
+    assert Path(checkpoint, "model.safetensors").read_bytes() == before

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
@@ -44,10 +44,17 @@ class Classifier:
     a float tensor (B, C, H, W) counts as prepared already.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-        self.model: Model = assemble(checkpoint.config, checkpoint.tensors).eval()
+    def __init__(self, checkpoint: Checkpoint, *, copy: bool = True) -> None:
+        """The model gets weights of its own, so that training it changes no other; without `copy` it takes the checkpoint's."""
+        tensors = {name: tensor.clone() for name, tensor in checkpoint.tensors.items()} if copy else checkpoint.tensors
+        self._about = dataclasses.replace(checkpoint, tensors={})
+        self.model: Model = assemble(checkpoint.config, tensors).eval()
         self.preprocess = Preprocess(checkpoint.preprocess, checkpoint.config.channels)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What `save` would write: everything that travels with the weights, and the weights as they are now."""
+        return dataclasses.replace(self._about, tensors={name: t.detach() for name, t in self.model.state_dict().items()})
 
     @property
     def config(self) -> Any:
@@ -56,12 +63,12 @@ class Classifier:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes; their numbers, where no names are known."""
-        return self.checkpoint.classes or tuple(str(i) for i in range(self.config.classes))
+        return self._about.classes or tuple(str(i) for i in range(self.config.classes))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What loading found missing, extra or unsaid, and what it replaced or resized."""
-        return self.checkpoint.notes
+        return self._about.notes
 
     @overload
     def predict(self, images: str | Path | Image.Image, top: int = 5, batch_size: int = 32) -> Prediction: ...
@@ -74,21 +81,22 @@ class Classifier:
             raise VitreousError(
                 f"{self.config.name} has no head, so it gives features but cannot predict; load it with classes=..."
             )
-        single = _is_single(images)
-        items = _as_list(images)
+        if top < 1:
+            raise VitreousError(f"top={top}: must be at least 1")
+        items = _listed(images)
         paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
-        probabilities = self._run(images, self.probabilities, batch_size)
+        probabilities = self._run(items, self.probabilities, batch_size)
         best = probabilities.topk(min(top, self.config.classes), dim=1)
         out = [
             Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))
             for path, indices, values in zip(paths, best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-        return out[0] if single else out
+        return out[0] if _is_single(images) else out
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Class probabilities of prepared images: softmax, or sigmoid for heads trained as yes-or-no questions."""
         logits: Tensor = self.model(images)
-        return logits.sigmoid() if self.checkpoint.outputs == "sigmoid" else logits.softmax(dim=1)
+        return logits.sigmoid() if self._about.outputs == "sigmoid" else logits.softmax(dim=1)
 
     def features(self, images: Images, batch_size: int = 32) -> Tensor:
         """What enters the head, (B, D): after the representation layer where there is one."""
@@ -99,26 +107,30 @@ class Classifier:
         return attention_maps(self.model, self.prepare(images), layers, heads)
 
     def prepare(self, images: Images) -> Tensor:
-        """Images of any kind as one batch (B, C, H, W)."""
-        if isinstance(images, Tensor):
-            _check(images)
-            if images.is_floating_point():
-                return images
-            images = list(images.permute(0, 2, 3, 1).numpy())
-        items = _as_list(images)
-        if not items:
-            raise VitreousError("no images given")
-        return torch.stack([self.preprocess(item) for item in items])
+        """Images of any kind as one batch (B, C, H, W), where the model is and in its precision."""
+        items = _listed(images)
+        if isinstance(items, Tensor):
+            batch = items if items.is_floating_point() else self.prepare(items.permute(0, 2, 3, 1).numpy())
+        else:
+            batch = torch.stack([self.preprocess(item) for item in items])
+        return batch.to(next(self.model.parameters()))
 
     @torch.no_grad()
     def _run(self, images: Images, function: Any, batch_size: int) -> Tensor:
-        """Apply a function to all images, a batch at a time."""
-        return torch.cat([function(self.prepare(batch)).float() for batch in _batches(images, batch_size)])
+        """Apply a function to all images, a batch at a time, with dropout off."""
+        if batch_size < 1:
+            raise VitreousError(f"batch_size {batch_size} must be at least 1")
+        items, training = _listed(images), self.model.training
+        self.model.eval()
+        try:
+            starts = range(0, len(items), batch_size)
+            return torch.cat([function(self.prepare(items[i : i + batch_size])).float().cpu() for i in starts])
+        finally:
+            self.model.train(training)
 
     def save(self, path: str | Path, format: Format | None = None) -> list[str]:
         """Write the checkpoint; the format is guessed from the name, as `vitreous convert` does."""
-        tensors = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
-        return write(dataclasses.replace(self.checkpoint, tensors=tensors), Path(path), format)
+        return write(self.checkpoint, Path(path), format)
 
     def __repr__(self) -> str:
         return f"Classifier({self.config.name}, {self.config.classes} classes, {self.preprocess})"
@@ -150,7 +162,7 @@ def load(
         position_resize=position_resize,
         keep_representation=keep_representation,
     )
-    return Classifier(changed)
+    return Classifier(changed, copy=False)
 
 
 def read_checkpoint(source: str | Path) -> Checkpoint:
@@ -168,24 +180,22 @@ def _is_single(images: Images) -> bool:
     return isinstance(images, (str, Path, Image.Image))
 
 
-def _as_list(images: Images) -> list[Any]:
-    if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4:
-        return list(images)
-    return [images] if _is_single(images) else list(images)  # type: ignore[arg-type]
-
-
-def _check(images: Tensor) -> None:
-    if images.ndim != 4 or not (images.is_floating_point() or images.dtype == torch.uint8):
-        raise VitreousError(f"tensor of {images.dtype} with shape {tuple(images.shape)}: expected (B, C, H, W), float or uint8")
-
-
-def _batches(images: Images, size: int) -> Iterator[Any]:
-    if size < 1:
-        raise VitreousError(f"batch_size {size} must be at least 1")
+def _listed(images: Images) -> Any:
+    """Something with a length that can be sliced: a tensor or an array of images, or a list."""
     if isinstance(images, Tensor):
-        _check(images)
-    items = images if isinstance(images, (Tensor, np.ndarray)) and images.ndim == 4 else _as_list(images)
-    if not len(items):
+        if images.ndim != 4 or not (images.is_floating_point() or images.dtype == torch.uint8):
+            shape = tuple(images.shape)
+            raise VitreousError(f"tensor of {images.dtype} with shape {shape}: expected (B, C, H, W), float or uint8")
+        listed: Any = images
+    elif isinstance(images, np.ndarray) and images.ndim == 4:
+        listed = images
+    elif _is_single(images):
+        listed = [images]
+    else:
+        try:
+            listed = list(cast(Iterable[Any], images))
+        except TypeError:
+            raise VitreousError(f"expected images, not {type(images).__name__}") from None
+    if not len(listed):
         raise VitreousError("no images given")
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+    return listed

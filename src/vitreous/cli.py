@@ -9,6 +9,7 @@ import functools
 import importlib
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -43,9 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("vitreous: interrupted", file=sys.stderr)
         return 130
+    except MemoryError:
+        print("vitreous: out of memory; use a smaller model, image or batch size", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # the reader has left, as `| head` does; nobody is there to be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a name that is too long, a folder that may not be read
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"vitreous: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def verb(name: str) -> Callable[..., Result]:
@@ -59,10 +67,19 @@ def _run(name: str, words: Sequence[str]) -> int:
         print(f"note: {note}", file=sys.stderr)
     if as_json:
         for record in result.records():
-            print(json.dumps(record, ensure_ascii=False))
+            print(json.dumps(_finite(record), ensure_ascii=False, allow_nan=False))
     elif not quiet:
         print(result.text())
     return int(result.exit_code)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they are written as null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)

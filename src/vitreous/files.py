@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,35 @@ def whole_file(target: Path) -> Iterator[Path]:
         raise VitreousError(f"{target}: cannot write ({error.strerror or error}); nothing was changed") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill; on leaving it becomes `target`, in place of one that was there. On any error nothing changes."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    except OSError as error:
+        raise VitreousError(
+            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
+        ) from error
+    old = part.with_suffix(".old")
+    try:
+        yield part
+        for path in part.iterdir():
+            flush(path)
+        part.chmod(0o777 & ~_umask())
+        if target.exists():
+            os.replace(target, old)
+        os.replace(part, target)
+        flush(target.parent)
+    except OSError as error:
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        raise VitreousError(f"{target}: cannot write ({error.strerror or error}); nothing was changed") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(target: Path, text: str) -> None:

@@ -54,8 +54,8 @@ MISTAKES: list[tuple[Callable[[Checkpoint], Checkpoint], str, str]] = [
     (preprocess_change("resize(64,bicubic)|range(0,1)"), "preprocessing", "input range"),
     (preprocess_change("resize(64,bilinear)|range(-1,1)"), "preprocessing", "resize filter: bicubic against bilinear"),
     (preprocess_change("resize_small(64,bicubic)|central_crop(64)|range(-1,1)"), "preprocessing", "resize and crop"),
-    (tensor_change("head.bias", lambda b: b - 10), "head", "bias: the second's is -10 everywhere"),
-    (tensor_change("head.bias", lambda b: b * 2), "head", "bias: values differ, the kernel is the same"),
+    (tensor_change("head.bias", lambda b: b - 10), "head", "head bias: the second's is -10 everywhere"),
+    (tensor_change("head.bias", lambda b: b * 2), "head", "head bias: values differ, the kernel is the same"),
     (tensor_change("embedding.weight", lambda w: w.flip(1)), "embedding", "channel order: RGB against BGR"),
     (tensor_change("blocks.1.attention.out.weight", lambda w: w.T.contiguous()), "blocks.1.attention.out", "transposed"),
     (tensor_change("blocks.1.mlp.up.weight", lambda w: w + 1e-4), "blocks.1.mlp.up", "weights: weight differ, by up to 0.0001"),
@@ -165,3 +165,59 @@ def test_recorded_outputs_tell_the_cause(change: Any, cause: str, tmp_path: Path
     first = vitreous.verify(str(reference.path), against=str(tmp_path / "recorded.npz")).first
     assert first is not None
     assert cause in first.cause, first.cause
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_not_a_number_is_never_equal(swapped: bool, tmp_path: Path) -> None:
+    checkpoint = random_checkpoint("ViT-B/16", **OPTIONS)
+    Classifier(checkpoint).save(tmp_path / "good")
+    Classifier(tensor_change("head.bias", lambda b: b * float("nan"))(checkpoint)).save(tmp_path / "bad")
+    names = ["bad", "good"] if swapped else ["good", "bad"]
+    result = vitreous.verify(str(tmp_path / names[0]), against=str(tmp_path / names[1]))
+    assert result.first is not None
+    assert result.first.operation == "head"
+    reference = Reference("vt_gap")
+    np.savez(tmp_path / "nan.npz", **{**reference.arrays, "logits": reference.arrays["logits"] * np.nan})  # type: ignore[arg-type]
+    assert not vitreous.verify(str(reference.path), against=str(tmp_path / "nan.npz")).equal
+
+
+def test_different_answers_from_the_same_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = random_checkpoint("ViT-B/16", **OPTIONS)
+    Classifier(checkpoint).save(tmp_path / "a")
+    Classifier(dataclasses.replace(checkpoint, outputs="sigmoid", classes=tuple("vwxyz"))).save(tmp_path / "b")
+    assert main(["verify", str(tmp_path / "a"), "--against", str(tmp_path / "b"), "--json"]) == 1
+    captured = capsys.readouterr()
+    found = json.loads(captured.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert found["first"]["cause"] == "probabilities: softmax against sigmoid"
+    assert "class names differ" in captured.err
+
+
+def test_one_recorded_image_is_not_blamed_on_the_head(tmp_path: Path) -> None:
+    reference = Reference("vt_gap")
+    one = {
+        key: array[:1] if key in ("images", "logits") else array for key, array in reference.arrays.items() if "_big" not in key
+    }
+    one["images"] = one["images"][..., ::-1]
+    np.savez(tmp_path / "one.npz", **one)
+    first = vitreous.verify(str(reference.path), against=str(tmp_path / "one.npz")).first
+    assert first is not None
+    assert "channel order" in first.cause
+    noisy = {**reference.arrays, "logits": reference.arrays["logits"] + np.float32([[3e-4] * 7, [-2e-4] * 7])}
+    np.savez(tmp_path / "noisy.npz", **noisy)  # type: ignore[arg-type]
+    first = vitreous.verify(str(reference.path), against=str(tmp_path / "noisy.npz")).first
+    assert first is not None
+    assert "no single usual mistake" in first.cause
+
+
+def test_comparing_leaves_the_models_alone(tmp_path: Path) -> None:
+    from vitreous.inspection.compare import compare
+
+    a, b = (Classifier(random_checkpoint("ViT-B/16", **OPTIONS)) for _ in range(2))
+    compare(a, b, [np.zeros((8, 8, 3), np.uint8)])
+    assert a.features([np.zeros((8, 8, 3), np.uint8)]).dtype == torch.float32
+    assert next(a.model.parameters()).dtype == torch.float32
+
+
+def test_a_senseless_tolerance_is_refused(tmp_path: Path) -> None:
+    path = str(Reference("vt_gap").path)
+    assert main(["verify", path, "--against", path, "--tolerance", "nan"]) == 2

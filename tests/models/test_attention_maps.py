@@ -116,3 +116,22 @@ def test_no_hook_is_left_behind_even_after_an_error() -> None:
 def test_a_resnet_has_no_attention() -> None:
     with pytest.raises(VitreousError, match="no attention"):
         attention_maps(create("R26x1", classes=2), torch.randn(1, 3, 32, 32))
+
+
+def test_axial_maps_have_their_values_in_the_right_places() -> None:
+    name, options = MODELS["axial"]
+    model = create(name, **options).eval()
+    randomise(model)
+    images = torch.randn(2, 3, 8, 12)
+    maps = attention_maps(model, images)
+    with torch.no_grad():
+        z, (rows, columns) = model.embed(images)
+        block = model.blocks[0]
+        grid = z.view(2, rows, columns, -1)
+        after = torch.stack([block.rows(grid[:, r]) for r in range(rows)], dim=1)
+        for b, r, c, other in ((0, 0, 1, 2), (1, 1, 0, 1), (1, 0, 2, 0)):
+            own = block.rows.attention.probabilities(block.rows.norm1(grid[b, r][None]))[0]
+            assert torch.allclose(maps[0, b, :, r * columns + c, r * columns + other], own[:, c, other], atol=1e-6)
+        for b, c, r, other in ((0, 2, 0, 1), (1, 1, 1, 0)):
+            own = block.columns.attention.probabilities(block.columns.norm1(after[b, :, c][None]))[0]
+            assert torch.allclose(maps[1, b, :, r * columns + c, other * columns + c], own[:, r, other], atol=1e-6)

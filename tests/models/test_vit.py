@@ -86,12 +86,12 @@ def test_stochastic_depth_drops_whole_images_and_grows_with_depth() -> None:
     model = tiny(depth=5, stochastic_depth=0.4)
     assert [block.skip.rate for block in model.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
     skip = model.blocks[4].skip.train()
-    out = skip(torch.ones(4000, 3, 2))
+    out = skip(torch.ones(4000, 3, 2), 4000)
     per_image = out.flatten(1)
     assert ((per_image == per_image[:, :1]).all(dim=1)).all()  # an image is kept whole or dropped whole
     assert out.unique().tolist() == pytest.approx([0.0, 1 / 0.6])
     assert float(out.mean()) == pytest.approx(1.0, abs=0.05)
-    assert torch.equal(skip.eval()(torch.ones(3, 2)), torch.ones(3, 2))
+    assert torch.equal(skip.eval()(torch.ones(3, 2), 3), torch.ones(3, 2))
 
 
 @pytest.mark.parametrize("pool", ["token", "gap", "map", "token+mean"])
@@ -165,3 +165,52 @@ def test_the_models_of_the_paper_run() -> None:
         model = create("R26x1", image_size=64, classes=3, form=form).eval()
         with torch.no_grad():
             assert model(images).shape == (1, 3)
+
+
+def test_stochastic_depth_of_axial_attention_drops_whole_images() -> None:
+    model = tiny(attention="axial", pool="gap", depth=2, stochastic_depth=0.5).train()
+    kept: list[torch.Tensor] = []
+    block = model.blocks[1]
+    for part in (block.rows, block.columns):
+        part.skip.register_forward_hook(lambda _, inputs, out: kept.append((out != 0).flatten(1).any(dim=1)))
+    model(torch.randn(8, 3, 16, 16))
+    assert len(kept) == 4
+    for mask in kept:
+        per_image = mask.view(8, -1)
+        assert (per_image == per_image[:, :1]).all()
+    assert any(not mask.all() for mask in kept)
+
+
+@pytest.mark.parametrize("options", [{}, dict(pool="gap"), dict(registers=2), dict(positions="relative")])
+def test_a_model_exports_with_any_number_of_images(options: dict[str, Any]) -> None:
+    model = tiny(**options)
+    images = torch.randn(2, 3, 16, 16)
+    program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("images", min=1, max=64)},))
+    more = torch.randn(5, 3, 16, 16)
+    assert relative(program.module()(more), model(more)) < 1e-5
+
+
+def test_made_in_inference_mode_a_model_can_still_be_trained() -> None:
+    with torch.inference_mode():
+        model = create("ViT-B/16", **TINY)
+    model(torch.randn(1, 3, 16, 16)).sum().backward()
+    assert model.embedding.weight.grad is not None
+
+
+WRONG_TYPES: list[dict[str, Any]] = [
+    *(dict(image_size=224.0), dict(image_size=None), dict(patch=16.5)),
+    *(dict(dropout="0.1"), dict(layer_scale="x"), dict(head_bias=None), dict(classes=2.5), dict(qkv_bias=1)),
+    *(dict(norm_eps="a"), dict(norm_eps=-1.0), dict(norm_eps=float("nan"))),
+]
+
+
+@pytest.mark.parametrize("options", WRONG_TYPES, ids=str)
+def test_an_option_of_the_wrong_type_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(VitreousError, match=next(iter(options)).replace("image_size", "size").replace("patch", "size")):
+        create("ViT-B/16", **{**TINY, **options})
+
+
+@pytest.mark.parametrize("size", [0, -5])
+def test_a_resnet_needs_pixels(size: int) -> None:
+    with pytest.raises(VitreousError, match="at least one pixel"):
+        create("R26x1", image_size=size)

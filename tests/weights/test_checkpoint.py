@@ -207,3 +207,106 @@ def test_missing_pieces_are_named(tmp_path: Path) -> None:
     (tmp_path / "x" / "model.safetensors").unlink()
     with pytest.raises(VitreousError, match=r"no model\.safetensors"):
         read_path(tmp_path / "x")
+
+
+def test_two_crashes_in_a_row_lose_nothing(tmp_path: Path) -> None:
+    """The first writer dies between its renames, the second before its first: the first one's checkpoint is still whole."""
+    checkpoints = [random_checkpoint("ViT-B/16", **{**OPTIONS, "width": width}) for width in (24, 48, 72)]
+    write_folder(checkpoints[0], tmp_path / "x")
+    real = os.replace
+    # The renames of one write: weights into place as .new, document as .new, then the two that count.
+    for checkpoint, allowed in ((checkpoints[1], 3), (checkpoints[2], 3)):
+        child = os.fork()
+        if child == 0:
+            done = 0
+
+            def replace(source: Any, target: Any, allowed: int = allowed) -> None:
+                nonlocal done
+                if done == allowed:
+                    os._exit(9)
+                done += 1
+                real(source, target)
+
+            os.replace = replace  # type: ignore[assignment]
+            write_folder(checkpoint, tmp_path / "x")
+            os._exit(0)
+        os.waitpid(child, 0)
+    found = read_folder(tmp_path / "x")
+    assert found.config in [c.config for c in checkpoints[1:]]
+
+
+def test_nobody_elses_files_are_overwritten(tmp_path: Path) -> None:
+    clf = Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3))
+    (tmp_path / "package.json").write_text('{"name": "mine"}')
+    with pytest.raises(VitreousError, match=r"package\.json: is not ours"):
+        clf.save(tmp_path / "package.npz")
+    assert (tmp_path / "package.json").read_text() == '{"name": "mine"}'
+    for format in ("timm", "huggingface"):
+        (tmp_path / format).mkdir()
+        (tmp_path / format / "notes.txt").write_text("mine")
+        with pytest.raises(VitreousError, match=r"notes\.txt"):
+            clf.save(tmp_path / format, format)  # type: ignore[arg-type]
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "README.md").write_text("my own words")
+    clf.save(tmp_path / "v")
+    assert (tmp_path / "v" / "README.md").read_text() == "my own words"
+    clf.save(tmp_path / "hub", "huggingface")
+    with pytest.raises(VitreousError, match="another tool"):
+        clf.save(tmp_path / "hub")
+    with pytest.raises(VitreousError, match="no place"):
+        clf.save("")
+
+
+def test_an_export_replaces_an_earlier_one_as_a_whole(tmp_path: Path) -> None:
+    first = Classifier(
+        random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3, preprocess="resize(32,lanczos)|range(-1,1)")
+    )
+    second = Classifier(random_checkpoint("ViT-Ti/16", depth=2, image_size=32, classes=3, preprocess="range(-1,1)"))
+    first.save(tmp_path / "hf", "huggingface")
+    second.save(tmp_path / "hf", "huggingface")
+    back = load(tmp_path / "hf")
+    assert back.config.depth == 2
+    assert "lanczos" not in str(back.preprocess)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["hf"]
+
+
+def test_a_json_beside_other_weights_is_not_believed(tmp_path: Path) -> None:
+    wrong = Classifier(
+        random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3, activation="relu", names=("a", "b", "c"))
+    )
+    right = Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3))
+    wrong.save(tmp_path / "x.npz")
+    right.save(tmp_path / "y.npz")
+    (tmp_path / "x.npz").write_bytes((tmp_path / "y.npz").read_bytes())
+    clf = load(tmp_path / "x.npz")
+    assert clf.config.activation == "gelu-tanh"
+    assert clf.classes == ("0", "1", "2")
+    assert "x.json is about other weights, and was left out of account" in clf.notes
+
+
+def test_saving_over_what_was_loaded(tmp_path: Path) -> None:
+    """The weights are no window on the file: it may be overwritten while the model lives."""
+    Classifier(random_checkpoint("ViT-B/16", **OPTIONS)).save(tmp_path / "x")
+    clf = load(tmp_path / "x")
+    before = {key: tensor.clone() for key, tensor in clf.checkpoint.tensors.items()}
+    (tmp_path / "x" / "model.safetensors").write_bytes(b"")
+    assert all(torch.equal(clf.checkpoint.tensors[key], tensor) for key, tensor in before.items())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"trunk": null', b'"trunk": "abc"'),
+        (b'"layer_scale": null', b'"layer_scale": "x"'),
+        (b'"representation": null', b'"representation": true'),
+        (b'"parent": {}', b'"parent": "abc"'),
+        (b'"metrics": {}', b'"metrics": [1]'),
+        (b'"licence": null', b'"licence": 5'),
+        (b'"family": "vitreous"', b'"family": "other"'),
+    ],
+)
+def test_a_field_of_the_wrong_form_is_named(change: tuple[bytes, bytes], tmp_path: Path) -> None:
+    folder = damaged(tmp_path, "model.json", lambda data: data.replace(*change))
+    key = change[0].decode().split('"')[1]
+    with pytest.raises(VitreousError, match=rf"model\.json.*{key}"):
+        read_path(folder)

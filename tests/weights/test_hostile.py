@@ -288,3 +288,55 @@ def test_the_command_line_says_it_in_one_line_and_exits_with_2(tmp_path: Path, c
     assert captured.err.count("\n") == 1
     assert "x.npz" in captured.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'shape': (3",
+        "{'descr': '<f4\\n",
+        "  {",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}",
+    ],
+)
+def test_headers_that_are_no_python(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("embedding/kernel.npy", npy(header, b"1234"))
+    fails(path)
+
+
+def test_lists_of_lists_do_not_unfold(tmp_path: Path) -> None:
+    nested: Any = torch.zeros(1)
+    for _ in range(40):
+        nested = [nested] * 10
+    torch.save({"a": nested}, tmp_path / "x.pth")
+    fails(tmp_path / "x.pth", "not a model")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(pretrained_cfg=dict(input_size=5)), dict(pretrained_cfg=dict(crop_pct=0)), dict(pretrained_cfg=dict(mean=5)),
+     dict(model_args=dict(img_size=224.5)), dict(model_args=[5]), dict(model_args=dict(act_layer=[5]))],
+)  # fmt: skip
+def test_timm_configs_with_nonsense(settings: dict[str, Any], tmp_path: Path) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=3, depth=1)
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(dict(architecture="vit_tiny_patch16_224", **settings)))
+    fails(tmp_path / "model.safetensors")
+
+
+def test_more_layers_in_the_config_than_in_the_file(tmp_path: Path) -> None:
+    import transformers
+
+    kwargs = dict(hidden_size=12, num_hidden_layers=1, num_attention_heads=3, intermediate_size=24, image_size=32, patch_size=8)
+    transformers.ViTModel(transformers.ViTConfig(**kwargs)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**7}))
+    fails(tmp_path, "1 layers", "10000000")
+
+
+def test_a_name_that_is_too_long_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(FIXTURES / "vt_gap.npz"), str(tmp_path / ("x" * 300))]) == 2
+    assert main(["predict", str(tmp_path / ("y" * 300)), "a.png"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

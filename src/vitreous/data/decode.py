@@ -20,6 +20,8 @@ def decode(image: ImageLike, channels: int = 3) -> Image.Image:
         return _from_array(image, channels)
     if isinstance(image, Image.Image):
         return _to_channels(image, channels)
+    if not isinstance(image, (str, Path)):
+        raise VitreousError(f"expected an image or its path, not {type(image).__name__}")
     path = Path(image)
     if path.is_dir():
         raise VitreousError(f"{path}: is a folder, not an image")

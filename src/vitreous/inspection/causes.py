@@ -37,8 +37,8 @@ def _text(ops: list[object] | list[Range | Normalise] | list[Resize | ResizeSmal
     return "|".join(str(op) for op in ops) or "nothing"
 
 
-def explain_module(a: nn.Module, b: nn.Module) -> str:
-    """Why the second module does not do what the first does."""
+def explain_module(name: str, a: nn.Module, b: nn.Module) -> str:
+    """Why the second module, of that name, does not do what the first does."""
     if isinstance(a, nn.LayerNorm | nn.GroupNorm) and isinstance(b, nn.LayerNorm | nn.GroupNorm):
         kind = "layer-norm" if isinstance(a, nn.LayerNorm) else "group-norm"
         if a.eps != b.eps and _weights_equal(a, b):
@@ -46,10 +46,11 @@ def explain_module(a: nn.Module, b: nn.Module) -> str:
     if isinstance(a, StdConv) and isinstance(b, StdConv) and (a.how, a.eps) != (b.how, b.eps) and _weights_equal(a, b):
         return f"weight standardisation: {a.how} with {a.eps:g} against {b.how} with {b.eps:g}"
     if not list(a.parameters()) and not list(b.parameters()):
-        return f"GELU form: {_activation(a)} against {_activation(b)}"
+        both_gelu = "GELU" in type(a).__name__ and "GELU" in type(b).__name__
+        return f"{'GELU form' if both_gelu else 'activation'}: {_activation(a)} against {_activation(b)}"
     if isinstance(a, Attention) and isinstance(b, Attention) and _weights_equal(a, b):
         return f"attention heads: {a.heads} against {b.heads}"
-    return _explain_weights(a, b)
+    return _explain_weights(name, a, b)
 
 
 def _activation(module: nn.Module) -> str:
@@ -63,7 +64,7 @@ def _weights_equal(a: nn.Module, b: nn.Module) -> bool:
     return all(name in theirs and torch.equal(p, theirs[name]) for name, p in a.named_parameters())
 
 
-def _explain_weights(a: nn.Module, b: nn.Module) -> str:
+def _explain_weights(operation: str, a: nn.Module, b: nn.Module) -> str:
     theirs = dict(b.named_parameters())
     pairs: dict[str, tuple[Tensor, Tensor]] = {name: (p, theirs[name]) for name, p in a.named_parameters() if name in theirs}
     different = {name: (one, other) for name, (one, other) in pairs.items() if not torch.equal(one, other)}
@@ -71,10 +72,11 @@ def _explain_weights(a: nn.Module, b: nn.Module) -> str:
         return "unknown: the weights are the same"
     if set(different) == {"bias"}:
         one, other = different["bias"]
+        what = "head bias" if operation.endswith("head") else "bias"
         shift = other - one
         if float(shift.max() - shift.min()) <= 1e-6 * max(1.0, float(shift.abs().max())):
-            return f"bias: the second's is {float(shift.mean()):+.4g} everywhere, the kernel is the same"
-        return "bias: values differ, the kernel is the same"
+            return f"{what}: the second's is {float(shift.mean()):+.4g} everywhere, the kernel is the same"
+        return f"{what}: values differ, the kernel is the same"
     if "weight" in different:
         one, other = different["weight"]
         if one.ndim == 4 and one.shape[1] == 3 and torch.equal(one.flip(1), other):

@@ -8,6 +8,7 @@ and a layer-norm epsilon of 1e-12 in place of 1e-6 shows plainly.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,7 +53,7 @@ class Comparison:
 
 def relative(found: Tensor, expected: Tensor) -> float:
     """Largest difference, as a share of the largest value; infinite where shapes differ or one is not finite."""
-    if found.shape != expected.shape or not bool(torch.isfinite(found).all()):
+    if found.shape != expected.shape or not bool(torch.isfinite(found).all() and torch.isfinite(expected).all()):
         return float("inf")
     largest = float(expected.abs().max()) if expected.numel() else 0.0
     difference = float((found - expected).abs().max()) if expected.numel() else 0.0
@@ -79,7 +80,7 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
     if difference > tolerance:
         cause = explain_preprocessing(str(a.preprocess), str(b.preprocess))
         differences.append(Difference("preprocessing", difference, cause))
-    model_a, model_b = a.model.double().eval(), b.model.double().eval()
+    model_a, model_b = (copy.deepcopy(clf.model).double().eval() for clf in (a, b))
     if isinstance(model_a, ViT) and isinstance(model_b, ViT):
         count += _compare_tokens(model_a, model_b, tolerance, differences)
         if any(difference.operation == "positions" for difference in differences):
@@ -92,11 +93,16 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         count += 1
         difference = relative(output, kept_out)
         if difference > tolerance:
-            cause = explain_module(model_a.get_submodule(name), other)
+            cause = explain_module(name, model_a.get_submodule(name), other)
             differences.append(Difference(name, difference, cause))
     end = relative(model_b(inputs_b), logits_a)
     if not differences and end > tolerance:  # a step that no module stands for, such as a max pool's padding
         differences.append(Difference("between operations", end, _config_cause(a.config, b.config)))
+    if a.checkpoint.outputs != b.checkpoint.outputs:
+        cause = f"probabilities: {a.checkpoint.outputs} against {b.checkpoint.outputs}"
+        differences.append(Difference("outputs", float("inf"), cause))
+    if a.classes != b.classes:
+        notes.append("class names differ")
     order = _order([name for name, _, _ in recorded])
     differences.sort(key=lambda d: order[d.operation])
     return Comparison(count, tuple(differences), end, tuple(notes))
@@ -108,7 +114,7 @@ _TOKENS = ("class_token", "distillation_token", "registers", "mask_token")
 def _order(recorded: list[str]) -> dict[str, int]:
     """When each operation happens. Modules were recorded as they ran; tokens and positions follow the embedding."""
     stem = recorded.index("embedding") + 1 if "embedding" in recorded else 0
-    names = ["preprocessing", *recorded[:stem], *_TOKENS, "positions", *recorded[stem:], "between operations"]
+    names = ["preprocessing", *recorded[:stem], *_TOKENS, "positions", *recorded[stem:], "between operations", "outputs"]
     return {name: place for place, name in enumerate(names)}
 
 

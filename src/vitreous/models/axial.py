@@ -23,29 +23,25 @@ class AxialBlock(nn.Module):
     def forward(self, z_BND: Tensor, grid: Size) -> Tensor:
         b, n, d = z_BND.shape
         rows, columns = grid
-        z = self.rows(z_BND.reshape(b * rows, columns, d))
+        z = self.rows(z_BND.reshape(b * rows, columns, d), b)
         z = z.view(b, rows, columns, d).transpose(1, 2).reshape(b * columns, rows, d)
-        z = self.columns(z)
+        z = self.columns(z, b)
         return z.view(b, columns, rows, d).transpose(1, 2).reshape(b, n, d)
 
 
 def spread_rows(probabilities: Tensor, grid: Size) -> Tensor:
     """Row attention (B*rows, H, columns, columns) as attention between all patches (B, H, N, N): zero outside the row."""
     rows, columns = grid
-    b, heads = probabilities.shape[0] // rows, probabilities.shape[1]
-    by_row = probabilities.view(b, rows, heads, columns, columns)
-    full = by_row.new_zeros(b, heads, rows, columns, rows, columns)
+    by_row = probabilities.unflatten(0, (-1, rows))
+    full = by_row.new_zeros(by_row.shape[0], by_row.shape[2], rows, columns, rows, columns)
     for r in range(rows):
         full[:, :, r, :, r, :] = by_row[:, r]
-    return full.view(b, heads, rows * columns, rows * columns)
+    return full.flatten(4, 5).flatten(2, 3)
 
 
 def spread_columns(probabilities: Tensor, grid: Size) -> Tensor:
-    """Column attention (B*columns, H, rows, rows) as attention between all patches (B, H, N, N)."""
+    """The same for column attention (B*columns, H, rows, rows): spread as if columns were rows, then put in order."""
     rows, columns = grid
-    b, heads = probabilities.shape[0] // columns, probabilities.shape[1]
-    by_column = probabilities.view(b, columns, heads, rows, rows)
-    full = torch.zeros(b, heads, rows, columns, rows, columns, dtype=probabilities.dtype, device=probabilities.device)
-    for c in range(columns):
-        full[:, :, :, c, :, c] = by_column[:, c]
-    return full.view(b, heads, rows * columns, rows * columns)
+    turned = spread_rows(probabilities, (columns, rows))  # patches counted column by column
+    order = torch.arange(rows * columns, device=turned.device).view(columns, rows).T.flatten()
+    return turned[:, :, order][:, :, :, order]

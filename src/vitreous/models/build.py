@@ -23,11 +23,11 @@ def create(name: str, *, classes: int = 1000, image_size: int | Size = 224, **ov
 
     >>> model = create("ViT-B/16", classes=10, image_size=(224, 320), pool="gap")
     """
-    model = layout(parse(name, classes=classes, image_size=image_size, **overrides))
-    for module in model.modules():  # real memory for parameters; fixed tables are real already
-        for key, parameter in module.named_parameters(recurse=False):
-            setattr(module, key, nn.Parameter(torch.empty_like(parameter, device="cpu")))
-    model.initialise()
+    config = parse(name, classes=classes, image_size=image_size, **overrides)
+    with torch.inference_mode(False):  # tensors made in inference mode could never be trained
+        # `ViT(config)` would do, but torch's layers draw weights of their own first: half of the time for nothing.
+        model = with_memory(layout(config))
+        model.initialise()
     return model
 
 
@@ -37,8 +37,17 @@ def layout(config: ModelConfig) -> Model:
         return ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
 
 
+def with_memory(model: Model) -> Model:
+    """The same with memory for its parameters, contents undefined; fixed tables have theirs already."""
+    for module in model.modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            setattr(module, key, nn.Parameter(torch.empty(parameter.shape, device="cpu")))
+    return model
+
+
 def assemble(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model:
     """A model that takes the given tensors as its weights, without copying them. Names and shapes must fit exactly."""
-    model = layout(config)
-    model.load_state_dict(tensors, strict=True, assign=True)
-    return model.requires_grad_(True)
+    with torch.inference_mode(False):
+        model = layout(config)
+        model.load_state_dict(tensors, strict=True, assign=True)
+        return model.requires_grad_(True)

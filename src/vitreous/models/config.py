@@ -8,6 +8,8 @@ must be run: the official weights want the tanh form of GELU and an epsilon of 1
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -50,8 +52,13 @@ class ResNetConfig:
     root_padding: RootPadding = "zero"  # what the pre-activation form pads with before its max pool
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _check_choices(self)
         _check_positive(self, "width", "channels")
+        if min(self.image_size) < 1:
+            raise VitreousError(
+                f"image size {self.image_size[0]}x{self.image_size[1]}: {self.name} needs at least one pixel; try 224"
+            )
         _check_at_least_zero(self, "classes")
         if self.width % 32:
             near = max(32, round(self.width / 32) * 32)
@@ -124,6 +131,7 @@ class ViTConfig:
     norm_after_pool: bool = False  # timm's `fc_norm`: pool first, then normalise
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _check_choices(self)
         _check_positive(self, "width", "depth", "heads", "mlp", "channels")
         _check_at_least_zero(self, "classes", "registers")
@@ -226,11 +234,12 @@ def replace(config: ModelConfig, **changes: Any) -> Any:
 
 def pair(size: int | tuple[int, int] | list[int]) -> Size:
     """`224` or `(224, 320)`, as (height, width)."""
-    if isinstance(size, int):
-        return size, size
-    if len(size) != 2 or not all(isinstance(side, int) for side in size):
-        raise VitreousError(f"size {size!r} is neither one whole number nor two (height, width)")
-    return size[0], size[1]
+    try:
+        sides = (size, size) if not isinstance(size, (tuple, list)) else size
+        height, width = (operator.index(side) for side in sides)
+    except (TypeError, ValueError):
+        raise VitreousError(f"size {size!r} is neither one whole number nor two (height, width)") from None
+    return height, width
 
 
 def to_json(config: ModelConfig) -> dict[str, Any]:
@@ -251,7 +260,7 @@ def from_json(fields: dict[str, Any]) -> ModelConfig:
         if key in fields:
             fields[key] = pair(fields[key])
     trunk = fields.get("trunk")
-    if trunk is not None:
+    if isinstance(trunk, dict):
         fields["trunk"] = _resnet_from_json(dict(trunk))
     return ViTConfig(**fields)
 
@@ -261,21 +270,37 @@ def _resnet_from_json(fields: dict[str, Any]) -> ResNetConfig:
     if "image_size" in fields:
         fields["image_size"] = pair(fields["image_size"])
     if "units" in fields:
+        if not isinstance(fields["units"], (list, tuple)) or not all(isinstance(count, int) for count in fields["units"]):
+            raise VitreousError(f"units={fields['units']!r}: should be a list of whole numbers")
         fields["units"] = tuple(fields["units"])
     return ResNetConfig(**fields)
 
 
-_JSON_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-
-
 def _check_fields(kind: type[ViTConfig] | type[ResNetConfig], fields: dict[str, Any]) -> None:
-    known = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-    for key, value in fields.items():
+    known = {field.name for field in dataclasses.fields(kind)}
+    for key in fields:
         if key not in known:
             raise unknown("model field", key, known)
-        wanted = _JSON_TYPES.get(known[key])
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "Size": (tuple,)}
+
+
+def _check_types(config: ModelConfig) -> None:
+    """A field of the wrong type would fail far from here, or worse, not at all."""
+    for field in dataclasses.fields(config):
+        value, kind = getattr(config, field.name), str(field.type)
+        if kind.endswith(" | None") and value is None:
+            continue
+        wanted = _TYPES.get(kind.removesuffix(" | None"))
         if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-            raise VitreousError(f"model field {key!r} should be {known[key]}, not {value!r}")
+            raise VitreousError(f"{field.name}={value!r}: should be {kind.replace('Size', '(height, width)')}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise VitreousError(f"{field.name}={value!r}: must be finite")
+        if field.name.endswith("eps") and value <= 0:
+            raise VitreousError(f"{field.name}={value!r}: must be more than 0")
+    if isinstance(config, ViTConfig) and not isinstance(config.trunk, (ResNetConfig, type(None))):
+        raise VitreousError(f"trunk={config.trunk!r}: should be a ResNetConfig")
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {

@@ -15,11 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous.models.build import Model
+from vitreous.models.build import Model, layout, with_memory
 from vitreous.models.config import ModelConfig, ResNetConfig, Size
 from vitreous.models.names import parse
-from vitreous.models.resnet import ResNet
-from vitreous.models.vit import ViT
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,10 @@ def cost(name: str, image_size: int | Size = 224, *, classes: int = 1000, **over
 
 
 def cost_of(config: ModelConfig) -> Cost:
+    model = layout(config).train()
     # Whatever mode the caller is in: what autograd would keep is the question.
     with torch.inference_mode(False), torch.enable_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        model: Model = ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
-        model.train()
+        with_memory(model)  # fake: shapes and a device, no data
         parameters = sum(p.numel() for p in model.parameters())
         macs, one = _run(model, images=1)
         _, two = _run(model, images=2)

@@ -73,11 +73,12 @@ class StochasticDepth(nn.Module):
         super().__init__()
         self.rate = rate
 
-    def forward(self, branch: Tensor) -> Tensor:
+    def forward(self, branch: Tensor, images: int) -> Tensor:
+        """`images` may be fewer than the first axis is long, where an image's rows stand one after another there."""
         if not self.training or self.rate == 0.0:
             return branch
-        one_per_image = branch.new_ones(branch.shape[0], *[1] * (branch.ndim - 1))
-        return branch * F.dropout(one_per_image, self.rate)
+        kept = F.dropout(branch.new_ones(images), self.rate).repeat_interleave(branch.shape[0] // images)
+        return branch * kept.view(-1, *[1] * (branch.ndim - 1))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"

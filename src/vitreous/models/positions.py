@@ -29,11 +29,15 @@ _INTERPOLATION: dict[PositionResize, dict[str, Any]] = {
 }
 
 
+def _precise(table: Tensor) -> Tensor:
+    return table.float() if table.device.type == "mps" else table.double()  # Apple's devices have no float64
+
+
 def resize_grid(table_ND: Tensor, old: Size, new: Size, mode: PositionResize) -> Tensor:
     """Carry a table with one row per patch from one grid to another, in float64 as scipy does."""
     if old == new:
         return table_ND
-    grid_DG = table_ND.double().view(1, *old, -1).permute(0, 3, 1, 2)
+    grid_DG = _precise(table_ND).view(1, *old, -1).permute(0, 3, 1, 2)
     resized_DG: Tensor = F.interpolate(grid_DG, size=new, **_INTERPOLATION[mode])
     return resized_DG.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table_ND.dtype)
 
@@ -44,7 +48,7 @@ def resize_line(table_ND: Tensor, new: int, mode: PositionResize) -> Tensor:
     if old == new:
         return table_ND
     aligned = mode.endswith("-aligned")
-    line = F.interpolate(table_ND.double().T[None], size=new, mode="linear", align_corners=aligned)
+    line = F.interpolate(_precise(table_ND).T[None], size=new, mode="linear", align_corners=aligned)
     return line[0].T.to(table_ND.dtype)
 
 

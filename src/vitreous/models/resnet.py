@@ -157,7 +157,8 @@ class ResNet(nn.Module):
         self.initialise()
 
     def initialise(self) -> None:
-        initialise_resnet(self)
+        if not self.trunk.root.weight.is_meta:
+            initialise_resnet(self)
 
     def features(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1] != self.config.channels:

@@ -84,9 +84,10 @@ class Block(nn.Module):
         self.scale2 = LayerScale.of(config)
         self.skip = StochasticDepth(config.stochastic_depth * layer / max(1, config.depth - 1))
 
-    def forward(self, z: Tensor) -> Tensor:
-        z = z + self.skip(self.scale1(self.attention(self.norm1(z))))  # (2)
-        return z + self.skip(self.scale2(self.mlp(self.norm2(z))))  # (3)
+    def forward(self, z: Tensor, images: int | None = None) -> Tensor:
+        images = images or z.shape[0]  # axial attention has more rows than images
+        z = z + self.skip(self.scale1(self.attention(self.norm1(z))), images)  # (2)
+        return z + self.skip(self.scale2(self.mlp(self.norm2(z))), images)  # (3)
 
 
 class ViT(nn.Module):
@@ -126,8 +127,9 @@ class ViT(nn.Module):
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw every weight as the authors do (initialise.py)."""
-        initialise_vit(self)
+        """Draw every weight as the authors do (initialise.py); a model laid out without memory has nothing to draw."""
+        if not self.embedding.weight.is_meta:
+            initialise_vit(self)
 
     @staticmethod
     def _relative(config: ViTConfig) -> list[RelativePositions | None]:
@@ -167,7 +169,7 @@ class ViT(nn.Module):
                 raise VitreousError(f"{self.config.name} has no mask token; create it with mask_token=True")
             z_BND = torch.where(mask[..., None], self.mask_token.to(z_BND.dtype), z_BND)
         leading = [self.class_token, self.distillation_token, self.registers]
-        z_BND = torch.cat([t.expand(len(images), -1, -1) for t in leading if t is not None] + [z_BND], dim=1)
+        z_BND = torch.cat([t.expand(images.shape[0], -1, -1) for t in leading if t is not None] + [z_BND], dim=1)
         return self.dropout(self.add_positions(z_BND, grid, layer=0)), grid
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -58,10 +58,13 @@ def convert(
         position_resize: how positions are resized, instead of the way of the checkpoint's family.
     """
     from vitreous.classifier import read_checkpoint
+    from vitreous.errors import VitreousError
     from vitreous.weights.transfer import adapt
     from vitreous.weights.write import guess, write
 
     target = Path(to)
+    if Path(from_).exists() and target.exists() and target.samefile(from_):
+        raise VitreousError(f"{to}: is what is read; write to another place, so that nothing is lost")
     chosen = format or guess(target)
     checkpoint = adapt(
         read_checkpoint(from_), image_size=image_size, classes=classes, patch=patch, position_resize=position_resize

@@ -33,20 +33,25 @@ def list(
     Example: vitreous list models
 
     Args:
-        what: models, with what each costs at 224 pixels; or weights, with their origin.
+        what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); or weights, with their origin.
     """
     return _models() if what == "models" else _weights()
 
 
 def _models() -> Listing:
-    from vitreous.models.cost import cost
-    from vitreous.models.names import KNOWN
+    from vitreous.models.build import layout
+    from vitreous.models.config import ViTConfig
+    from vitreous.models.names import KNOWN, parse
 
-    rows = []
+    rows: builtins.list[tuple[Any, ...]] = []
     for name in KNOWN:
-        price = cost(name)
-        rows.append((name, price.parameters, price.macs, price.activation_bytes, price.tokens))
-    return Listing(("name", "parameters", "macs", "activation_bytes", "tokens"), tuple(rows))
+        config = parse(name)
+        parameters = sum(p.numel() for p in layout(config).parameters())
+        if isinstance(config, ViTConfig):
+            rows.append((name, parameters, config.depth, config.width, config.mlp, config.heads, config.tokens))
+        else:
+            rows.append((name, parameters, 3 * sum(config.units) + 2, config.feature_width, None, None, None))
+    return Listing(("name", "parameters", "depth", "width", "mlp", "heads", "tokens"), tuple(rows))
 
 
 def _weights() -> Listing:

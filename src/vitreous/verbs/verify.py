@@ -69,9 +69,12 @@ def verify(
             1e-5 for recorded outputs.
     """
     from vitreous.classifier import load
+    from vitreous.errors import VitreousError
     from vitreous.inspection.compare import compare
     from vitreous.inspection.recorded import compare_recorded, recorded
 
+    if tolerance is not None and not 0 <= tolerance < 1:
+        raise VitreousError(f"--tolerance {tolerance}: must be at least 0 and less than 1")
     clf = load(checkpoint)
     outputs = recorded(Path(against))
     options = {} if tolerance is None else {"tolerance": tolerance}

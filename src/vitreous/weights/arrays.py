@@ -88,8 +88,11 @@ class NpzArrays(Arrays):
             for entry in self._archive.infolist():
                 if entry.filename.endswith(".npy"):
                     self._add(entry)
-        except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-            raise VitreousError(f"{path}: truncated or corrupt .npz ({error}); fetch it again") from error
+        except VitreousError:
+            raise
+        except Exception as error:  # numpy reads a header as Python text: hostile bytes fail there in any way they like
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise VitreousError(f"{path}: truncated or corrupt .npz ({reason}); fetch it again") from error
 
     def _add(self, entry: zipfile.ZipInfo) -> None:
         name = entry.filename.removesuffix(".npy")
@@ -146,7 +149,10 @@ class SafetensorsArrays(Arrays):
 
     def __getitem__(self, name: str) -> Tensor:
         # A copy: the file may be overwritten while the model lives, and memory of our own is aligned for fast kernels.
-        return self._file.get_tensor(name).to(torch.float32, copy=True)
+        try:
+            return self._file.get_tensor(name).to(torch.float32, copy=True)
+        except (SafetensorError, NotImplementedError, RuntimeError, AttributeError) as error:
+            raise VitreousError(f"{self.path}: tensor {name!r} cannot be read as numbers ({error})") from error
 
 
 class TorchArrays(Arrays):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vitreous.models.config import ResNetConfig
-from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.checkpoint import CARD_MARK, Checkpoint
 
 
 def card(checkpoint: Checkpoint) -> str:
@@ -26,7 +26,8 @@ def card(checkpoint: Checkpoint) -> str:
     table = "\n".join(f"| {what} | {value} |" for what, value in rows)
     metrics = "".join(f"\n- {name}: {value}" for name, value in checkpoint.metrics.items())
     licence = f"---\nlicense: {checkpoint.licence.lower()}\n---\n" if checkpoint.licence else ""
-    return f"{licence}# {config.name}\n\n| | |\n| --- | --- |\n{table}\n" + (f"\n## Measured\n{metrics}\n" if metrics else "")
+    measured = f"\n## Measured\n{metrics}\n" if metrics else ""
+    return f"{licence}# {config.name}\n\n| | |\n| --- | --- |\n{table}\n{measured}\n{CARD_MARK}.\n"
 
 
 def _numerics(checkpoint: Checkpoint) -> str:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import safetensors.torch
 import torch
@@ -33,6 +33,7 @@ from vitreous.weights.arrays import SafetensorsArrays
 FORMAT = "vitreous-checkpoint"
 VERSION = 1
 WEIGHTS, DOCUMENT, CARD = "model.safetensors", "model.json", "README.md"
+CARD_MARK = "Written by vitreous"  # a card that bears this may be overwritten
 Family = Literal["vitreous", "official", "timm", "huggingface"]
 
 # Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
@@ -91,6 +92,16 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
         outputs, family = fields["outputs"], fields["family"]
         if outputs not in ("softmax", "sigmoid"):
             raise unknown("outputs", str(outputs), ("softmax", "sigmoid"))
+        if family not in get_args(Family):
+            raise unknown("family", str(family), get_args(Family))
+        for key, kinds in (
+            ("classes", (list, type(None))),
+            ("parent", dict),
+            ("metrics", dict),
+            ("licence", (str, type(None))),
+        ):
+            if not isinstance(fields[key], kinds):
+                raise VitreousError(f"field {key!r} has the wrong form: {fields[key]!r}")
         return Checkpoint(
             config=config,
             tensors=tensors,
@@ -104,7 +115,7 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
         )
     except KeyError as error:
         raise VitreousError(f"{where}: field {error} is missing; the file is not a {DOCUMENT} of this program") from error
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise VitreousError(f"{where}: a field has the wrong form ({error})") from error
     except VitreousError as error:
         raise VitreousError(f"{where}: {error}") from error
@@ -125,8 +136,11 @@ def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) 
     """Write the checkpoint into a folder, made if need be; other things in the folder stay."""
     if folder.exists() and not folder.is_dir():
         raise VitreousError(f"{folder}: is a file; a checkpoint needs a folder")
+    if (folder / WEIGHTS).exists() and not (folder / DOCUMENT).exists():
+        raise VitreousError(f"{folder}: holds another tool's {WEIGHTS}; choose another folder")
     new_weights, new_document = folder / f"{WEIGHTS}.new", folder / f"{DOCUMENT}.new"
     try:
+        _finish_interrupted(folder)
         with whole_file(new_weights) as part:
             safetensors.torch.save_file(_independent(checkpoint.tensors), part, metadata={"format": "pt"})
         fields = {**document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
@@ -135,7 +149,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) 
         os.replace(new_weights, folder / WEIGHTS)
         os.replace(new_document, folder / DOCUMENT)
         flush(folder)
-        if card is not None:
+        if card is not None and may_write_card(folder / CARD):
             with whole_file(folder / CARD) as part:
                 part.write_text(card, encoding="utf-8")
     except (OSError, safetensors.SafetensorError) as error:
@@ -145,6 +159,24 @@ def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) 
         if new_weights.exists():
             new_weights.unlink()
             new_document.unlink(missing_ok=True)
+
+
+def _finish_interrupted(folder: Path) -> None:
+    """A writer that died between its two renames left weights that only model.json.new describes: keep that pair."""
+    new_document = folder / f"{DOCUMENT}.new"
+    if new_document.exists() and (folder / WEIGHTS).exists():
+        fields = read_document(new_document)
+        if fields and describes(fields, file_hash(folder / WEIGHTS)):
+            os.replace(new_document, folder / DOCUMENT)
+
+
+def describes(fields: dict[str, Any], digest: str) -> bool:
+    return isinstance(fields.get("weights"), dict) and fields["weights"].get("sha256") == digest
+
+
+def may_write_card(path: Path) -> bool:
+    """Somebody's own README is left alone."""
+    return not path.exists() or CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -186,7 +218,7 @@ def _matching_document(folder: Path) -> dict[str, Any]:
         fields = read_document(folder / name)
         if fields is None:
             raise VitreousError(f"{folder / name}: not a {DOCUMENT} of this program; is this another tool's folder?")
-        if isinstance(fields.get("weights"), dict) and fields["weights"].get("sha256") == digest:
+        if describes(fields, digest):
             return fields
     raise VitreousError(
         f"{folder / WEIGHTS}: does not match {DOCUMENT} (sha256 differs); one of them is damaged: copy both again"

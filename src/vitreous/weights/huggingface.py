@@ -85,6 +85,11 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
         middle = "encoder.layer.0.intermediate.dense.weight"
     if middle not in shapes:
         raise VitreousError(f"{arrays.path}: tensor {middle!r} is missing; the file is incomplete or of another kind")
+    layers = {int(m[1]) for name in shapes if (m := re.match(r"encoder\.layer\.(\d+)\.", name))}
+    if len(layers) != settings["num_hidden_layers"]:
+        raise VitreousError(
+            f"{arrays.path}: holds {len(layers)} layers, but config.json speaks of {settings['num_hidden_layers']}"
+        )
     heads = [name for name in _HEADS if f"{name}.weight" in shapes]
     activation = str(settings.get("hidden_act", "gelu"))
     if activation not in _ACTIVATIONS:

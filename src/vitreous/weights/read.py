@@ -19,6 +19,7 @@ from vitreous.weights.checkpoint import (
     WEIGHTS,
     Checkpoint,
     Family,
+    describes,
     file_hash,
     from_document,
     read_document,
@@ -62,10 +63,12 @@ def _read_folder(folder: Path) -> Checkpoint:
 def read_file(path: Path, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
     """Read one foreign weights file, with the contents of the config files that lie beside it."""
     arrays = _unnested(open_arrays(path))
-    checkpoint = _from_sidecar(path, arrays)
+    digest = file_hash(path)
+    checkpoint, stale = _from_sidecar(path, arrays, digest)
     if checkpoint is None:
         checkpoint = _from_arrays(arrays, settings, preprocessor)
-    return _with_parent(checkpoint, path)
+    checkpoint = dataclasses.replace(checkpoint, notes=(*checkpoint.notes, *stale))
+    return _with_parent(checkpoint, path, digest)
 
 
 def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
@@ -100,8 +103,11 @@ def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[st
         raise (
             error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}")
         ) from error
-    except (IndexError, ValueError, KeyError) as error:  # an array with fewer axes than its name promises
-        raise VitreousError(f"{path}: arrays do not have the shapes that their names promise ({error})") from error
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        # An array with fewer axes than its name promises, or a config.json with nonsense in it.
+        raise VitreousError(
+            f"{path}: arrays or config.json do not have the form that their names promise ({error!r})"
+        ) from error
     if "embedding.weight" in arrays.shapes and "blocks.0.attention.qkv.weight" in arrays.shapes:
         raise VitreousError(f"{path}: these are vitreous weights, but {DOCUMENT} is not beside them; copy the whole folder")
     some = ", ".join(sorted(arrays.shapes)[:3]) or "nothing"
@@ -126,19 +132,20 @@ def _checkpoint(
     return Checkpoint(config, tensors, preprocess, classes, outputs, family, notes=tuple(notes))
 
 
-def _from_sidecar(path: Path, arrays: Arrays) -> Checkpoint | None:
-    """An official .npz that we wrote has a .json beside it, which knows what the arrays cannot say."""
+def _from_sidecar(path: Path, arrays: Arrays, digest: str) -> tuple[Checkpoint | None, list[str]]:
+    """An .npz that we wrote has a .json beside it, which knows what arrays cannot say; and a note, if that is stale."""
     sidecar = path.with_suffix(".json")
     if path.suffix != ".npz" or not sidecar.exists():
-        return None
+        return None, []
     fields = read_document(sidecar)
-    if fields is None:
-        return None
+    names = official.released_names(arrays)
+    if fields is None or names is None:
+        return None, []
+    if not describes(fields, digest):
+        return None, [f"{sidecar.name} is about other weights, and was left out of account"]
     checkpoint = from_document(fields, {}, sidecar)
-    found = official.released_names(arrays)
-    if found is None:
-        return None
-    return dataclasses.replace(checkpoint, tensors=read_tensors(official.rules(checkpoint.config), found, checkpoint.config))
+    tensors = read_tensors(official.rules(checkpoint.config), names, checkpoint.config)
+    return dataclasses.replace(checkpoint, tensors=tensors), []
 
 
 def _unnested(arrays: Arrays) -> Arrays:
@@ -167,10 +174,10 @@ def _timm_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | Non
     return tuple(str(name) for name in names) if isinstance(names, list) and len(names) == classes else None
 
 
-def _with_parent(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+def _with_parent(checkpoint: Checkpoint, path: Path, digest: str | None = None) -> Checkpoint:
     """Remember which file this came from, so that a copy can name its parent."""
     source = path.parent.name + "/" + path.name if path.parent.name else path.name
-    parent: dict[str, Any] = {"source": source, "sha256": file_hash(path), "family": checkpoint.family}
+    parent: dict[str, Any] = {"source": source, "sha256": digest or file_hash(path), "family": checkpoint.family}
     if checkpoint.parent:
         parent["parent"] = dict(checkpoint.parent)
     return dataclasses.replace(checkpoint, parent=parent)

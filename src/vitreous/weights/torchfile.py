@@ -100,6 +100,7 @@ class TensorsOnlyFile:
                 raise _Refused("numbers in big-endian order")
             content = _follow(self._archive.read(programs[0]))
             self.tensors: dict[str, View] = {}
+            self._seen: set[int] = set()
             self._collect(content, "")
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError) as error:
             raise VitreousError(f"{path}: truncated or corrupt torch file ({error}); fetch it again") from error
@@ -112,6 +113,10 @@ class TensorsOnlyFile:
             raise VitreousError(f"{path}: corrupt torch file ({error or type(error).__name__}); fetch it again") from error
 
     def _collect(self, value: Any, name: str) -> None:
+        if isinstance(value, (dict, list, tuple)):
+            if id(value) in self._seen:  # lists of one list, nested, would unfold to any size
+                return
+            self._seen.add(id(value))
         if isinstance(value, View):
             value.check()
             self.tensors[name] = value

@@ -90,8 +90,8 @@ def resize_positions(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig,
 def _replace_head(
     config: ModelConfig, tensors: dict[str, Tensor], classes: int, keep_representation: bool, notes: list[str]
 ) -> ModelConfig:
-    if classes < 0:
-        raise VitreousError(f"classes={classes}: must be at least 0; 0 leaves the head off")
+    if not isinstance(classes, int) or classes < 0:
+        raise VitreousError(f"classes={classes!r}: must be a whole number of at least 0; 0 leaves the head off")
     changes: dict[str, object] = dict(classes=classes, head_bias=0.0)
     if isinstance(config, ViTConfig):
         if config.representation and not keep_representation:
@@ -117,6 +117,8 @@ def _change_patch(
     config: ViTConfig, tensors: dict[str, Tensor], patch: Size, image_size: Size | None, notes: list[str]
 ) -> ViTConfig:
     """Another patch size: the kernel by pseudo-inverse resize, the grid by interpolation of positions."""
+    if min(patch) < 1:
+        raise VitreousError(f"patch={patch}: must be at least 1")
     if patch == config.patch:
         return config
     tensors["embedding.weight"] = resize_patch(tensors["embedding.weight"], patch)

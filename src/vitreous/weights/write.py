@@ -17,11 +17,11 @@ from torch import Tensor
 
 from vitreous.data.preprocess import FILTERS
 from vitreous.errors import VitreousError, unknown
-from vitreous.files import whole_file, write_text
+from vitreous.files import whole_file, whole_folder, write_text
 from vitreous.models.config import ModelConfig, ViTConfig, replace
 from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
 from vitreous.weights.card import card
-from vitreous.weights.checkpoint import CARD, Checkpoint, document, write_folder
+from vitreous.weights.checkpoint import CARD, Checkpoint, document, file_hash, may_write_card, read_document, write_folder
 from vitreous.weights.mapping import write_arrays
 
 Format = Literal["vitreous", "official", "timm", "huggingface"]
@@ -32,6 +32,10 @@ def write(checkpoint: Checkpoint, path: Path, format: Format | None = None) -> l
     chosen = format or guess(path)
     if chosen not in get_args(Format):
         raise unknown("format", str(chosen), get_args(Format))
+    if path == Path():
+        raise VitreousError("no place to write to was given; name a folder, or a file that ends in .npz")
+    tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in checkpoint.tensors.items()}
+    checkpoint = dataclasses.replace(checkpoint, tensors=tensors)
     if chosen == "official":
         return _write_official(checkpoint, path)
     if path.suffix in (".npz", ".safetensors", ".pt", ".pth"):
@@ -67,10 +71,16 @@ def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
     notes += _unsaid(config)
     sincos = isinstance(config, ViTConfig) and config.positions == "sincos"  # only big_vision's names imply those
     arrays = write_arrays(official.rules(checkpoint.config, linen=sincos), checkpoint.tensors)
+    sidecar = path.with_suffix(".json")
+    if sidecar.exists() and read_document(sidecar) is None:
+        raise VitreousError(f"{sidecar}: is not ours, and would be overwritten; choose another name for the .npz")
     with whole_file(path) as part:
         _write_npz(arrays, part)
-    write_text(path.with_suffix(".json"), json.dumps(document(checkpoint), indent=1, ensure_ascii=False) + "\n")
-    write_text(path.with_suffix(".md"), card(checkpoint))
+    # The .json knows its weights by their hash: beside other weights it is not believed.
+    fields = {**document(checkpoint), "weights": {"file": path.name, "sha256": file_hash(path)}}
+    write_text(sidecar, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+    if may_write_card(path.with_suffix(".md")):
+        write_text(path.with_suffix(".md"), card(checkpoint))
     return notes
 
 
@@ -196,14 +206,20 @@ def _preprocessor(fields: dict[str, Any], kind: str) -> dict[str, Any]:
     return out
 
 
+_HUB_FILES = {"config.json", "preprocessor_config.json", "model.safetensors", CARD}
+
+
 def _write_hub_folder(folder: Path, arrays: Mapping[str, Tensor], files: Mapping[str, Any], checkpoint: Checkpoint) -> None:
-    """model.safetensors, its JSON files and the card; the weights come last, so that a folder with weights is complete."""
+    """A new folder, complete before it takes its name; an earlier export of the same kind is replaced as a whole."""
     if folder.exists() and not folder.is_dir():
         raise VitreousError(f"{folder}: is a file; this format needs a folder")
-    if (folder / "model.json").exists():
-        raise VitreousError(f"{folder}: holds a vitreous checkpoint; choose another folder for the export")
-    for name, content in files.items():
-        write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    write_text(folder / CARD, card(checkpoint))
-    with whole_file(folder / "model.safetensors") as part:
-        safetensors.torch.save_file(dict(arrays), part, metadata={"format": "pt"})
+    others = sorted({path.name for path in folder.iterdir()} - _HUB_FILES) if folder.exists() else []
+    if others or not may_write_card(folder / CARD):
+        raise VitreousError(
+            f"{folder}: holds other files ({others[0] if others else CARD}); choose a folder of its own for the export"
+        )
+    with whole_folder(folder) as part:
+        for name, content in files.items():
+            (part / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (part / CARD).write_text(card(checkpoint), encoding="utf-8")
+        safetensors.torch.save_file(dict(arrays), part / "model.safetensors", metadata={"format": "pt"})
