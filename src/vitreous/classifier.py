@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from vitreous.weights.find import find
 from vitreous.weights.read import read_path
 from vitreous.weights.transfer import adapt
 from vitreous.weights.write import Format, write
+
+_log = logging.getLogger("vitreous")
 
 Images = ImageLike | Sequence[ImageLike] | Tensor
 
@@ -154,6 +157,8 @@ def load(
     >>> clf = load("hf:google/vit-base-patch16-224")
     """
     checkpoint = read_checkpoint(source)
+    for note in checkpoint.notes:  # what had to be assumed must not pass in silence; what was asked for is in `notes`
+        _log.warning("%s: %s", source, note)
     changed = adapt(
         checkpoint,
         image_size=image_size,

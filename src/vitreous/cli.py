@@ -9,6 +9,7 @@ import functools
 import importlib
 import inspect
 import json
+import logging
 import math
 import os
 import sys
@@ -62,7 +63,12 @@ def verb(name: str) -> Callable[..., Result]:
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    result, as_json, quiet = tyro.cli(_with_output_options(verb(name)), prog=f"vitreous {name}", args=words, config=_STYLE)
+    log = logging.getLogger("vitreous")
+    log.addFilter(_no_notes)  # results carry their notes, which are printed below
+    try:
+        result, as_json, quiet = tyro.cli(_with_output_options(verb(name)), prog=f"vitreous {name}", args=words, config=_STYLE)
+    finally:
+        log.removeFilter(_no_notes)
     for note in () if quiet else result.notes:
         print(f"note: {note}", file=sys.stderr)
     if as_json:
@@ -71,6 +77,10 @@ def _run(name: str, words: Sequence[str]) -> int:
     elif not quiet:
         print(result.text())
     return int(result.exit_code)
+
+
+def _no_notes(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.WARNING
 
 
 def _finite(value: Any) -> Any:

@@ -104,6 +104,15 @@ def test_a_smaller_patch_is_the_least_squares_answer() -> None:
     assert relative(resize_patch(kernel, (4, 4)).double(), expected) < 1e-5
 
 
+@pytest.mark.parametrize("patch", [(8, 8), (20, 12), (32, 32)])
+def test_patch_resize_agrees_with_timm(patch: tuple[int, int]) -> None:
+    from timm.layers import resample_patch_embed
+
+    kernel = torch.randn(5, 3, 16, 16)
+    expected = resample_patch_embed(kernel, list(patch), interpolation="bilinear", antialias=True)
+    assert relative(resize_patch(kernel, patch), expected) < 1e-4
+
+
 def test_changing_the_patch_keeps_the_grid_unless_a_size_is_given() -> None:
     new = adapt(CHECKPOINT, patch=32)
     assert (new.config.patch, new.config.image_size, new.config.grid) == ((32, 32), (128, 128), (4, 4))

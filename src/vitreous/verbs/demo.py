@@ -54,12 +54,13 @@ def demo(out: str = "demo") -> Demo:
     start = time.perf_counter()
     folder = Path(out)
     torch.manual_seed(0)
+    data = demo_steps.load_digits()  # first, so that a missing package is said at once
     _say("1/4 costing the paper's models")
     models = demo_steps.costs()
     _say("2/4 writing one model in four formats, and verifying each operation by operation")
     formats = demo_steps.formats(folder / "formats")
     _say("3/4 classifying real handwritten digits")
-    digits = demo_steps.digits(folder / "digits")
+    digits = demo_steps.digits(folder / "digits", data)
     _say("4/4 drawing")
     pictures = (
         demo_steps.draw_compute(models, folder / "compute.png"),

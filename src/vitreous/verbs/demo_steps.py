@@ -90,15 +90,18 @@ class Digits:
                 "ridge on pixels": f"{self.on_pixels:.1%}"}  # fmt: skip
 
 
-def digits(folder: Path) -> Digits:
-    """Frozen random features and a ridge head, saved as a checkpoint, loaded again, and asked to predict."""
+def load_digits() -> Any:
+    """Real handwritten digits, 8 x 8 pixels, from scikit-learn."""
     try:
-        from sklearn.datasets import load_digits
+        from sklearn import datasets
     except ImportError as error:
-        raise VitreousError(
-            "the digits come with scikit-learn, which is not installed: pip install 'vitreous[demo]'"
-        ) from error
-    data = load_digits()
+        remedy = "pip install 'vitreous[demo]'"
+        raise VitreousError(f"the digits come with scikit-learn, which is not installed: {remedy}") from error
+    return datasets.load_digits()
+
+
+def digits(folder: Path, data: Any) -> Digits:
+    """Frozen random features and a ridge head, saved as a checkpoint, loaded again, and asked to predict."""
     pixels = (data.images * (255 / 16)).astype(np.uint8)
     labels = torch.from_numpy(data.target)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
