@@ -186,3 +186,10 @@ def test_a_training_state_with_moments_and_a_file_with_two_models(tmp_path: Path
     np.savez(tmp_path / "two.npz", **state, **{f"ema/{name}": array for name, array in weights.items()})  # type: ignore[arg-type]
     with pytest.raises(VitreousError, match="several models, under 'ema/' and 'params/'"):
         load(tmp_path / "two.npz")
+
+
+def test_a_config_beside_an_npz_is_somebody_elses(tmp_path: Path) -> None:
+    reference = Reference("vt_gap")
+    np.savez(tmp_path / "x.npz", **weights_of(reference))  # type: ignore[arg-type]
+    (tmp_path / "config.json").write_text("{ not JSON")
+    assert relative(logits(load(tmp_path / "x.npz"), reference.images()), reference.logits()) < 1e-5

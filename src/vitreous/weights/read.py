@@ -40,7 +40,7 @@ def read_path(path: Path) -> Checkpoint:
         return _with_parent(read_folder(path.parent), path.parent / WEIGHTS)
     if not path.exists():
         raise VitreousError(f"{path}: no such file or folder")
-    return read_file(path, _settings(path.parent / "config.json"), _settings(path.parent / "preprocessor_config.json"))
+    return read_file(path)
 
 
 def _read_folder(folder: Path) -> Checkpoint:
@@ -49,10 +49,10 @@ def _read_folder(folder: Path) -> Checkpoint:
             return _with_parent(read_folder(candidate), candidate / WEIGHTS)
     for name in _FOLDER_FILES:
         if (folder / name).exists():
-            return read_file(folder / name, _settings(folder / "config.json"), _settings(folder / "preprocessor_config.json"))
+            return read_file(folder / name)
     files = [p for p in sorted(folder.iterdir()) if p.suffix in (".npz", ".safetensors", ".pt", ".pth")]
     if len(files) == 1:
-        return read_file(files[0], _settings(folder / "config.json"), _settings(folder / "preprocessor_config.json"))
+        return read_file(files[0])
     if files:
         raise VitreousError(f"{folder}: holds several weights files ({', '.join(p.name for p in files)}); name one of them")
     raise VitreousError(
@@ -60,13 +60,15 @@ def _read_folder(folder: Path) -> Checkpoint:
     )
 
 
-def read_file(path: Path, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
-    """Read one foreign weights file, with the contents of the config files that lie beside it."""
+def read_file(path: Path) -> Checkpoint:
+    """Read one foreign weights file, and the config files that lie beside it."""
     arrays = _unnested(open_arrays(path))
     digest = file_hash(path)
     checkpoint, stale = _from_sidecar(path, arrays, digest)
     if checkpoint is None:
-        checkpoint = _from_arrays(arrays, settings, preprocessor)
+        official_layout = path.suffix == ".npz"  # which has no config: one that lies beside it belongs to something else
+        beside = [{} if official_layout else _settings(path.with_name(n)) for n in ("config.json", "preprocessor_config.json")]
+        checkpoint = _from_arrays(arrays, *beside)
     checkpoint = dataclasses.replace(checkpoint, notes=(*checkpoint.notes, *stale))
     return _with_parent(checkpoint, path, digest)
 
