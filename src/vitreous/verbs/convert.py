@@ -37,9 +37,9 @@ def convert(
     from_: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="from", metavar="FROM")],
     to: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TO")],
     format: Format | None = None,
-    image_size: ImageSize | None = None,
+    image_size: ImageSize = None,
     classes: int | None = None,
-    patch: ImageSize | None = None,
+    patch: ImageSize = None,
     position_resize: PositionResize | None = None,
 ) -> Converted:
     """Convert a checkpoint between the official, timm, Hugging Face and vitreous formats.

@@ -32,13 +32,13 @@ def _parse_size(words: list[str]) -> tuple[int, int]:
 
 
 ImageSize = Annotated[
-    tuple[int, int],
+    tuple[int, int] | None,  # both in one, or tyro would try each by itself and speak of its inner workings
     PrimitiveConstructorSpec(
         nargs=1,
         metavar="N|H,W",
         instance_from_str=_parse_size,
-        is_instance=lambda value: isinstance(value, tuple),
-        str_from_instance=lambda size: [f"{size[0]},{size[1]}"],
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda size: ["as it is"] if size is None else [f"{size[0]},{size[1]}"],
     ),
 ]
 """`384`, or `224,320` for height and width."""
