@@ -55,6 +55,10 @@ def test_overrides() -> None:
     assert (config.width, config.depth, config.heads, config.mlp, config.patch) == (24, 3, 4, 40, (8, 8))
     assert model.embedding.weight.shape == (24, 1, 8, 8)
     assert config.grid == (2, 3)
+    assert config.name == "ViT-24x3/8"  # no longer a ViT-B/16, and it does not say that it is
+    assert create("ViT-B/16", patch=8, image_size=16, classes=0).config.name == "ViT-B/8"
+    assert parse("R50x1", units=(1, 1), width=32).name == "R8x0.5"
+    assert parse("ViT-S/16", pool="gap", classes=3).name == "ViT-S/16"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_changing_the_patch_keeps_the_grid_unless_a_size_is_given() -> None:
     assert new.preprocess.startswith("resize(128")
     both = adapt(CHECKPOINT, patch=8, image_size=64)
     assert both.config.grid == (8, 8)
-    assert both.config.name == "ViT-Ti/8"
+    assert both.config.name == "ViT-192x2/8"
     assert Classifier(both).model(torch.randn(1, 3, 64, 64)).shape == (1, 9)
 
 

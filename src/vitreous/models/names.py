@@ -68,6 +68,7 @@ def parse(name: str, *, image_size: int | Size = 224, classes: int = 1000, **ove
         return _hybrid(name, depth, int(match["width"] or 1), match["size"], int(match["step"]), size, classes, overrides)
     if match := _VIT.fullmatch(name):
         patch = pair(overrides.pop("patch", int(match["step"])))
+        name = name if patch == pair(int(match["step"])) else f"ViT-{match['size']}/{_by(patch)}"
         return _vit(name, match["size"], patch, size, classes, None, overrides)
     raise _unknown_name(name)
 
@@ -88,7 +89,9 @@ def _vit(
     fields: dict[str, Any] = dict(depth=depth, width=width, mlp=mlp, heads=heads)
     fields.update(_settle(overrides, width))
     base = ViTConfig(name=name, trunk=trunk, patch=(1, 1))  # a valid start: `replace` then checks every option's name
-    return replace(base, patch=patch, image_size=image_size, classes=classes, **fields)
+    config: ViTConfig = replace(base, patch=patch, image_size=image_size, classes=classes, **fields)
+    # Overridden in shape, it is no longer the model of that name.
+    return replace(config, name=describe(config)) if {"depth", "width", "mlp", "heads"} & set(overrides) else config
 
 
 def _settle(overrides: dict[str, Any], width: int) -> dict[str, Any]:
@@ -141,7 +144,8 @@ def _resnet(name: str, depth: int, width: int, image_size: Size, classes: int, o
         raise _unknown_name(name)
     form: Form = overrides.pop("form", "pre")
     base = resnet_config(name, form, units=UNITS[depth], width=64 * width)
-    return replace(base, image_size=image_size, classes=classes, **overrides)
+    config: ResNetConfig = replace(base, image_size=image_size, classes=classes, **overrides)
+    return replace(config, name=describe_trunk(config)) if {"units", "width"} & set(overrides) else config
 
 
 def _unknown_name(name: str) -> VitreousError:
@@ -157,12 +161,16 @@ def describe(config: ViTConfig) -> str:
     """A name for a config that was inferred from a file: the official one where it fits, a telling one otherwise."""
     shape = (config.depth, config.width, config.mlp, config.heads)
     size = next((size for size, numbers in SIZES.items() if numbers == shape), f"{config.width}x{config.depth}")
-    step = config.step[0] if config.step[0] == config.step[1] else f"{config.step[0]}x{config.step[1]}"
+    step = _by(config.step)
     if config.trunk is None:
         return f"ViT-{size}/{step}"
     if not config.trunk.units:
         return f"R+ViT-{size}/{config.patch[0] * 2}"
     return f"{describe_trunk(config.trunk).removesuffix('x1')}+ViT-{size}/{step}"
+
+
+def _by(size: Size) -> str:
+    return f"{size[0]}" if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
 def describe_trunk(config: ResNetConfig) -> str:

@@ -17,7 +17,7 @@ def card(checkpoint: Checkpoint) -> str:
         ("parameters", f"{parameters:,}"),
         ("input", f"{config.channels} x {height} x {width}"),
         ("classes", f"{config.classes:,}" if config.classes else "none: gives features"),
-        ("preprocessing", f"`{checkpoint.preprocess}`"),
+        ("preprocessing", f"`{checkpoint.preprocess}`".replace("|", "\\|")),  # a bar would end the table's cell
         ("outputs", f"{checkpoint.outputs} of the logits"),
         ("numerics", _numerics(checkpoint)),
         ("origin", _origin(checkpoint.parent)),
