@@ -202,12 +202,12 @@ def draw_positions(path: Path) -> Path:
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     axes = figure.subplots(1, 4)
     centre = F.normalize(official, dim=1) @ F.normalize(official[12 * 24 + 12], dim=0)
-    axes[0].imshow(centre.view(24, 24), cmap="viridis")
+    axes[0].imshow(centre.view(24, 24).numpy(), cmap="viridis")
     axes[0].set_title("bilinear-aligned, the authors'\nsimilarity to the centre", fontsize=10)
     top = max(float((other - official).norm(dim=1).max()) for other in others.values())
     for axis, (name, other) in zip(axes[1:], others.items(), strict=True):
         share = float((other - official).norm() / official.norm())
-        picture = axis.imshow((other - official).norm(dim=1).view(24, 24), cmap="magma", vmin=0, vmax=top)
+        picture = axis.imshow((other - official).norm(dim=1).view(24, 24).numpy(), cmap="magma", vmin=0, vmax=top)
         axis.set_title(f"{name}: off by {share:.1%}", fontsize=10)
     figure.colorbar(picture, ax=axes, shrink=0.8, label="distance from the authors' row")
     for axis in axes:
