@@ -21,10 +21,11 @@ from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import Model, assemble
 from vitreous.models.config import PositionResize, Size
 from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.families import Family
 from vitreous.weights.find import find
 from vitreous.weights.read import read_path
 from vitreous.weights.transfer import adapt
-from vitreous.weights.write import Format, write
+from vitreous.weights.write import write
 
 _log = logging.getLogger("vitreous")
 
@@ -131,7 +132,7 @@ class Classifier:
         finally:
             self.model.train(training)
 
-    def save(self, path: str | Path, format: Format | None = None) -> list[str]:
+    def save(self, path: str | Path, format: Family | None = None) -> list[str]:
         """Write the checkpoint; the format is guessed from the name, as `vitreous convert` does."""
         return write(self.checkpoint, Path(path), format)
 

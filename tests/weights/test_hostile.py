@@ -340,3 +340,10 @@ def test_a_name_that_is_too_long_is_one_line(tmp_path: Path, capsys: pytest.Capt
     assert main(["convert", str(FIXTURES / "vt_gap.npz"), str(tmp_path / ("x" * 300))]) == 2
     assert main(["predict", str(tmp_path / ("y" * 300)), "a.png"]) == 2
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_two_models_in_one_file_are_refused_by_name(tmp_path: Path) -> None:
+    state = timm.create_model("vit_tiny_patch16_224", num_classes=3, depth=1).state_dict()
+    both = {f"{tower}.{key}": value for tower in ("encoder_q", "encoder_k") for key, value in state.items()}
+    torch.save(both, tmp_path / "x.pth")
+    fails(tmp_path / "x.pth", "several models", "'encoder_k.'", "'encoder_q.'")

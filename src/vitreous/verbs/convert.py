@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
+from vitreous.models.config import PositionResize
 from vitreous.verbs.shared import ImageSize
-
-Format = Literal["vitreous", "official", "timm", "huggingface"]
-PositionResize = Literal[
-    "bilinear-aligned", "bilinear", "bilinear-antialias", "bicubic", "bicubic-aligned", "bicubic-antialias", "nearest"
-]
+from vitreous.weights.families import Family
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Converted:
 def convert(
     from_: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="from", metavar="FROM")],
     to: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TO")],
-    format: Format | None = None,
+    format: Family | None = None,
     image_size: ImageSize = None,
     classes: int | None = None,
     patch: ImageSize = None,

@@ -2,19 +2,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous.verbs.shared import Checkpoint
 from vitreous.verbs.table import table
 
-
-@dataclass(frozen=True)
-class Finding:
-    """An operation that differs though its inputs are the same, and the likely cause."""
-
-    operation: str
-    relative: float
-    cause: str
+if TYPE_CHECKING:
+    from vitreous.inspection.compare import Difference
 
 
 @dataclass(frozen=True)
@@ -22,8 +16,8 @@ class Verification:
     equal: bool
     operations: int
     logits: float
-    first: Finding | None
-    findings: tuple[Finding, ...]
+    first: Difference | None
+    findings: tuple[Difference, ...]
     notes: tuple[str, ...]
 
     @property
@@ -83,9 +77,8 @@ def verify(
     else:
         other = load(against)
         found, notes = compare(clf, other, list(images) or [_picture()], **options), (*clf.notes, *other.notes)
-    findings = tuple(Finding(d.operation, d.relative, d.cause) for d in found.differences)
-    first = findings[0] if findings else None
-    return Verification(found.equal, found.operations, found.logits, first, findings, (*notes, *found.notes))
+    first = found.differences[0] if found.differences else None
+    return Verification(found.equal, found.operations, found.logits, first, found.differences, (*notes, *found.notes))
 
 
 def _picture() -> Any:

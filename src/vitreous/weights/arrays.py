@@ -10,7 +10,7 @@ import json
 import zipfile
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -221,3 +221,24 @@ class Sliced(Arrays):
         if self._last is None or self._last[0] != old:
             self._last = old, self._arrays[old]
         return self._last[1][index].clone()
+
+
+def subtree(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> Arrays | None:
+    """The arrays of the one model that holds `mark`, their names counted from its root; None if no model does."""
+    roots = roots_of(arrays, mark, clean)
+    if not roots:
+        return None
+    root = roots[0]
+    return Renamed(arrays, {clean(name).removeprefix(root): name for name in arrays.shapes if clean(name).startswith(root)})
+
+
+def roots_of(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> list[str]:
+    """What stands before `mark`: once, or not at all. A file with several models is refused, for which one is meant?"""
+    roots = sorted({clean(name).removesuffix(mark) for name in arrays.shapes if clean(name).endswith(mark)})
+    # Moments of an optimiser stand under opt/ and bear the names of the weights.
+    roots = [root for root in roots if "opt" not in root.split("/") or root.endswith("target/")] or roots
+    if len(roots) > 1:
+        raise VitreousError(
+            f"{arrays.path}: holds several models, under {' and '.join(map(repr, roots))}; keep one in the file"
+        )
+    return roots

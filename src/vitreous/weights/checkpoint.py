@@ -29,12 +29,12 @@ from vitreous.files import flush, whole_file
 from vitreous.models.build import layout
 from vitreous.models.config import ModelConfig, from_json, to_json
 from vitreous.weights.arrays import SafetensorsArrays
+from vitreous.weights.families import Family
 
 FORMAT = "vitreous-checkpoint"
 VERSION = 1
 WEIGHTS, DOCUMENT, CARD = "model.safetensors", "model.json", "README.md"
 CARD_MARK = "Written by vitreous"  # a card that bears this may be overwritten
-Family = Literal["vitreous", "official", "timm", "huggingface"]
 
 # Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
 _NUMERICS = ("norm_eps", "activation", "norm_after_pool", "position_resize", "standardise", "standardise_eps", "root_padding")

@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, pair, replace
 from vitreous.models.names import describe
-from vitreous.weights.arrays import Arrays, Renamed
+from vitreous.weights.arrays import Arrays, Renamed, roots_of
 from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused
 
 MARK = "embeddings.patch_embeddings.projection.weight"
@@ -42,7 +42,7 @@ _HEADS = ("classifier", "cls_classifier", "distillation_classifier")
 
 def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]] | None:
     """Config, arrays under the names on disk without their first word, and notes."""
-    roots = [name.removesuffix(MARK) for name in arrays.shapes if name.endswith(MARK)]
+    roots = roots_of(arrays, MARK)
     if not roots:
         return None
     if not settings:
@@ -52,7 +52,7 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
     kind = settings.get("model_type")
     if kind not in _TYPES:
         raise VitreousError(f"{arrays.path}: model_type {kind!r} in config.json is not known; known are {', '.join(_TYPES)}")
-    root = min(roots, key=len)
+    root = roots[0]
     clean = {}
     for name in arrays.shapes:
         inside = name.removeprefix(root)

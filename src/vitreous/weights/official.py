@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 from vitreous.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
 from vitreous.models.names import describe, describe_trunk, resnet_config
-from vitreous.weights.arrays import Arrays, Renamed, Sliced
+from vitreous.weights.arrays import Arrays, Renamed, Sliced, subtree
 from vitreous.weights.mapping import (
     CONV,
     CONV_AS_LINEAR,
@@ -64,29 +63,15 @@ def recognise(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]] | None:
 
 def released_names(arrays: Arrays) -> Arrays | None:
     """The same arrays under the names of the released files, whichever of the authors' code bases wrote them."""
-    if found := _below(arrays, _BIT_MARK, lambda name: re.sub(r"_\d+/", "/", name)):
+    if found := subtree(arrays, _BIT_MARK, lambda name: re.sub(r"_\d+/", "/", name)):
         return found
-    if found := _below(arrays, _BIT_PAPER_MARK):
+    if found := subtree(arrays, _BIT_PAPER_MARK):
         return Renamed(found, {_released_bit(name): name for name in found.shapes})
     for mark in (_VIT_MARK, _POST_MARK):
-        if found := _below(arrays, mark):
+        if found := subtree(arrays, mark):
             found = _unstacked(found)
             return Renamed(found, {_released_vit(name): name for name in found.shapes})
     return None
-
-
-def _below(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> Arrays | None:
-    """The arrays of the tree that holds `mark`, their names counted from its root."""
-    roots = [clean(name).removesuffix(mark) for name in arrays.shapes if clean(name).endswith(mark)]
-    if not roots:
-        return None
-    preferred = [root for root in roots if "opt" not in root.split("/") or root.endswith("target/")] or roots
-    if len(preferred) > 1:  # moments of an optimiser stand under opt/ and bear the names of the weights
-        raise VitreousError(
-            f"{arrays.path}: holds several models, under {' and '.join(map(repr, sorted(preferred)))}; keep one in the file"
-        )
-    root = preferred[0]
-    return Renamed(arrays, {clean(name).removeprefix(root): name for name in arrays.shapes if clean(name).startswith(root)})
 
 
 def rules(config: ModelConfig, linen: bool = False) -> list[Rule]:

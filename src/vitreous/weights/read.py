@@ -18,13 +18,13 @@ from vitreous.weights.checkpoint import (
     DOCUMENT,
     WEIGHTS,
     Checkpoint,
-    Family,
     describes,
     file_hash,
     from_document,
     read_document,
     read_folder,
 )
+from vitreous.weights.families import Family
 from vitreous.weights.mapping import Rule, read_tensors
 
 # A training script's checkpoint may hold the weights under one of these words, the averaged ones preferred by timm.

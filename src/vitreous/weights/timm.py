@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
 from vitreous.models.names import describe, describe_trunk
-from vitreous.weights.arrays import Arrays, Renamed
+from vitreous.weights.arrays import Arrays, subtree
 from vitreous.weights.mapping import ONE_ROW, SAME, TORCH_CONV_AS_LINEAR, Rule, rule, unused
 from vitreous.weights.timm_settings import RESNET_NUMERICS, Settings
 
@@ -22,14 +22,10 @@ _VIT = dict(norm_eps=1e-6, position_resize="bicubic-antialias")
 
 def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]] | None:
     """Config, arrays under timm's names, and notes. `settings` is the config.json beside the file, or empty."""
-    for mark in ("patch_embed.proj.weight", "stem.conv.weight"):
-        roots = [name.removesuffix(mark) for name in arrays.shapes if name.endswith(mark)]
-        if roots:
-            root = min(roots, key=len)
-            arrays = Renamed(arrays, {name.removeprefix(root): name for name in arrays.shapes if name.startswith(root)})
-            if mark == "stem.conv.weight":
-                return _recognise_bit(arrays, settings)
-            return _recognise_vit(arrays, settings)
+    if found := subtree(arrays, "patch_embed.proj.weight"):
+        return _recognise_vit(found, settings)
+    if found := subtree(arrays, "stem.conv.weight"):
+        return _recognise_bit(found, settings)
     return None
 
 

@@ -8,7 +8,7 @@ import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import safetensors.torch
@@ -22,16 +22,15 @@ from vitreous.models.config import ModelConfig, ViTConfig, replace
 from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
 from vitreous.weights.card import card
 from vitreous.weights.checkpoint import CARD, Checkpoint, document, file_hash, may_write_card, read_document, write_folder
+from vitreous.weights.families import Family
 from vitreous.weights.mapping import write_arrays
 
-Format = Literal["vitreous", "official", "timm", "huggingface"]
 
-
-def write(checkpoint: Checkpoint, path: Path, format: Format | None = None) -> list[str]:
+def write(checkpoint: Checkpoint, path: Path, format: Family | None = None) -> list[str]:
     """Write to `path`; the format is guessed from it where it is not given. Returns notes on what the format cannot hold."""
     chosen = format or guess(path)
-    if chosen not in get_args(Format):
-        raise unknown("format", str(chosen), get_args(Format))
+    if chosen not in get_args(Family):
+        raise unknown("format", str(chosen), get_args(Family))
     if path == Path():
         raise VitreousError("no place to write to was given; name a folder, or a file that ends in .npz")
     tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in checkpoint.tensors.items()}
@@ -48,7 +47,7 @@ def write(checkpoint: Checkpoint, path: Path, format: Format | None = None) -> l
     return []
 
 
-def guess(path: Path) -> Format:
+def guess(path: Path) -> Family:
     """.npz is official; anything else is a vitreous folder. timm and Hugging Face folders look alike, so they must be named."""
     if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".onnx"):
         raise VitreousError(
