@@ -12,6 +12,14 @@ from pathlib import Path
 from vitreous.errors import VitreousError
 
 
+def cache_folder() -> Path:
+    """Where fetched files and indexes lie: $VITREOUS_CACHE, else $XDG_CACHE_HOME/vitreous, else ~/.cache/vitreous."""
+    if chosen := os.environ.get("VITREOUS_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "vitreous"
+
+
 @contextlib.contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
     """A path to write to; on leaving it becomes `target`, and on any error it is removed and `target` is untouched."""

@@ -1,64 +1,118 @@
-"""From an image file to pixels: orientation honoured, every mode brought to the channels a model wants."""
+"""From an image file to pixels: orientation honoured, every mode brought to the channels a model wants.
+
+    greyscale, palette, CMYK      converted            16 bits per pixel   scaled to 8, not clipped
+    alpha                         laid over white      animated            the first frame
+    EXIF orientation              turned upright       more than PIXELS    refused: a small file can claim any size
+
+A file that cannot be read is a `BadImage`, which says what kind of bad it is and which file; nothing is put in its place.
+"""
 
 from __future__ import annotations
 
+import io
+import warnings
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitreous.errors import VitreousError
 
-ImageLike = str | Path | Image.Image | np.ndarray
+ImageLike: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
+Kind: TypeAlias = Literal["missing", "empty-file", "not-an-image", "unreadable", "too-large"]
+
+PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb: half a gigabyte of RGB
 
 
-def decode(image: ImageLike, channels: int = 3) -> Image.Image:
-    """A picture with 3 (RGB) or 1 (grey) channels and 8 bits, upright."""
+class BadImage(VitreousError):
+    """An image that cannot be read."""
+
+    def __init__(self, place: str, kind: Kind, why: str) -> None:
+        super().__init__(f"{place}: {why}")
+        self.place, self.kind, self.why = place, kind, why
+
+    def __reduce__(self) -> tuple[type[BadImage], tuple[str, Kind, str]]:  # it comes out of worker processes
+        return BadImage, (self.place, self.kind, self.why)
+
+
+def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Image.Image:
+    """A picture with 3 (RGB) or 1 (grey) channels and 8 bits, upright. `place` names it in errors."""
     if channels not in (1, 3):
         raise VitreousError(f"an image file gives 1 or 3 channels, not {channels}; pass a preprocessed tensor instead")
     if isinstance(image, np.ndarray):
-        return _from_array(image, channels)
+        return from_array(image, channels)
     if isinstance(image, Image.Image):
-        return _to_channels(image, channels)
-    if not isinstance(image, (str, Path)):
-        raise VitreousError(f"expected an image or its path, not {type(image).__name__}")
-    path = Path(image)
-    if path.is_dir():
-        raise VitreousError(f"{path}: is a folder, not an image")
+        return to_channels(image, channels)
+    if not isinstance(image, (str, Path, bytes)):
+        raise VitreousError(f"expected an image, its path or its bytes, not {type(image).__name__}")
+    place = place or (f"{len(image):,} bytes" if isinstance(image, bytes) else str(image))
     try:
-        with Image.open(path) as opened:
-            return _to_channels(ImageOps.exif_transpose(opened), channels)
+        with open_image(image, place) as opened:
+            return to_channels(ImageOps.exif_transpose(opened), channels)
+    except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's readers raise all of these on broken files
+        raise BadImage(place, "unreadable", f"broken image ({error}); replace it or leave it out") from error
+
+
+def open_image(image: str | Path | bytes, place: str) -> Image.Image:
+    """The file's header, read; its pixels are not yet."""
+    if isinstance(image, bytes):
+        if not image:
+            raise BadImage(place, "empty-file", "an empty file; replace it or leave it out")
+    elif Path(image).is_dir():
+        raise BadImage(place, "not-an-image", "is a folder, not an image")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # PIXELS is checked below, for all alike
+            opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
     except FileNotFoundError as error:
-        raise VitreousError(f"{path}: no such image") from error
+        raise BadImage(place, "missing", "no such image") from error
     except UnidentifiedImageError as error:
-        raise VitreousError(f"{path}: not an image that Pillow can read") from error
+        if not isinstance(image, bytes) and Path(image).stat().st_size == 0:
+            raise BadImage(place, "empty-file", "an empty file; replace it or leave it out") from error
+        raise BadImage(place, "not-an-image", "not an image that Pillow can read; replace it or leave it out") from error
     except Image.DecompressionBombError as error:
-        raise VitreousError(f"{path}: too many pixels to be safe ({error})") from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise VitreousError(f"{path}: broken image ({error})") from error
+        raise _too_large(place, str(error)) from error
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise BadImage(place, "unreadable", f"broken image ({error}); replace it or leave it out") from error
+    if opened.width * opened.height > PIXELS:
+        opened.close()
+        raise _too_large(place, f"{opened.width} x {opened.height}")
+    return opened
 
 
-def _to_channels(image: Image.Image, channels: int) -> Image.Image:
+def _too_large(place: str, size: str) -> BadImage:
+    return BadImage(place, "too-large", f"too many pixels to be safe ({size}; at most {PIXELS:,}); make it smaller")
+
+
+def to_channels(image: Image.Image, channels: int) -> Image.Image:
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         image = _eight_bits(image)
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:  # see-through parts lie over white
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:  # see-through parts lie over white
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB" if channels == 3 else "L")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey, scaled; Pillow's own conversion clips, which turns such pictures white."""
-    values = np.asarray(image, dtype=np.float64)
-    top = 255.0 if values.max(initial=0.0) <= 255 else 65535.0
+    """More than 8 bits of grey, scaled; Pillow's own conversion clips, which turns such pictures white."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+    highest = values.max(initial=0.0)
+    if image.mode.startswith("I;16"):
+        top = 65535.0
+    elif image.mode == "F" and highest <= 1:
+        top = 1.0
+    else:  # 32 bits, in which people store 8 or 16
+        top = 255.0 if highest <= 255 else max(65535.0, highest)
     return Image.fromarray(np.round(np.clip(values, 0, top) * (255.0 / top)).astype(np.uint8))
 
 
-def _from_array(array: np.ndarray, channels: int) -> Image.Image:
+def from_array(array: NDArray[np.uint8], channels: int) -> Image.Image:
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         raise VitreousError(
             f"array of {array.dtype} with shape {array.shape}: expected uint8, height x width x 3 (or grey, height x width)"
         )
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    return _to_channels(Image.fromarray(array), channels)
+    return to_channels(Image.fromarray(array), channels)

@@ -5,7 +5,7 @@ Fetched files lie where a person would look for them, and may be put there by ha
     <cache>/vit_models/imagenet21k/ViT-B_16.npz      official files, by bucket and path
     <cache>/hf/google/vit-base-patch16-224/...       hub repositories; another revision is a folder REPO@REVISION
 
-<cache> is $VITREOUS_CACHE, else $XDG_CACHE_HOME/vitreous, else ~/.cache/vitreous.
+<cache> is what files.cache_folder says.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from vitreous.download import Missing, fetch, intact, shown
 from vitreous.errors import VitreousError, nearest, unknown
+from vitreous.files import cache_folder
 from vitreous.models import names
 from vitreous.weights import catalogue
 from vitreous.weights.catalogue import HUB, STORAGE, Entry
 from vitreous.weights.checkpoint import DOCUMENT, WEIGHTS
-from vitreous.weights.download import Missing, fetch, intact, shown
 
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
 _INDEX, _PICKLE = "model.safetensors.index.json", "pytorch_model.bin"  # the latter is read as tensors only
@@ -53,13 +54,6 @@ def find(source: str | Path) -> Found:
     if _looks_like_path(source):
         return Found(Path(source).expanduser())  # read_path says best what is wrong with it
     raise _not_found(source)
-
-
-def cache_folder() -> Path:
-    if chosen := os.environ.get("VITREOUS_CACHE"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "vitreous"
 
 
 def _looks_like_path(source: str) -> bool:

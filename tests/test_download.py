@@ -24,12 +24,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from vitreous import download
 from vitreous.classifier import load
+from vitreous.download import Missing, fetch, shown
 from vitreous.errors import VitreousError
 from vitreous.models.build import create
-from vitreous.weights import download
 from vitreous.weights.checkpoint import Checkpoint
-from vitreous.weights.download import Missing, fetch, shown
 from vitreous.weights.find import find
 from vitreous.weights.write import write
 
@@ -472,7 +472,7 @@ def test_an_endless_redirect_is_an_error(server: Server, target: Path) -> None:
 RUN = """
 import sys
 from pathlib import Path
-from vitreous.weights.download import fetch
+from vitreous.download import fetch
 print("ready", flush=True)
 fetch(sys.argv[1], Path(sys.argv[2]))
 """

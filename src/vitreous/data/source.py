@@ -1,0 +1,195 @@
+"""What every data set looks like from here on: items with a stable id, labels and content.
+
+A `Source` gives any item by its number; a `Stream` gives the items of a shard one after another, for data that is too
+large or too far away to be addressed one by one. A `Dataset` holds one of them for each split, over one list of classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import VitreousError
+
+Content: TypeAlias = bytes | NDArray[np.uint8]
+"""An encoded image file, or pixels: height x width (grey) or height x width x 3."""
+
+SPLITS = ("train", "validation", "test")
+ALL = "all"  # the one split of a data set that has none
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    id: str  # the same wherever the data lies: a path inside the data set, never an absolute one
+    labels: tuple[int, ...]  # indices into the classes; usually one, none where nothing is known
+    content: Content
+    place: str  # for people: the file, or the shard and the member in it
+
+
+class Source(ABC):
+    """Labelled images by number. Cheap to hand to another process: the index is mapped from disk, not copied."""
+
+    where: str  # what the user typed
+    split: str
+    classes: tuple[str, ...]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def id(self, index: int) -> str: ...
+
+    @abstractmethod
+    def labels(self, index: int) -> tuple[int, ...]: ...
+
+    @abstractmethod
+    def read(self, index: int) -> Content:
+        """The item's content; a VitreousError that names the item if it cannot be had."""
+
+    def place(self, index: int) -> str:
+        return f"{self.where}: {self.id(index)}"
+
+    def path(self, index: int) -> str | None:
+        """The file that holds this item and nothing else, where there is one."""
+        return None
+
+    def __getitem__(self, index: int) -> Item:
+        return Item(self.id(index), self.labels(index), self.read(index), self.place(index))
+
+    def items(self) -> Iterator[Item]:
+        return (self[index] for index in range(len(self)))
+
+    def targets(self) -> NDArray[np.int64]:
+        """The first label of every item, -1 where it has none."""
+        return np.fromiter((self.labels(i)[0] if self.labels(i) else -1 for i in range(len(self))), np.int64, len(self))
+
+    def counts(self) -> NDArray[np.int64]:
+        """How many items each class has; an item with several labels counts for each."""
+        counted = np.zeros(len(self.classes), np.int64)
+        for index in range(len(self)):
+            for label in self.labels(index):
+                counted[label] += 1
+        return counted
+
+    def fingerprint(self) -> str:
+        """Changes when the items, their labels or the classes do. Content is not read."""
+        digest = hashlib.sha256("\0".join((*self.classes, "")).encode())
+        for index in range(len(self)):
+            digest.update(f"{self.id(index)}\0{self.labels(index)}\0".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
+    def subset(self, indices: Sequence[int] | NDArray[np.int64], split: str | None = None) -> Source:
+        return Subset(self, np.asarray(indices, np.int64), split or self.split)
+
+
+class Subset(Source):
+    """Some items of another source, in the order given."""
+
+    def __init__(self, parent: Source, indices: NDArray[np.int64], split: str) -> None:
+        self.parent, self.indices, self.split = parent, indices, split
+        self.where, self.classes = parent.where, parent.classes
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def id(self, index: int) -> str:
+        return self.parent.id(int(self.indices[index]))
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        return self.parent.labels(int(self.indices[index]))
+
+    def read(self, index: int) -> Content:
+        return self.parent.read(int(self.indices[index]))
+
+    def place(self, index: int) -> str:
+        return self.parent.place(int(self.indices[index]))
+
+    def path(self, index: int) -> str | None:
+        return self.parent.path(int(self.indices[index]))
+
+    def targets(self) -> NDArray[np.int64]:
+        return self.parent.targets()[self.indices]
+
+
+class Arrays(Source):
+    """Items whose pixels lie in one array (N, H, W[, C]), in memory or mapped from a file."""
+
+    def __init__(
+        self,
+        where: str,
+        split: str,
+        classes: Sequence[str],
+        images: NDArray[np.uint8],
+        targets: NDArray[Any],
+        ids: Sequence[str] | None = None,
+    ) -> None:
+        if len(images) != len(targets):
+            raise VitreousError(f"{where}: {len(images):,} images but {len(targets):,} labels; not one set's files")
+        labels = np.asarray(targets, np.int64)
+        if len(labels) and (labels.min() < -1 or labels.max() >= len(classes)):
+            raise VitreousError(f"{where}: label {int(labels.max())} of {len(classes)} classes; a wrong label file")
+        self.where, self.split, self.classes = where, split, tuple(classes)
+        self.images, self._targets, self._ids = images, labels, ids
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def id(self, index: int) -> str:
+        return self._ids[index] if self._ids is not None else f"{self.split}/{index:06d}"
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        target = int(self._targets[index])
+        return (target,) if target >= 0 else ()
+
+    def read(self, index: int) -> Content:
+        return np.asarray(self.images[index])
+
+    def targets(self) -> NDArray[np.int64]:
+        return self._targets
+
+    def counts(self) -> NDArray[np.int64]:
+        return np.bincount(self._targets[self._targets >= 0], minlength=len(self.classes))
+
+
+class Stream(ABC):
+    """Labelled images, shard after shard. A shard can be read again, from its beginning only."""
+
+    where: str
+    split: str
+    classes: tuple[str, ...]
+    shards: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, shard: int) -> Iterator[Item]:
+        """The items of one shard, in their order; a VitreousError that names the shard if it is broken."""
+
+    def items(self) -> Iterator[Item]:
+        for shard in range(len(self.shards)):
+            yield from self.read(shard)
+
+    def count(self) -> int | None:
+        """How many items there are, where that is known without reading everything."""
+        return None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What DATA on the command line becomes."""
+
+    where: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Source | Stream]
+    notes: tuple[str, ...] = ()  # what was assumed or left out, said aloud by the verbs
+    left_out: tuple[tuple[str, str], ...] = ()  # path and reason: files that are no images, links that go in circles
+    own_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the classes that each split really has
+
+    def source(self, split: str) -> Source | Stream:
+        if split not in self.splits:
+            raise VitreousError(f"{self.where}: there is no split {split!r}; it has {', '.join(self.splits)}")
+        return self.splits[split]
