@@ -24,8 +24,10 @@ _PUBLIC = {
     "VitreousError": "vitreous.errors",
     "convert": "vitreous.verbs.convert",
     "demo": "vitreous.verbs.demo",
+    "doctor": "vitreous.verbs.doctor",
     "list": "vitreous.verbs.list",
     "predict": "vitreous.verbs.predict",
+    "shard": "vitreous.verbs.shard",
     "verify": "vitreous.verbs.verify",
 }
 
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from vitreous.models.cost import cost as cost
     from vitreous.verbs.convert import convert as convert
     from vitreous.verbs.demo import demo as demo
+    from vitreous.verbs.doctor import doctor as doctor
     from vitreous.verbs.list import list as list
     from vitreous.verbs.predict import predict as predict
+    from vitreous.verbs.shard import shard as shard
     from vitreous.verbs.verify import verify as verify
 
 

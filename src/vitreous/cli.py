@@ -20,9 +20,10 @@ import tyro
 
 import vitreous
 from vitreous.errors import VitreousError, nearest
+from vitreous.verbs.progress import silenced
 from vitreous.verbs.shared import Result
 
-VERBS = ("demo", "predict", "convert", "verify", "list")
+VERBS = ("demo", "doctor", "predict", "convert", "verify", "shard", "list")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +108,8 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Result, bool, bool]:
         as_json, quiet = kwargs.pop("json"), kwargs.pop("quiet")
-        return function(*args, **kwargs), as_json, quiet
+        with silenced(quiet):
+            return function(*args, **kwargs), as_json, quiet
 
     parameters = list(inspect.signature(function).parameters.values())
     added = [

@@ -58,6 +58,7 @@ def fetch(
     target: Path,
     *,
     sha256: str | None = None,
+    md5: str | None = None,
     size: int | None = None,
     progress: Progress | None = None,
     token: str | None = None,
@@ -65,16 +66,16 @@ def fetch(
 ) -> Path:
     """Download `url` to `target`, unless it is there already; resumes what an earlier run left.
 
-    Length and hash are checked: against `sha256` and `size` where given, else against what the server declares.
+    Length and hash are checked: against `sha256` or `md5` and `size` where given, else against what the server declares.
     `token` goes to the host of `url` and to no other. `remedy` tells the user what to do if the server is out of reach.
     """
     _check_address(url)
     if intact(target, size):
         return target
     try:
-        with _alone(target) as part:
+        with alone(target) as part:
             if not intact(target, size):  # else another process fetched it while this one waited
-                asked = _Asked(url, target, part, sha256, size, token, remedy or f"or put the file at {target} by hand")
+                asked = _Asked(url, target, part, sha256, md5, size, token, remedy or f"or put the file at {target} by hand")
                 _keep(asked, _download(asked, progress or (lambda done, total: None)))
     except OSError as error:  # those of the network were dealt with where they arose
         raise VitreousError(
@@ -107,6 +108,7 @@ class _Asked:
     target: Path
     part: Path
     sha256: str | None
+    md5: str | None
     size: int | None
     token: str | None
     remedy: str
@@ -198,7 +200,7 @@ def _attempt(asked: _Asked, progress: Progress) -> _Facts:
             _drop(asked.part)
             raise _Unusable("the file changed on the server, which sent the rest of the new one")
         chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
-        if facts.total is None and not (chunked or facts.sha256 or facts.md5 or asked.sha256):
+        if facts.total is None and not (chunked or facts.sha256 or facts.md5 or asked.sha256 or asked.md5):
             raise VitreousError(
                 f"{asked.url}: the server does not say how long it is, so that a cut file would pass for a whole one"
             )
@@ -276,8 +278,8 @@ def _keep(asked: _Asked, facts: _Facts) -> None:
     """Check the part, and make it the target."""
     digest = _digest(asked.part, "sha256")
     checks = [("sha256", digest, asked.sha256 or facts.sha256)]
-    if facts.md5 and not asked.sha256:
-        checks.append(("md5", _digest(asked.part, "md5"), facts.md5))
+    if (asked.md5 or facts.md5) and not asked.sha256:
+        checks.append(("md5", _digest(asked.part, "md5"), asked.md5 or facts.md5))
     for name, found, expected in checks:
         if expected and found != expected.lower():
             _drop(asked.part)
@@ -331,7 +333,7 @@ def _explained(asked: _Asked, error: Exception, failures: int) -> VitreousError:
 
 
 @contextlib.contextmanager
-def _alone(target: Path) -> Iterator[Path]:
+def alone(target: Path) -> Iterator[Path]:
     """The part to write, while no other process writes it; where there are no locks, a part of one's own."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = _beside(target, ".lock")
@@ -406,12 +408,12 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 def _digest(path: Path, kind: str) -> str:
     with path.open("rb") as file:
-        # md5 only tells damage here, as the server that declares it also sends the bytes.
+        # md5 only tells damage here, not malice: some data sets' authors have published no other.
         return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 @contextlib.contextmanager
-def shown(what: str) -> Iterator[Progress]:
+def shown(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Progress]:
     """Progress on stderr: a bar on a terminal, elsewhere a line at the start and one at the end."""
     if sys.stderr.isatty():
         from rich import progress as rich
@@ -419,7 +421,7 @@ def shown(what: str) -> Iterator[Progress]:
 
         columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn())
         with rich.Progress(*columns, rich.TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None)
+            task = bar.add_task(f"{doing} {what}", total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
         return
     last: list[int] = []
@@ -427,9 +429,9 @@ def shown(what: str) -> Iterator[Progress]:
     def tell(done: int, total: int | None) -> None:
         if not last:
             already = f", {done / 1e6:,.1f} MB here already" if done else ""
-            print(f"fetching {what}" + (f" ({total / 1e6:,.1f} MB{already})" if total else ""), file=sys.stderr, flush=True)
+            print(f"{doing} {what}" + (f" ({total / 1e6:,.1f} MB{already})" if total else ""), file=sys.stderr, flush=True)
         last[:] = [done]
 
     yield tell
     if last:
-        print(f"fetched {what} ({last[0] / 1e6:,.1f} MB)", file=sys.stderr, flush=True)
+        print(f"{did} {what} ({last[0] / 1e6:,.1f} MB)", file=sys.stderr, flush=True)

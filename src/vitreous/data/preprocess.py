@@ -7,6 +7,13 @@
     normalise(MEAN,STD) x channels             pixels to 0..1, minus the mean, over the deviation:
                                                normalise(imagenet), or all means and then all deviations
 
+for training, by chance:
+
+    inception_crop(S[,filter][,area=A:B])      a part of A to B of the area (0.05 to 1, the paper's), brought to S x S
+    random_crop(S)  random_crop(H,W)           a part of that size, anywhere
+    flip                                       mirrored or not
+    randaug(LAYERS,MAGNITUDE)                  RandAugment, as in AugReg
+
 Filters are Pillow's, which average over all the pixels they shrink (bilinear, bicubic, lanczos, box, hamming,
 nearest), and `bilinear-plain`, TensorFlow's default, which does not: with it the authors trained and tested.
 The string is parsed by a grammar of five lines; nothing is ever evaluated.
@@ -14,150 +21,31 @@ The string is parsed by a grammar of five lines; nothing is ever evaluated.
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import replace
 
 import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
-from vitreous.data.decode import ImageLike, decode
+from vitreous.data.decode import ImageLike
+from vitreous.data.operations import (
+    BY_CHANCE,
+    CentralCrop,
+    Flip,
+    InceptionCrop,
+    Normalise,
+    Op,
+    RandAugment,
+    RandomCrop,
+    Range,
+    Resize,
+    ResizeSmall,
+    Scale,
+)
+from vitreous.data.pictures import FILTERS, PLAIN, Picture, opened, to_tensor
 from vitreous.errors import VitreousError, unknown
-
-Picture: TypeAlias = Image.Image | Tensor
-"""Pixels on their way: a Pillow image, later a float tensor (C, H, W) that starts out in 0..255."""
-
-FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "lanczos": Image.Resampling.LANCZOS,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "box": Image.Resampling.BOX,
-    "hamming": Image.Resampling.HAMMING,
-}
-PLAIN = "bilinear-plain"
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-def to_tensor(picture: Picture) -> Tensor:
-    if isinstance(picture, Tensor):
-        return picture
-    array = np.array(picture, dtype=np.float32)
-    return torch.from_numpy(array if array.ndim == 3 else array[:, :, None]).permute(2, 0, 1)
-
-
-def _resized(picture: Picture, height: int, width: int, how: str) -> Picture:
-    if how == PLAIN:
-        pixels = to_tensor(picture)
-        if tuple(pixels.shape[1:]) == (height, width):
-            return pixels
-        return F.interpolate(pixels[None], size=(height, width), mode="bilinear", align_corners=False)[0]
-    if isinstance(picture, Tensor):
-        raise VitreousError(f"a resize with filter {how!r} must come before range, normalise and {PLAIN} resizes")
-    return picture if picture.size == (width, height) else picture.resize((width, height), FILTERS[how])
-
-
-def _size_of(picture: Picture) -> tuple[int, int]:
-    if isinstance(picture, Tensor):
-        return picture.shape[1], picture.shape[2]
-    return picture.height, picture.width
-
-
-@dataclass(frozen=True)
-class Resize:
-    name: ClassVar[str] = "resize"
-    height: int
-    width: int
-    filter: str = "bilinear"
-
-    def __call__(self, picture: Picture) -> Picture:
-        return _resized(picture, self.height, self.width, self.filter)
-
-    def __str__(self) -> str:
-        return f"resize({_size_text(self.height, self.width)},{self.filter})"
-
-
-@dataclass(frozen=True)
-class ResizeSmall:
-    name: ClassVar[str] = "resize_small"
-    size: int
-    filter: str = "bilinear"
-    floor: bool = False  # the authors round the longer side; timm and Hugging Face cut its fraction off
-
-    def __call__(self, picture: Picture) -> Picture:
-        height, width = _size_of(picture)
-        short, long = min(height, width), max(height, width)
-        longer = self.size * long // short if self.floor else round(self.size * long / short)
-        tall, wide = (longer, self.size) if height > width else (self.size, longer)
-        return _resized(picture, tall, wide, self.filter)
-
-    def __str__(self) -> str:
-        return f"resize_small({self.size},{self.filter}{',floor' if self.floor else ''})"
-
-
-@dataclass(frozen=True)
-class CentralCrop:
-    name: ClassVar[str] = "central_crop"
-    height: int
-    width: int
-    round: bool = False
-
-    def __call__(self, picture: Picture) -> Picture:
-        height, width = _size_of(picture)
-        if height < self.height or width < self.width:
-            raise VitreousError(f"{self} does not fit into a picture of {height} x {width}; put a resize before it")
-        margins = (height - self.height) / 2, (width - self.width) / 2
-        top, left = (round(m) if self.round else int(m) for m in margins)
-        if isinstance(picture, Tensor):
-            return picture[:, top : top + self.height, left : left + self.width]
-        return picture.crop((left, top, left + self.width, top + self.height))
-
-    def __str__(self) -> str:
-        return f"central_crop({_size_text(self.height, self.width)}{',round' if self.round else ''})"
-
-
-@dataclass(frozen=True)
-class Range:
-    name: ClassVar[str] = "range"
-    low: float
-    high: float
-
-    def __call__(self, picture: Picture) -> Tensor:
-        return to_tensor(picture) * ((self.high - self.low) / 255.0) + self.low
-
-    def __str__(self) -> str:
-        return f"range({self.low:g},{self.high:g})"
-
-
-@dataclass(frozen=True)
-class Normalise:
-    name: ClassVar[str] = "normalise"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-
-    def __call__(self, picture: Picture) -> Tensor:
-        pixels = to_tensor(picture)
-        if pixels.shape[0] != len(self.mean):
-            raise VitreousError(f"{self} has {len(self.mean)} channels, the picture {pixels.shape[0]}")
-        mean = torch.tensor(self.mean)[:, None, None]
-        return (pixels / 255.0 - mean) / torch.tensor(self.std)[:, None, None]
-
-    def __str__(self) -> str:
-        if (self.mean, self.std) == (IMAGENET_MEAN, IMAGENET_STD):
-            return "normalise(imagenet)"
-        return f"normalise({','.join(repr(x) for x in (*self.mean, *self.std))})"
-
-
-Op: TypeAlias = Resize | ResizeSmall | CentralCrop | Range | Normalise
-
-
-def _size_text(height: int, width: int) -> str:
-    return f"{height}" if height == width else f"{height},{width}"
 
 
 class _Arguments:
@@ -195,6 +83,14 @@ class _Arguments:
             raise unknown("filter", names[0], (*FILTERS, PLAIN))
         return names[0] if names else "bilinear"
 
+    def option(self, name: str) -> str | None:
+        """What follows `name=`; it is taken away."""
+        given = [word for word in self.words if word.startswith(f"{name}=")]
+        self.words = [word for word in self.words if word not in given]
+        if len(given) > 1:
+            raise self.fail(f"has {name}= twice")
+        return given[0].partition("=")[2] if given else None
+
     def numbers(self, count: int | None = None) -> tuple[float, ...]:
         try:
             numbers = tuple(float(word) for word in self.words)
@@ -223,6 +119,34 @@ def _central_crop(a: _Arguments) -> Op:
     return CentralCrop(*a.pair(), rounded)
 
 
+def _random_crop(a: _Arguments) -> Op:
+    if len(a.words) != len(a.sizes()):
+        raise a.fail("takes one size or height,width")
+    return RandomCrop(*a.pair())
+
+
+def _inception_crop(a: _Arguments) -> Op:
+    area = a.option("area")
+    match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", area if area is not None else "0.05:1")
+    if not match or not 0 < float(match[1]) <= float(match[2]) <= 1:
+        raise a.fail("the area is written area=0.05:1, two shares of the picture, the smaller first")
+    height, width = a.pair()
+    return InceptionCrop(height, width, float(match[1]), float(match[2]), a.filter())
+
+
+def _flip(a: _Arguments) -> Op:
+    if a.words:
+        raise a.fail("takes nothing")
+    return Flip()
+
+
+def _randaug(a: _Arguments) -> Op:
+    layers, magnitude = a.numbers(2)
+    if layers != int(layers) or not 0 <= layers <= 20 or not 0 <= magnitude <= 31:
+        raise a.fail("takes a whole number of layers and a magnitude from 0 to 31, such as randaug(2,10)")
+    return RandAugment(int(layers), magnitude)
+
+
 def _range(a: _Arguments) -> Op:
     low, high = a.numbers(2)
     return Range(low, high)
@@ -244,6 +168,10 @@ OPS: dict[str, Callable[[_Arguments], Op]] = {
     "resize": _resize,
     "resize_small": _resize_small,
     "central_crop": _central_crop,
+    "random_crop": _random_crop,
+    "inception_crop": _inception_crop,
+    "flip": _flip,
+    "randaug": _randaug,
     "range": _range,
     "normalise": _normalise,
 }
@@ -274,11 +202,50 @@ class Preprocess:
         self.ops = parse(text)
         self.channels = channels
 
-    def __call__(self, image: ImageLike) -> Tensor:
-        picture: Picture = decode(image, self.channels)
-        for op in self.ops:
-            picture = op(picture)
-        return to_tensor(picture)
+    def __call__(self, image: ImageLike, rng: random.Random | None = None, place: str | None = None) -> Tensor:
+        return self.finished(to_tensor(self.picture(image, rng, place)))
+
+    def picture(
+        self, image: ImageLike, rng: random.Random | None = None, place: str | None = None, *, quick: bool = False
+    ) -> Picture:
+        """All operations but the last ones that only scale values. `quick` may differ by a shade: see `pictures`."""
+        picture = opened(image, self.channels, place, quick)
+        for op in self.ops[: len(self.ops) - len(self.scales)]:
+            if not isinstance(op, BY_CHANCE):
+                picture = op(picture)
+            elif rng is None:
+                raise VitreousError(f"{op} works by chance, which is for training; evaluation needs a fixed string")
+            else:
+                picture = op(picture, rng)
+        return picture
+
+    def finished(self, pixels: Tensor) -> Tensor:
+        """The last operations, on one picture (C, H, W) or many (B, C, H, W)."""
+        for op in self.scales:
+            pixels = op.on_tensor(pixels)
+        return pixels
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        """The last operations, as far as they only scale values."""
+        last: list[Scale] = []
+        for op in reversed(self.ops):
+            if not isinstance(op, (Range, Normalise)):
+                break
+            last.insert(0, op)
+        return tuple(last)
+
+    @property
+    def random(self) -> bool:
+        """Whether anything goes by chance: a string for training."""
+        return any(isinstance(op, BY_CHANCE) for op in self.ops)
+
+    @property
+    def eight_bit(self) -> bool:
+        """Whether pixels have 8 bits until the last operations, which scale them."""
+        return not any(isinstance(op, (Range, Normalise)) for op in self.ops[: len(self.ops) - len(self.scales)]) and not any(
+            isinstance(op, (Resize, ResizeSmall)) and op.filter == PLAIN for op in self.ops
+        )
 
     def __str__(self) -> str:
         return "|".join(str(op) for op in self.ops)
@@ -296,7 +263,7 @@ class Preprocess:
     def size(self) -> tuple[int, int] | None:
         """Height and width of what comes out, where every picture comes out alike."""
         for op in reversed(self.ops):
-            if isinstance(op, (Resize, CentralCrop)):
+            if isinstance(op, (Resize, CentralCrop, RandomCrop, InceptionCrop)):
                 return op.height, op.width
             if isinstance(op, ResizeSmall):
                 return None
@@ -309,7 +276,7 @@ class Preprocess:
         old_height, old_width = self.size
 
         def scaled(op: Op) -> Op:
-            if isinstance(op, (Resize, CentralCrop)):
+            if isinstance(op, (Resize, CentralCrop, RandomCrop, InceptionCrop)):
                 tall, wide = round(op.height * height / old_height), round(op.width * width / old_width)
                 return replace(op, height=tall, width=wide)
             if isinstance(op, ResizeSmall):

@@ -10,7 +10,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,6 +157,14 @@ class Arrays(Source):
         return np.bincount(self._targets[self._targets >= 0], minlength=len(self.classes))
 
 
+class Skipped(NamedTuple):
+    """A shard, or a part of one, that was not delivered."""
+
+    shard: str
+    reason: str
+    delivered: int  # how many items it gave all the same
+
+
 class Stream(ABC):
     """Labelled images, shard after shard. A shard can be read again, from its beginning only."""
 
@@ -164,6 +172,7 @@ class Stream(ABC):
     split: str
     classes: tuple[str, ...]
     shards: tuple[str, ...]
+    skipped: list[Skipped]  # what reading has left out so far, where that is allowed
 
     @abstractmethod
     def read(self, shard: int) -> Iterator[Item]:
@@ -175,6 +184,10 @@ class Stream(ABC):
 
     def count(self) -> int | None:
         """How many items there are, where that is known without reading everything."""
+        return None
+
+    def exact_lengths(self) -> tuple[int, ...] | None:
+        """How many items each shard is sure to give, where that is known: whole epochs can then be passed over."""
         return None
 
 

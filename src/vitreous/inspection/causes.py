@@ -11,7 +11,8 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.preprocess import CentralCrop, Normalise, Range, Resize, ResizeSmall, parse
+from vitreous.data.operations import CentralCrop, Normalise, Range, Resize, ResizeSmall
+from vitreous.data.preprocess import parse
 from vitreous.models.config import PositionResize, ViTConfig
 from vitreous.models.positions import resize_grid
 from vitreous.models.resnet import StdConv

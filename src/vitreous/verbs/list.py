@@ -19,23 +19,24 @@ class Listing:
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        return table(self.headings, self.rows)
+        return table(self.headings, [tuple(map(_words, row)) for row in self.rows])
 
     def records(self) -> builtins.list[dict[str, Any]]:
         return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
 
 
 def list(
-    what: Annotated[Literal["models", "weights"], tyro.conf.Positional, tyro.conf.arg(metavar="models|weights")],
+    what: Annotated[Literal["models", "weights", "data"], tyro.conf.Positional, tyro.conf.arg(metavar="models|weights|data")],
 ) -> Listing:
-    """List the models that can be built by name, or the pretrained weights that can be loaded by name.
+    """List the models, the pretrained weights or the data sets that are known by name.
 
     Example: vitreous list models
 
     Args:
-        what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); or weights, with their origin.
+        what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); weights, with their origin; or data, with
+            what is real and what rendered, how to get it and on what terms.
     """
-    return _models() if what == "models" else _weights()
+    return {"models": _models, "weights": _weights, "data": _data}[what]()
 
 
 def _models() -> Listing:
@@ -59,3 +60,27 @@ def _weights() -> Listing:
 
     rows = tuple((e.name, e.image_size, e.classes, e.trained_on, e.licence, e.note) for e in entries())
     return Listing(("name", "image_size", "classes", "trained_on", "licence", "note"), rows)
+
+
+def _data() -> Listing:
+    from vitreous.data.builtin import BUILTIN
+    from vitreous.data.named_sets import SETS
+    from vitreous.files import cache_folder
+
+    rows: builtins.list[tuple[Any, ...]] = []
+    for built in BUILTIN:
+        terms = "CC BY 4.0 (UCI), with scikit-learn" if built.kind == "real" else "drawn by this program"
+        rows.append((f"builtin:{built.name}", built.kind, built.classes, dict(built.images), "built in", terms))
+    for known in SETS:
+        obtained = f"fetched ({known.megabytes} MB)" if known.files else f"by hand: {known.page}"
+        rows.append((known.name, known.kind, known.classes, dict(known.images), obtained, known.terms))
+    headings = ("name", "kind", "classes", "images", "obtained", "terms")
+    own = cache_folder() / "data"
+    note = (
+        f"files may also be put into {own}/NAME, or into $VITREOUS_DATA/NAME; docs/data-sets.md names them; also hf:OWNER/NAME"
+    )
+    return Listing(headings, tuple(rows), notes=(note,))
+
+
+def _words(cell: Any) -> Any:
+    return ", ".join(f"{split} {count:,}" for split, count in cell.items()) if isinstance(cell, dict) else cell

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.data.preprocess import (
-    FILTERS,
+from vitreous.data.operations import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     CentralCrop,
@@ -13,8 +12,9 @@ from vitreous.data.preprocess import (
     Range,
     Resize,
     ResizeSmall,
-    parse,
 )
+from vitreous.data.pictures import FILTERS
+from vitreous.data.preprocess import parse
 from vitreous.errors import VitreousError
 from vitreous.models.config import Size, pair
 

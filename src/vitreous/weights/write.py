@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.data.preprocess import FILTERS
+from vitreous.data.pictures import FILTERS
 from vitreous.errors import VitreousError, unknown
 from vitreous.files import whole_file, whole_folder, write_text
 from vitreous.models.config import ModelConfig, ViTConfig, replace

@@ -1,0 +1,110 @@
+"""Data that needs no download: `builtin:NAME`, or `builtin:NAME?size=64&count=100000&seed=0` for rendered sets.
+
+`digits` are real: 1,797 handwritten digits that come with scikit-learn. All others are rendered by this package: made
+for pre-training and for tests of what a model has learnt, and no substitute for photographs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from vitreous.data.rendered import LARGEST, TASKS, Rendered
+from vitreous.data.rendered_draws import keys, uniform
+from vitreous.data.source import SPLITS, Arrays, Dataset
+from vitreous.errors import VitreousError, unknown
+
+_DIGITS = {"train": 1_097, "validation": 200, "test": 500}
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    kind: Literal["real", "rendered"]
+    classes: int
+    images: Mapping[str, int]  # in each split
+    description: str
+
+
+BUILTIN = (
+    Entry("digits", "real", 10, _DIGITS, "handwritten digits from scikit-learn, 8 x 8, grey"),
+    *(
+        Entry(name, "rendered", len(task.classes), dict(zip(SPLITS, task.images, strict=True)), task.question)
+        for name, task in TASKS.items()
+    ),
+)
+
+_OPTIONS = {  # smallest, largest
+    "size": (16, 2048),  # below, the smallest symbols are a pixel or two
+    "count": (1, LARGEST),  # images to train on
+    "seed": (0, LARGEST),
+}
+
+
+def names() -> dict[str, str]:
+    return {entry.name: entry.description for entry in BUILTIN}
+
+
+def open_builtin(name: str) -> Dataset:
+    """The data set called `builtin:<name>`."""
+    base, asked, text = name.partition("?")
+    if base not in names():
+        raise unknown("built-in data set", base, names())
+    where = f"builtin:{name}"
+    if base == "digits":
+        if asked:
+            raise VitreousError(f"{where}: the digits are what they are and take no options; write builtin:digits")
+        return _digits()
+    options = _parse(where, text) if asked else {}
+    size, seed = options.get("size", 64), options.get("seed", 0)
+    images = dict(zip(SPLITS, TASKS[base].images, strict=True))
+    images["train"] = options.get("count", images["train"])
+    splits = {split: Rendered(where, split, base, count=images[split], size=size, seed=seed) for split in SPLITS}
+    note = f"{where}: rendered pictures, not photographs; {size} x {size} pixels, seed {seed}"
+    return Dataset(where, TASKS[base].classes, splits, notes=(note,))
+
+
+def _parse(where: str, text: str) -> dict[str, int]:
+    options: dict[str, int] = {}
+    for part in text.split("&"):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise VitreousError(f"{where}: {part!r} is no option; write builtin:NAME?size=64&count=100000&seed=0")
+        if key not in _OPTIONS:
+            raise unknown(f"option of {where}:", key, _OPTIONS)
+        if key in options:
+            raise VitreousError(f"{where}: {key} is given twice; leave one out")
+        low, high = _OPTIONS[key]
+        if not re.fullmatch("[0-9]{1,19}", value) or not low <= int(value) <= high:
+            raise VitreousError(f"{where}: {key}={value} must be a whole number from {low} to {high}")
+        options[key] = int(value)
+    return options
+
+
+def _digits() -> Dataset:
+    """A fixed split with the same shares of every digit in all parts. An item's id is its number in scikit-learn."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        remedy = "pip install 'vitreous[demo]'"
+        raise VitreousError(f"builtin:digits comes with scikit-learn, which is not installed: {remedy}") from error
+    data = datasets.load_digits()
+    images = np.round(data.images * (255 / 16)).astype(np.uint8)
+    targets = np.asarray(data.target, np.int64)
+    draws = uniform(keys(0, 0, np.arange(len(targets), dtype=np.uint64)), 0)
+    rank = np.empty(len(targets))
+    for digit in range(10):  # each digit's images spread evenly over 0..1, in a drawn order: any cut then divides all alike
+        own = np.flatnonzero(targets == digit)
+        rank[own[np.argsort(draws[own], kind="stable")]] = (np.arange(len(own)) + 0.5) / len(own)
+    order = np.argsort(rank, kind="stable")
+    classes = tuple(str(digit) for digit in range(10))
+    splits, start = {}, 0
+    for split in ("test", "validation", "train"):
+        own = np.sort(order[start : start + _DIGITS[split]])
+        start += _DIGITS[split]
+        splits[split] = Arrays("builtin:digits", split, classes, images[own], targets[own], [f"{i:04d}" for i in own])
+    return Dataset("builtin:digits", classes, {split: splits[split] for split in SPLITS})

@@ -1,0 +1,64 @@
+"""Which part to train on and which to judge by, where the data set itself does not say."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.file_source import check_classes
+from vitreous.data.source import ALL, Dataset, Source, Stream
+from vitreous.errors import VitreousError
+
+SHARE = 0.1  # of each class, held out
+
+
+def training_splits(dataset: Dataset, seed: int = 0, share: float = SHARE) -> tuple[Source | Stream, Source | Stream, str]:
+    """The part to train on, the part to judge by, and a sentence that says what was decided.
+
+    A data set's own validation split is used, or else its test split. Where there is only one part, `share` of each class
+    is held out by the seed, and the same items are for the same seed wherever the files lie.
+    """
+    check_classes(dataset.where, {split: names for split, names in dataset.own_classes.items() if split in dataset.splits})
+    splits = dataset.splits
+    if "train" in splits:
+        for name in ("validation", "test"):
+            if name in splits:
+                return splits["train"], splits[name], f"training on train, judging by {name}"
+    only = "train" if "train" in splits else ALL if ALL in splits else None
+    if only is None:
+        raise VitreousError(f"{dataset.where}: nothing to train on; it has {', '.join(splits)} and no train split")
+    source = splits[only]
+    if isinstance(source, Stream):
+        raise VitreousError(
+            f"{dataset.where}: shards of one split only, which cannot be divided; name some of them val-*.tar, "
+            f"or make shards with `vitreous shard` from data that has splits"
+        )
+    train, held_out = stratified(source, seed, share)
+    said = f"no validation split: held out {len(held_out):,} of {len(source):,} images, {share:.0%} of each class, seed {seed}"
+    return train, held_out, said
+
+
+def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source, Source]:
+    """Two disjoint parts; the second has `share` of each class, at least one item of every class that has two.
+
+    The choice goes by the seed and the items' ids alone: an added file moves no other from one part to the other, unless
+    it is itself chosen.
+    """
+    if not 0 < share < 1:
+        raise VitreousError(f"the share to hold out is {share}; it must lie between 0 and 1")
+    targets = source.targets()
+    draws = np.array([_draw(seed, source.id(index)) for index in range(len(source))], np.uint64)
+    held: list[NDArray[np.int64]] = []
+    for label in np.unique(targets):
+        own = np.flatnonzero(targets == label)
+        count = max(1, round(share * len(own))) if len(own) > 1 else 0
+        held.append(own[np.argsort(draws[own], kind="stable")[:count]])
+    chosen = np.zeros(len(source), bool)
+    chosen[np.concatenate(held) if held else np.zeros(0, np.int64)] = True
+    return source.subset(np.flatnonzero(~chosen), "train"), source.subset(np.flatnonzero(chosen), "validation")
+
+
+def _draw(seed: int, item: str) -> int:
+    from vitreous.data.order import key
+
+    return key("split", seed, item)

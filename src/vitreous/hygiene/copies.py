@@ -1,0 +1,159 @@
+"""Pictures that are there more than once: by their bytes, and by what they show.
+
+Copies are told as groups, not as pairs: ten copies are one finding and not forty-five. Only one of several equal files is
+compared with the rest, but all of them are in the group that it falls into, so that a copy in another split is never lost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.hygiene.duplicates import Pair, near_duplicates
+from vitreous.hygiene.findings import OTHER, Finding, split_order
+from vitreous.hygiene.scan import Scan
+
+Progress = Callable[[int, int], None]
+
+
+def copies(scan: Scan, *, near: bool = True, progress: Progress | None = None) -> Iterator[Finding]:
+    """Within one data set, and across its splits."""
+    exact = _equal(_usable(scan), scan.records["digest"])
+    for group in exact:
+        kind = "label-conflict" if _conflict(scan, group) else "duplicate"
+        yield _finding(scan, kind, group, _said(kind, "the same file, byte for byte", scan, group))
+    if near and scan.prints is not None:
+        same = {group[0]: group for group in exact}
+        alone = _representatives(scan, exact)
+        pairs = near_duplicates(_rows(scan.prints, alone), progress=progress)
+        yield from _near_groups(scan, same, [(int(alone[p.first]), int(alone[p.second]), p) for p in pairs])
+
+
+def copies_between(scan: Scan, other: Scan, *, near: bool = True, progress: Progress | None = None) -> Iterator[Finding]:
+    """What of one data set is in another one too."""
+    both = np.concatenate([scan.records["digest"], other.records["digest"]])
+    known: set[int] = set()
+    for group in _equal(np.concatenate([_usable(scan), _usable(other) + len(scan)]), both):
+        here, there = [i for i in group if i < len(scan)], [i - len(scan) for i in group if i >= len(scan)]
+        if here and there:
+            known.update(here)
+            yield _between(scan, other, here, there, "the same file, byte for byte", None)
+    if near and scan.prints is not None and other.prints is not None:
+        exact, others = _equal(_usable(scan), scan.records["digest"]), _equal(_usable(other), other.records["digest"])
+        ours = np.array([i for i in _representatives(scan, exact).tolist() if i not in known], np.int64)
+        alone = _representatives(other, others)
+        same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
+        found: dict[int, list[Pair]] = defaultdict(list)
+        for pair in near_duplicates(_rows(scan.prints, ours), _rows(other.prints, alone), progress=progress):
+            found[int(ours[pair.first])].append(pair)
+        for item, pairs in found.items():
+            matches = [copy for p in pairs for copy in same_there.get(int(alone[p.second]), [int(alone[p.second])])]
+            yield _between(scan, other, same.get(item, [item]), matches, _how(pairs), min(p.similarity for p in pairs))
+
+
+def _usable(scan: Scan) -> NDArray[np.int64]:
+    return np.flatnonzero(scan.usable())
+
+
+def _equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:
+    """Groups of two and more items with the same digest, each in order."""
+    first, second = digests[items, 0], digests[items, 1]
+    order = np.lexsort((items, second, first))
+    a, b = first[order], second[order]
+    change = np.flatnonzero((a[1:] != a[:-1]) | (b[1:] != b[:-1])) + 1
+    groups = np.split(items[order], change) if len(items) else []
+    return sorted(group.tolist() for group in groups if len(group) > 1)
+
+
+def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    again = np.zeros(len(scan), bool)
+    again[[item for group in exact for item in group[1:]]] = True
+    return np.flatnonzero(scan.usable() & ~again)
+
+
+def _rows(prints: NDArray[np.uint8], items: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return prints if len(items) == len(prints) else prints[items]
+
+
+def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[tuple[int, int, Pair]]) -> Iterator[Finding]:
+    leader: dict[int, int] = {}
+
+    def find(item: int) -> int:
+        while leader.setdefault(item, item) != item:
+            leader[item] = leader[leader[item]]
+            item = leader[item]
+        return item
+
+    for first, second, _ in pairs:
+        leader[find(second)] = find(first)
+    groups: dict[int, list[tuple[int, int, Pair]]] = defaultdict(list)
+    for entry in pairs:
+        groups[find(entry[0])].append(entry)
+    for entries in groups.values():
+        alone = {item for first, second, _ in entries for item in (first, second)}
+        group = sorted(copy for item in alone for copy in same.get(item, [item]))
+        # A group may hang together by a chain, so that its ends are not alike: only direct pairs count as conflicts.
+        kind = "label-conflict" if any(_conflict(scan, (a, b)) for a, b, _ in entries) else "near-duplicate"
+        found = [pair for _, _, pair in entries]
+        said = _said(kind, _how(found), scan, group)
+        yield _finding(scan, kind, group, said, min(pair.similarity for pair in found))
+
+
+def _conflict(scan: Scan, items: Iterable[int]) -> bool:
+    """Whether copies have different labels. A copy without a label contradicts nothing."""
+    return len({frozenset(scan.labels(item)) for item in items} - {frozenset()}) > 1
+
+
+def _how(pairs: Iterable[Pair]) -> str:
+    """What the search could tell of how they differ."""
+    pairs = list(pairs)
+    ways = sorted({pair.how for pair in pairs})
+    return f"{', '.join(ways)}; similarity {min(pair.similarity for pair in pairs):.2f}"
+
+
+def _said(kind: str, how: str, scan: Scan, group: Sequence[int]) -> str:
+    splits = split_order(scan.where(item)[0] for item in group)
+    if kind == "label-conflict":
+        names = dict.fromkeys(" + ".join(scan.label_names(item)) for item in group)
+        how = f"labelled {', '.join(name for name in names if name)}: {how}"
+    return f"{how} ({len(group)} copies{', in ' + ' and '.join(splits) if len(splits) > 1 else ''})"
+
+
+def _finding(scan: Scan, kind: str, group: Sequence[int], detail: str, similarity: float | None = None) -> Finding:
+    return Finding(
+        kind,
+        detail,
+        split_order(scan.where(item)[0] for item in group),
+        tuple(scan.id(item) for item in group),
+        tuple(group),
+        count=len(group),
+        labels=tuple(scan.label_names(item) for item in group),
+        similarity=similarity,
+    )
+
+
+def _between(
+    scan: Scan, other: Scan, group: Sequence[int], matches: Sequence[int], how: str, similarity: float | None
+) -> Finding:
+    matches = sorted(set(matches))
+    ours = {frozenset(scan.label_names(item)) for item in group} - {frozenset()}
+    theirs = {frozenset(other.label_names(item)) for item in matches} - {frozenset()}
+    # Other data sets have other classes as a rule; only where they have the same can labels contradict each other.
+    conflict = scan.dataset.classes == other.dataset.classes and len(ours | theirs) > 1
+    kind = "label-conflict" if conflict else "duplicate" if similarity is None else "near-duplicate"
+    labels = sorted(" + ".join(sorted(names)) for names in ours | theirs)
+    return Finding(
+        kind,
+        f"also in {other.dataset.where}: {how}" + (f"; labelled {', '.join(labels)}" if conflict else ""),
+        split_order([*(scan.where(i)[0] for i in group), *(OTHER + other.where(i)[0] for i in matches)]),
+        (*(scan.id(item) for item in group), *(f"{other.dataset.where.rstrip('/')}/{other.id(item)}" for item in matches)),
+        tuple(group),
+        tuple(matches),
+        len(group) + len(matches),
+        (*(scan.label_names(item) for item in group), *(other.label_names(item) for item in matches)),
+        similarity,
+    )

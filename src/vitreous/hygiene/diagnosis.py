@@ -1,0 +1,123 @@
+"""The whole examination: scan, findings, numbers and the page; and the folder that they are written to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Dataset
+from vitreous.errors import VitreousError
+from vitreous.files import whole_folder
+from vitreous.hygiene.copies import Progress, copies, copies_between
+from vitreous.hygiene.findings import (
+    Finding,
+    class_findings,
+    file_findings,
+    in_order,
+    left_out_findings,
+    picture_findings,
+)
+from vitreous.hygiene.preview import demand, previews
+from vitreous.hygiene.report import Report
+from vitreous.hygiene.scan import Scan, scan, total
+from vitreous.hygiene.summary import MADE_BY, summarise
+
+FILES = ("findings.jsonl", "summary.json", "report.html")
+
+Shown = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""How progress is shown: a title and a total in, something to call with how many more are done."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    scan: Scan
+    against: Scan | None
+    findings: tuple[Finding, ...]
+    summary: dict[str, Any]
+    preprocess: Preprocess
+
+    @property
+    def corrupt(self) -> bool:
+        return any(finding.corrupts for finding in self.findings)
+
+
+def diagnose(
+    dataset: Dataset,
+    against: Dataset | None = None,
+    *,
+    preprocess: Preprocess,
+    near: bool = True,
+    workers: int = 0,
+    shown: Shown = lambda title, total: nullcontext(lambda more: None),
+) -> Diagnosis:
+    with shown(f"examining {dataset.where}", total(dataset)) as advance:
+        seen = scan(dataset, workers=workers, near=near, advance=advance)
+    if not len(seen):
+        raise VitreousError(f"{dataset.where}: there is nothing in it to examine")
+    found = [*file_findings(seen), *left_out_findings(dataset), *class_findings(seen)]
+    found += picture_findings(seen, demand(preprocess))
+    with shown("comparing pictures", None) as advance:
+        found += copies(seen, near=near, progress=_steps(advance))
+    other = None
+    if against is not None:
+        with shown(f"examining {against.where}", total(against)) as advance:
+            other = scan(against, workers=workers, near=near, advance=advance)
+        with shown("comparing the two", None) as advance:
+            found += copies_between(seen, other, near=near, progress=_steps(advance))
+    findings = in_order(found)
+    return Diagnosis(seen, other, tuple(findings), summarise(seen, findings, other, str(preprocess)), preprocess)
+
+
+def _steps(advance: Callable[[int], None]) -> Progress:
+    """From `so many of so many are done` to `so many more are done`."""
+    before = 0
+
+    def progress(done: int, _: int) -> None:
+        nonlocal before
+        advance(done - before)
+        before = done
+
+    return progress
+
+
+def check_folder(out: Path, data: Path | None = None) -> None:
+    """Before the long work begins: the folder is new, empty or an earlier report, and not a part of the data."""
+    if data is not None and out.resolve().is_relative_to(data.resolve()):
+        raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
+    try:
+        inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()
+    except OSError as error:
+        raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
+    if not inside:
+        return
+    try:
+        ours = json.loads((out / "summary.json").read_text(encoding="utf-8")).get("made_by") == MADE_BY
+    except (OSError, ValueError, AttributeError):
+        ours = False
+    if not ours or inside - set(FILES):
+        strange = sorted(inside - set(FILES)) or sorted(inside)
+        raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
+
+
+def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
+    """The three files, all or none."""
+    page = Report(
+        diagnosis.scan,
+        diagnosis.against,
+        diagnosis.findings,
+        diagnosis.summary,
+        previews(diagnosis.scan, diagnosis.preprocess),
+        demand(diagnosis.preprocess),
+    ).html(workers)
+    with whole_folder(out) as part:
+        with (part / "findings.jsonl").open("w", encoding="ascii") as file:
+            for finding in diagnosis.findings:
+                file.write(json.dumps(finding.record()) + "\n")  # in ASCII: names need not be valid Unicode
+        (part / "summary.json").write_text(json.dumps(diagnosis.summary, indent=2) + "\n", encoding="ascii")
+        (part / "report.html").write_text(page, encoding="utf-8")

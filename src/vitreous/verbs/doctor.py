@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from vitreous.verbs.progress import shown
+from vitreous.verbs.table import table
+
+if TYPE_CHECKING:
+    from vitreous.hygiene.findings import Finding
+    from vitreous.hygiene.remedy import Remedy
+
+_FIRST = 12  # findings told on the terminal
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the doctor found."""
+
+    out: str
+    corrupt: bool
+    findings: tuple[Finding, ...]
+    verdict: str
+    summary: dict[str, Any]
+    remedy: Remedy | None
+    notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.corrupt else 0
+
+    def text(self) -> str:
+        from vitreous.hygiene.readable import readable
+
+        lines = [self.verdict]
+        if self.findings:
+            counts = self.summary["findings"]
+            images = {kind: sum(f.count for f in self.findings if f.kind == kind) for kind in counts}
+            worst = self.summary["corrupting"]
+            rows = [(kind, counts[kind], images[kind] or None, worst.get(kind, 0) or None) for kind in counts]
+            lines += ["", table(("kind", "findings", "images", "would corrupt a result"), rows), ""]
+            lines += [readable(_line(finding)) for finding in self.findings[:_FIRST]]
+            if len(self.findings) > _FIRST:
+                lines.append(f"... and {len(self.findings) - _FIRST:,} more")
+        lines += ["", f"{Path(self.out) / 'report.html'} shows them, findings.jsonl beside it lists all"]
+        if self.remedy is not None:
+            lines.append(str(self.remedy))
+        return "\n".join(lines)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        return (finding.record() for finding in self.findings)
+
+
+def _line(finding: Finding) -> str:
+    named = ", ".join(finding.paths[:3]) + (f" and {finding.count - 3:,} more" if finding.count > 3 else "")
+    where = f" [{', '.join(finding.splits)}]" if finding.splits else ""
+    return f"{'!' if finding.corrupts else '-'} {finding.kind}{where} {named}{': ' if named else ''}{finding.detail}"
+
+
+def doctor(
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    out: str,
+    against: str | None = None,
+    fix: str | None = None,
+    preprocess: str = "inception_crop(224)|flip|range(-1,1)",
+    near: bool = True,
+    workers: int | None = None,
+) -> Examined:
+    """Examine a data set: unreadable files, duplicates within and across splits, wrong labels, odd images.
+
+    Writes a page to look at (report.html), findings.jsonl and summary.json. Exit code 1 means that something in the data
+    would corrupt a result. No image is ever changed.
+
+    Example: vitreous doctor photos/ --out report --fix photos.csv
+
+    Args:
+        data: a folder, a manifest, shards, `builtin:NAME` or the name of a known set.
+        out: the folder to write to.
+        against: another data set; what is in both is reported, as when pre-training data must not hold test images.
+        fix: a manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
+        preprocess: what training will do to the images; shown for the smallest and the largest.
+        near: look for re-encoded, resized, cropped and mirrored copies too; --no-near finds equal files only.
+        workers: processes that read; as many as there are cores if not given, 0 for none.
+    """
+    from vitreous.data.open import open_data
+    from vitreous.data.preprocess import Preprocess
+    from vitreous.data.workers import default_workers
+    from vitreous.errors import VitreousError
+    from vitreous.hygiene.diagnosis import check_folder, diagnose, write_folder
+    from vitreous.hygiene.remedy import check_possible, write_manifest
+    from vitreous.hygiene.report import verdict
+
+    if workers is not None and workers < 0:
+        raise VitreousError(f"--workers {workers}: must be 0 (none) or more")
+    prepared = Preprocess(preprocess)
+    folder = Path(out).expanduser()
+    on_disk = Path(data).expanduser()
+    check_folder(folder, on_disk if on_disk.is_dir() else None)
+    dataset = open_data(data)
+    target = Path(fix).expanduser() if fix is not None else None
+    if target is not None:
+        check_possible(target, dataset, folder)
+    other = open_data(against) if against is not None else None
+    processes = default_workers() if workers is None else workers
+    found = diagnose(dataset, other, preprocess=prepared, near=near, workers=processes, shown=shown)
+    write_folder(folder, found, processes)
+    remedy = write_manifest(target, found.scan, found.findings) if target is not None else None
+    notes = [note for note in dataset.notes if "left out" not in note]  # those are findings here
+    if found.against is not None and (bad := len(found.against) - int(found.against.usable().sum())):
+        notes.append(f"{against}: {bad:,} images could not be read and were not compared; examine it by itself")
+    return Examined(str(folder), found.corrupt, found.findings, verdict(found.findings), found.summary, remedy, tuple(notes))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from vitreous.data.order import examples, generator, key, permuted
+from vitreous.errors import VitreousError
+
+
+@given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 100))
+def test_a_permutation(count: int, seed: int, epoch: int) -> None:
+    assert sorted(permuted(np.arange(count), count, seed, epoch).tolist()) == list(range(count))
+
+
+@pytest.mark.parametrize("count", [5, 12, 40])
+def test_every_place_is_equally_likely(count: int) -> None:
+    """Where item i lands over many epochs: uniform, by chi-square, for all i at once; and neighbours are independent."""
+    epochs = 6000
+    landed = np.array([permuted(np.arange(count), count, 0, epoch) for epoch in range(epochs)])
+    table = np.array([np.bincount(landed[:, i], minlength=count) for i in range(count)])
+    expected = epochs / count
+    statistic = ((table - expected) ** 2 / expected).sum() * (count - 1) / count  # rows and columns sum to the same
+    assert stats.chi2.sf(statistic, (count - 1) ** 2) > 1e-3
+    after = np.bincount((landed[:, 1] - landed[:, 0]) % count, minlength=count)[1:]
+    assert stats.chisquare(after).pvalue > 1e-3
+
+
+def test_large_orders_look_random() -> None:
+    order = permuted(np.arange(100_000), 100_000, 1, 0)
+    assert abs(stats.spearmanr(np.arange(100_000), order).statistic) < 0.02
+    assert abs(stats.spearmanr(order[:-1], order[1:]).statistic) < 0.02
+
+
+def test_the_order_never_changes() -> None:
+    """Resuming a run with a newer version needs these very numbers."""
+    assert permuted(np.arange(10), 10, 0, 0).tolist() == [1, 6, 5, 8, 9, 3, 7, 4, 2, 0]
+    assert permuted(np.arange(10**12, 10**12 + 2), 10**12 + 7, 5, 2).tolist() == [235910293623, 806851025387]
+    assert key("order", 0, 0, 0) == 2252961693037531455
+    assert [round(generator(0, 0, "a/1.jpg").random(), 12) for _ in range(2)] == [0.464172843385] * 2
+
+
+def test_epochs_follow_without_a_gap() -> None:
+    items, epochs = examples(0, 7 * 5, 10, seed=3)
+    for epoch in range(3):
+        assert sorted(items[epochs == epoch].tolist()) == list(range(10))
+    assert len({tuple(items[epochs == epoch]) for epoch in range(3)}) == 3
+    again = np.concatenate([examples(start, start + 5, 10, seed=3)[0] for start in range(0, 35, 5)])
+    assert np.array_equal(items, again)
+
+
+def test_nothing_to_order() -> None:
+    with pytest.raises(VitreousError, match="no items"):
+        examples(0, 5, 0, 0)
+
+
+def test_another_process_agrees() -> None:
+    code = "from vitreous.data.order import *; import numpy as np; print(permuted(np.arange(50), 50, 9, 4).tolist())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == str(permuted(np.arange(50), 50, 9, 4).tolist())
