@@ -42,19 +42,21 @@ def halved(images: Tensor) -> np.ndarray:
 
 
 class Convolutions(nn.Sequential):
-    """Five layers, then a linear one on the 4 x 4 places that are left: small, and able to tell where things are."""
+    """Five layers, then a linear one on all 4 x 4 places that are left, or on the strongest answer anywhere."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, places: bool) -> None:
         layers: list[nn.Module] = []
         for before, after, stride in ((3, 24, 2), (24, 48, 2), (48, 64, 2), (64, 96, 1), (96, 96, 2)):
             layers += [nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        super().__init__(*layers, nn.Flatten(), nn.Linear(96 * 16, classes))
+        if not places:
+            layers.append(nn.AdaptiveMaxPool2d(1))
+        super().__init__(*layers, nn.Flatten(), nn.Linear(96 * 16 if places else 96, classes))
 
 
-def network(name: str, classes: int) -> nn.Module:
+def network(name: str, task: str, classes: int) -> nn.Module:
     torch.manual_seed(0)
     if name == "convolutions":
-        return Convolutions(classes)
+        return Convolutions(classes, places=task == "position")
     return vitreous.create("ViT-Ti/8", width=128, heads=4, mlp=512, depth=4, image_size=64, classes=classes)
 
 
@@ -105,7 +107,7 @@ def main() -> None:
         ridge = RidgeClassifier(alpha=1e3).fit(halved(train_x), train_y.numpy())
         print(f"  ridge on pixels     {ridge.score(halved(test_x), test_y.numpy()):.1%}", flush=True)
         for name in asked.networks:
-            model = network(name, len(data.classes))
+            model = network(name, task, len(data.classes))
             begun = time.process_time()
             train(model, train_x, train_y, asked.epochs, 1e-3 if name == "ViT" else 3e-3)
             spent = time.process_time() - begun

@@ -83,8 +83,8 @@ PINNED = {
     "signs": "66a14a9da2914dda",
     "objects": "fa7cee4596b35116",
     "count": "fa7cee4596b35116",
-    "position": "f640614ebd0ceaad",
-    "orientation": "f640614ebd0ceaad",
+    "position": "d1d35bcd31f74496",
+    "orientation": "d1d35bcd31f74496",
 }
 
 

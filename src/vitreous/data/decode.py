@@ -9,8 +9,10 @@ A file that cannot be read is a `BadImage`, which says what kind of bad it is an
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -48,37 +50,41 @@ def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Ima
     if not isinstance(image, (str, Path, bytes)):
         raise VitreousError(f"expected an image, its path or its bytes, not {type(image).__name__}")
     place = place or (f"{len(image):,} bytes" if isinstance(image, bytes) else str(image))
+    with reading(place), open_image(image, place) as opened:
+        return to_channels(ImageOps.exif_transpose(opened), channels)
+
+
+@contextlib.contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Whatever goes wrong inside is a BadImage: on broken files Pillow's readers raise errors of a dozen kinds."""
     try:
-        with open_image(image, place) as opened:
-            return to_channels(ImageOps.exif_transpose(opened), channels)
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's readers raise all of these on broken files
-        raise BadImage(place, "unreadable", f"broken image ({error}); replace it or leave it out") from error
+        with warnings.catch_warnings():  # what they warn of is the doctor's business
+            warnings.simplefilter("ignore")
+            yield
+    except (VitreousError, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise BadImage(place, "missing", "no such image") from error
+    except UnidentifiedImageError as error:
+        raise BadImage(place, "not-an-image", "not an image that Pillow can read; replace it or leave it out") from error
+    except Image.DecompressionBombError as error:
+        raise _too_large(place, str(error)) from error
+    except Exception as error:
+        story = " ".join(str(error).split()) or type(error).__name__
+        raise BadImage(place, "unreadable", f"broken image ({story}); replace it or leave it out") from error
 
 
 def open_image(image: str | Path | bytes, place: str) -> Image.Image:
     """The file's header, read; its pixels are not yet."""
-    if isinstance(image, bytes):
-        if not image:
+    with reading(place):
+        if not isinstance(image, bytes) and Path(image).is_dir():
+            raise BadImage(place, "not-an-image", "is a folder, not an image")
+        if (len(image) if isinstance(image, bytes) else Path(image).stat().st_size) == 0:
             raise BadImage(place, "empty-file", "an empty file; replace it or leave it out")
-    elif Path(image).is_dir():
-        raise BadImage(place, "not-an-image", "is a folder, not an image")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # PIXELS is checked below, for all alike
-            opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
-    except FileNotFoundError as error:
-        raise BadImage(place, "missing", "no such image") from error
-    except UnidentifiedImageError as error:
-        if not isinstance(image, bytes) and Path(image).stat().st_size == 0:
-            raise BadImage(place, "empty-file", "an empty file; replace it or leave it out") from error
-        raise BadImage(place, "not-an-image", "not an image that Pillow can read; replace it or leave it out") from error
-    except Image.DecompressionBombError as error:
-        raise _too_large(place, str(error)) from error
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise BadImage(place, "unreadable", f"broken image ({error}); replace it or leave it out") from error
-    if opened.width * opened.height > PIXELS:
-        opened.close()
-        raise _too_large(place, f"{opened.width} x {opened.height}")
+        opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
+        if opened.width * opened.height > PIXELS:
+            opened.close()
+            raise _too_large(place, f"{opened.width} x {opened.height}")
     return opened
 
 

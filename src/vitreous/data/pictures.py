@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitreous.data.decode import PIXELS, BadImage, ImageLike, decode, open_image
+from vitreous.data.decode import PIXELS, ImageLike, decode, open_image, reading
 from vitreous.errors import VitreousError
 
 try:
@@ -124,13 +124,10 @@ def _decoded(content: bytes, height: int, width: int, scale: int, place: str) ->
             return pixels
         except ValueError:
             pass
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            if scale > 1:
-                image.draft("RGB", (width // scale, height // scale))
-            return np.array(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise BadImage(place, "unreadable", f"broken image ({error}); replace it or leave it out") from error
+    with reading(place), Image.open(io.BytesIO(content)) as image:
+        if scale > 1:
+            image.draft("RGB", (width // scale, height // scale))
+        return np.array(image.convert("RGB"))
 
 
 def size_of(picture: Picture) -> tuple[int, int]:

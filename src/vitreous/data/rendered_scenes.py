@@ -3,7 +3,7 @@
 Four scenes. The same picture answers all the questions of its scene:
 
     single   one large symbol among smaller ones and bars       what is it?
-    pose     one symbol that has an upright, and bars           where is it? how is it turned?
+    pose     one shape that has an upright, and bars            where is it? how is it turned?
     several  one to eight symbols that do not overlap           how many? which?
     sign     a glyph on a shape, as on a road sign              which of both?
 
@@ -116,7 +116,7 @@ def _pose(draws: Draws, luma: float, known: list[int]) -> tuple[Thing, ...]:
     x, y = (_EDGE + (1 - 2 * _EDGE) * (k + 0.5 + draws.between(-_LOOSE, _LOOSE)) / GRID for k in (column, row))
     turn = (angle + draws.between(-_LOOSE, _LOOSE)) / ANGLES
     things = _bars(draws, luma, draws.below(4))
-    things.append(_symbol(draws, luma, symbol, x, y, draws.between(0.13, 0.22), turn))
+    things.append(_symbol(draws, luma, symbol, x, y, draws.between(0.14, 0.23), turn))
     return tuple(things)
 
 

@@ -31,7 +31,7 @@ class Symbol:
     name: str
     lines: tuple[tuple[Point, ...], ...]
     closed: bool  # one outline with an inside; otherwise strokes
-    upright: bool = True  # has an orientation: looks the same at one angle only
+    upright: bool = False  # asked for its orientation: bold, and the same at one angle only
 
 
 def cosine_sine(turn: float) -> Point:
@@ -63,18 +63,19 @@ def _spiral() -> tuple[Point, ...]:
 
 _THIRD = 1 / 3
 SHAPES = (
-    Symbol("disc", (_arc(0, 0, 1, 1, 0, 1, 40)[:-1],), True, upright=False),
-    Symbol("square", (((-1, -1), (1, -1), (1, 1), (-1, 1)),), True, upright=False),
-    Symbol("triangle", (_star(3, 0.5),), True, upright=False),
-    Symbol("star", (_star(5, 0.42),), True, upright=False),
+    Symbol("disc", (_arc(0, 0, 1, 1, 0, 1, 40)[:-1],), True),
+    Symbol("square", (((-1, -1), (1, -1), (1, 1), (-1, 1)),), True),
+    Symbol("triangle", (_star(3, 0.5),), True),
+    Symbol("star", (_star(5, 0.42),), True),
     Symbol("cross", (((-_THIRD, -1), (_THIRD, -1), (_THIRD, -_THIRD), (1, -_THIRD), (1, _THIRD), (_THIRD, _THIRD),
                       (_THIRD, 1), (-_THIRD, 1), (-_THIRD, _THIRD), (-1, _THIRD), (-1, -_THIRD), (-_THIRD, -_THIRD)),),
-           True, upright=False),
-    Symbol("heart", (_heart(),), True),
-    Symbol("crescent", (_arc(0, 0, 1, 1, 0.08, 0.92, 32) + _arc(0.42, 0, 0.68, 0.68, 0.87, 0.13, 24),), True),
-    Symbol("arrow", (((0, -1), (0.75, -0.15), (0.28, -0.15), (0.28, 1), (-0.28, 1), (-0.28, -0.15), (-0.75, -0.15)),), True),
-    Symbol("drop", (((0, -1.1), *_arc(0, 0.3, 0.65, 0.65, -0.07, 0.57, 28)),), True),
-    Symbol("fish", ((*_arc(0.25, 0, 0.75, 0.48, 0.56, 1.44, 32), (-1, 0.5), (-0.8, 0), (-1, -0.5)),), True),
+           True),
+    Symbol("heart", (_heart(),), True, upright=True),
+    Symbol("crescent", (_arc(0, 0, 1, 1, 0.08, 0.92, 32) + _arc(0.42, 0, 0.68, 0.68, 0.87, 0.13, 24),), True, upright=True),
+    Symbol("arrow", (((0, -1), (0.75, -0.15), (0.28, -0.15), (0.28, 1), (-0.28, 1), (-0.28, -0.15), (-0.75, -0.15)),),
+           True, upright=True),
+    Symbol("drop", (((0, -1.1), *_arc(0, 0.3, 0.65, 0.65, -0.07, 0.57, 28)),), True, upright=True),
+    Symbol("fish", ((*_arc(0.25, 0, 0.75, 0.48, 0.56, 1.44, 32), (-1, 0.5), (-0.8, 0), (-1, -0.5)),), True, upright=True),
 )  # fmt: skip
 
 _BOWL = _arc(0.1, -0.5, 0.5, 0.5, -0.25, 0.25)  # of P and R
@@ -83,23 +84,23 @@ GLYPHS = (
     Symbol("letter-E", (((0.6, -1), (-0.6, -1), (-0.6, 1), (0.6, 1)), ((-0.6, 0), (0.4, 0))), False),
     Symbol("letter-F", (((0.6, -1), (-0.5, -1), (-0.5, 1)), ((-0.5, -0.1), (0.35, -0.1))), False),
     Symbol("letter-G", ((*_arc(0, 0, 0.85, 1, 0.88, 0.0, 24), (0.15, 0)),), False),
-    Symbol("letter-H", (((-0.65, -1), (-0.65, 1)), ((0.65, -1), (0.65, 1)), ((-0.65, 0), (0.65, 0))), False, upright=False),
+    Symbol("letter-H", (((-0.65, -1), (-0.65, 1)), ((0.65, -1), (0.65, 1)), ((-0.65, 0), (0.65, 0))), False),
     Symbol("letter-K", (((-0.6, -1), (-0.6, 1)), ((0.65, -1), (-0.6, 0.2)), ((-0.15, -0.25), (0.7, 1))), False),
     Symbol("letter-M", (((-0.85, 1), (-0.75, -1), (0, 0.3), (0.75, -1), (0.85, 1)),), False),
     Symbol("letter-P", (((-0.5, 1), (-0.5, -1), *_BOWL, (-0.5, 0)),), False),
     Symbol("letter-Q", (_arc(0, -0.1, 0.8, 0.85, 0, 1, 24), ((0.15, 0.25), (0.85, 1))), False),
     Symbol("letter-R", (((-0.5, 1), (-0.5, -1), *_BOWL, (-0.5, 0)), ((0.0, 0), (0.65, 1))), False),
-    Symbol("letter-S", (_arc(0, -0.5, 0.6, 0.5, -0.08, -0.75, 16) + _arc(0, 0.5, 0.6, 0.5, -0.25, 0.42, 16),), False, False),
+    Symbol("letter-S", (_arc(0, -0.5, 0.6, 0.5, -0.08, -0.75, 16) + _arc(0, 0.5, 0.6, 0.5, -0.25, 0.42, 16),), False),
     Symbol("letter-T", (((-0.75, -1), (0.75, -1)), ((0, -1), (0, 1))), False),
     Symbol("letter-Y", (((-0.7, -1), (0, -0.05), (0.7, -1)), ((0, -0.05), (0, 1))), False),
     Symbol("digit-4", (((0.35, 1), (0.35, -1), (-0.7, 0.4), (0.75, 0.4)),), False),
-    Symbol("digit-8", (_arc(0, -0.5, 0.5, 0.5, 0.25, 1.25, 20), _arc(0, 0.5, 0.5, 0.5, -0.25, 0.75, 20)), False, False),
+    Symbol("digit-8", (_arc(0, -0.5, 0.5, 0.5, 0.25, 1.25, 20), _arc(0, 0.5, 0.5, 0.5, -0.25, 0.75, 20)), False),
     Symbol("hash", (((-0.35, -1), (-0.35, 1)), ((0.35, -1), (0.35, 1)), ((-1, -0.35), (1, -0.35)), ((-1, 0.35), (1, 0.35))),
-           False, upright=False),
-    Symbol("spiral", (_spiral(),), False, upright=False),  # a squeezed one looks like one that is turned a little
+           False),
+    Symbol("spiral", (_spiral(),), False),
     Symbol("question-mark", ((*_arc(0, -0.5, 0.5, 0.5, 0.5, 1.2, 16), (0, 0.15), (0, 0.35)), ((0, 0.9), (0, 0.95))), False),
     Symbol("psi", (_arc(0, -1, 0.8, 1.2, 0.5, 0.0, 20), ((0, -1), (0, 1))), False),
-    Symbol("phi", (_arc(0, 0, 0.65, 0.5, 0, 1, 24), ((0, -1), (0, 1))), False, upright=False),
+    Symbol("phi", (_arc(0, 0, 0.65, 0.5, 0, 1, 24), ((0, -1), (0, 1))), False),
 )  # fmt: skip
 
 SYMBOLS = SHAPES + GLYPHS

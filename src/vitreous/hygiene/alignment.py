@@ -42,7 +42,7 @@ def align(first: Floats, second: Floats, start: Windows, steps: int = 4) -> Agre
     side = first.shape[-1]
     shift, scale = start.shift.astype(np.float32), start.scale.astype(np.float32)
     plain, _ = _resampling(np.zeros(1, np.float32), np.ones(1, np.float32), side)
-    target = plain @ second @ plain.swapaxes(-1, -2)
+    target = np.asarray(plain @ second @ plain.swapaxes(-1, -2), np.float32)
     centred = (np.arange(side, dtype=np.float32) + 0.5) / side - 0.5
     for _ in range(steps):
         rows, rows_slope = _resampling(shift[:, 0], scale[:, 0], side)
@@ -67,7 +67,7 @@ def align(first: Floats, second: Floats, start: Windows, steps: int = 4) -> Agre
         scale = np.clip(scale + move[:, 1::2], 0.8, 1.25)
     rows, _ = _resampling(shift[:, 0], scale[:, 0], side)
     columns, _ = _resampling(shift[:, 1], scale[:, 1], side)
-    moved = rows @ first @ columns.swapaxes(-1, -2)
+    moved = np.asarray(rows @ first @ columns.swapaxes(-1, -2), np.float32)
     weight = _overlap(shift, scale, centred)
     overall = _correlation(moved, target, weight)
     detail = _correlation(_detail(moved), _detail(target), weight)

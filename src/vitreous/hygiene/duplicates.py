@@ -90,7 +90,8 @@ def search(prints: Prints, others: Prints | None = None, *, progress: Progress |
         asker, member, window = _candidates(forest, short, describe(greys, WINDOWS), after, out)
         lookalikes += np.bincount(some[asker], minlength=len(asked))
         lookalikes_kept += np.bincount(places[member], minlength=len(kept))
-        likely = _likely(greys, long, asker, member, window)
+        tiny = fingerprint.sides(asked[some]) < TINY
+        likely = _likely(greys, long, asker, member, window, tiny)
         a, b, window = some[asker[likely]], places[member[likely]], window[likely]
         plausible = _plausible(asked, kept, a, b, window)
         found += _aligned(asked, kept, a[plausible], b[plausible], window[plausible], out)
@@ -165,18 +166,24 @@ def _candidates(
     return asker[best], member[best], window[best]
 
 
-def _likely(greys: Floats, long: Floats, asker: Indices, member: Indices, window: Indices) -> Indices:
+def _likely(greys: Floats, long: Floats, asker: Indices, member: Indices, window: Indices, tiny: NDArray[np.bool_]) -> Indices:
     """Which candidates are alike in more frequencies, too, if a small crop is allowed for."""
-    keep = np.zeros(len(asker), bool)
+    cosine = np.zeros(len(asker), np.float32)
     for number in np.unique(window):
         rows = np.flatnonzero(window == number)
         askers, which = np.unique(asker[rows], return_inverse=True)
         planes = tangents(greys[askers], WINDOWS[number])
-        for i in range(0, len(rows), 8192):
-            part, plane = rows[i : i + 8192], which[i : i + 8192]
-            within = np.einsum("pkd,pd->pk", planes[plane], long[member[part]])
-            keep[part] = (within**2).sum(axis=1) >= LIKELY**2
-    return np.flatnonzero(keep)
+        for i in range(0, len(rows), 4096):
+            part, plane = rows[i : i + 4096], planes[which[i : i + 4096]]
+            within = plane @ long[member[part], :, None]
+            cosine[part] = np.sqrt((within**2).sum(axis=(1, 2)))
+    strangers = np.bincount(asker[cosine < LIKELY], minlength=len(greys))
+    return np.flatnonzero(cosine >= _stricter(LIKELY, np.where(tiny, strangers, 0))[asker])
+
+
+def _stricter(least: float, lookalikes: Indices) -> NDArray[np.float64]:
+    """The threshold for a picture with so many lookalikes: the best of many strangers comes close by chance."""
+    return np.asarray(1 - (1 - least) / np.sqrt(1 + lookalikes))
 
 
 # Verification -------------------------------------------------------------------------------------------------------------
@@ -191,7 +198,9 @@ def _plausible(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indi
         shape = np.abs(fingerprint.shapes(first) - fingerprint.shapes(second)) <= OCTAVES
         tint, other = fingerprint.tints(first), fingerprint.tints(second)
         tint = np.where(mirrored[window[i : i + 8192]][:, None, None, None], tint[..., ::-1], tint)
-        product, strength, strength_other = (np.einsum("pcij,pcij->p", *x) for x in ((tint, other), (tint, tint), (other, other)))
+        product, strength, strength_other = (
+            np.einsum("pcij,pcij->p", *x) for x in ((tint, other), (tint, tint), (other, other))
+        )
         least = COLOURFUL**2 * tint[0].size
         grey = (strength < least) | (strength_other < least)
         keep.append(shape & (grey | (product >= HUE * np.sqrt(strength * strength_other))))
@@ -223,9 +232,7 @@ def _similarity(result: Agreement) -> Floats:
     return np.where(fits, np.maximum(result.detail, 0), 0).astype(np.float32)
 
 
-def _beyond_chance(
-    asked: Prints, kept: Prints, pairs: list[Pair], lookalikes: Indices, lookalikes_kept: Indices
-) -> list[Pair]:
+def _beyond_chance(asked: Prints, kept: Prints, pairs: list[Pair], lookalikes: Indices, lookalikes_kept: Indices) -> list[Pair]:
     """Without the pairs of tiny pictures that agree no better than one of so many lookalikes may by chance.
 
     Copies of a picture are no lookalikes of it, however many there are.
@@ -236,7 +243,7 @@ def _beyond_chance(
         copies = copies_kept = copies + copies_kept
     crowd = np.maximum((lookalikes - copies)[a], (lookalikes_kept - copies_kept)[b])
     tiny = np.minimum(fingerprint.sides(asked[a]), fingerprint.sides(kept[b])) < TINY
-    least = 1 - (1 - SAME) / np.sqrt(1 + np.where(tiny, crowd, 0))
+    least = _stricter(SAME, np.where(tiny, crowd, 0))
     return [pair for pair, enough in zip(pairs, least, strict=True) if pair.similarity >= enough]
 
 
@@ -249,7 +256,8 @@ def _start(windows: list[Window]) -> Windows:
     """The alignment that each window stands for: it shows of the first picture what the central one shows of the second."""
     edges = np.array([(w.rows, w.columns) for w in windows], np.float32)
     before, after = edges[:, :, 0], edges[:, :, 1]
-    return Windows((before - after) / 2, (1 - before - after) / (1 - 2 * EDGE))
+    scale = (1 - before - after) / (1 - 2 * EDGE)
+    return Windows(np.asarray((before - after) / 2, np.float32), np.asarray(scale, np.float32))
 
 
 def _grey(picture: Image.Image, side: int) -> Floats:

@@ -10,7 +10,7 @@ A picture without structure (one colour, or nearly) is `flat`: it resembles ever
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def tints(prints: Prints) -> NDArray[np.float32]:
 
 def shapes(prints: Prints) -> NDArray[np.float32]:
     """Binary logarithm of width : height, within -8 and 8."""
-    return (prints[:, _FACTS + 1].astype(np.float32) - 128) / 16
+    return np.asarray((prints[:, _FACTS + 1].astype(np.float32) - 128) / 16, np.float32)
 
 
 def sides(prints: Prints) -> NDArray[np.int64]:
@@ -67,6 +67,6 @@ def sides(prints: Prints) -> NDArray[np.int64]:
     return np.asarray(prints[:, _FACTS + 2 :].min(axis=1), np.int64)
 
 
-def flat(prints: Prints) -> NDArray[Any]:
+def flat(prints: Prints) -> NDArray[np.bool_]:
     """Which pictures have too little structure to be told from one another."""
     return np.asarray(prints[:, _FACTS] < 2 * FLAT)

@@ -29,7 +29,7 @@ class Remedy:
 
     def __str__(self) -> str:
         total = sum(self.left_out.values())
-        why = "; ".join(f"{count:,} {reason}" for reason, count in self.left_out.items())
+        why = ", ".join(f"{reason}: {count:,}" for reason, count in self.left_out.items())
         return f"{self.path}: {self.kept:,} images kept, {total:,} left out" + (f" ({why})" if why else "")
 
 

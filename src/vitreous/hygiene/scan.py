@@ -186,7 +186,7 @@ def _tasks(sources: Sequence[Source | Stream]) -> Iterator[_Task]:
 
 
 def _batches(examiner: _Examiner, tasks: Iterator[_Task], workers: int) -> Iterator[tuple[_Task, _Batch]]:
-    """Results in order. A file that kills its process is a finding like any other: it is set aside and the work goes on."""
+    """Results in order. A file that crashes its process is a finding like any other: it is set aside and the work goes on."""
     waiting = list(tasks)
     done = 0
     while done < len(waiting):
@@ -195,7 +195,8 @@ def _batches(examiner: _Examiner, tasks: Iterator[_Task], workers: int) -> Itera
                 done += 1
                 yield waiting[done - 1], batch
         except WorkerDied as died:
-            if not died.item or died.item in examiner.deadly or len(examiner.deadly) >= CRASHES:
+            killed = "SIGKILL" in str(died)  # memory ran out, as a rule; the file need not be to blame
+            if killed or not died.item or died.item in examiner.deadly or len(examiner.deadly) >= CRASHES:
                 raise
             examiner = _Examiner(examiner.sources, examiner.near, examiner.deadly | {died.item})
 

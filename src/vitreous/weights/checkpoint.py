@@ -58,7 +58,8 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if self.classes is not None and len(self.classes) != self.config.classes:
             raise VitreousError(f"{len(self.classes)} class names for a head with {self.config.classes} classes")
-        Preprocess(self.preprocess)  # a string that cannot be read must not be stored
+        if Preprocess(self.preprocess).random:  # a string that cannot be read, or not be repeated, must not be stored
+            raise VitreousError(f"preprocessing {self.preprocess!r} goes by chance; a checkpoint keeps the string for evaluation")
 
 
 def document(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -1,0 +1,221 @@
+"""Near duplicates: how many made copies are found, how many found pairs are none, and how the search grows.
+
+    python benchmarks/duplicates.py FOLDER [--pairs 500] [--growth 1000,10000,100000] [--sheet PAIRS.png]
+
+FOLDER holds images, at any depth. Copies are made of --pairs of them by each change and looked for among all. A pair that
+was found is right if it is a picture and its own copy; the pairs that the folder has in itself are counted first, left out
+of the precision and drawn on --sheet to be judged by eye. The growth table looks for N / 10 pictures in N; beyond the
+folder's size the fingerprints are made by blending those of two pictures, half of each, which gives no copies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+
+from vitreous.data.decode import BadImage, decode
+from vitreous.hygiene import fingerprint
+from vitreous.hygiene.duplicates import SAME, Pair, confirm, search
+
+Change = Callable[[Image.Image], Image.Image]
+
+
+def encoded(kind: str, quality: int) -> Change:
+    def change(picture: Image.Image) -> Image.Image:
+        file = io.BytesIO()
+        picture.save(file, kind, quality=quality)
+        return Image.open(file).convert("RGB")
+
+    return change
+
+
+def resized(width: float, height: float) -> Change:
+    return lambda p: p.resize((max(1, round(p.width * width)), max(1, round(p.height * height))), Image.Resampling.BICUBIC)
+
+
+def cropped(left: float, top: float, right: float, bottom: float) -> Change:
+    def change(p: Image.Image) -> Image.Image:
+        box = (
+            round(p.width * left),
+            round(p.height * top),
+            p.width - round(p.width * right),
+            p.height - round(p.height * bottom),
+        )
+        return p.crop(box)
+
+    return change
+
+
+def cropped_anyhow(picture: Image.Image) -> Image.Image:
+    chance = random.Random(f"{picture.size}{picture.getpixel((picture.width // 2, picture.height // 2))}")
+    return cropped(*(chance.uniform(0, 0.05) for _ in range(4)))(picture)
+
+
+def together(*changes: Change) -> Change:
+    def change(picture: Image.Image) -> Image.Image:
+        for each in changes:
+            picture = each(picture)
+        return picture
+
+    return change
+
+
+SINGLE: dict[str, Change] = {
+    "JPEG 30": encoded("JPEG", 30),
+    "JPEG 95": encoded("JPEG", 95),
+    "WebP 50": encoded("WEBP", 50),
+    "x 0.25": resized(0.25, 0.25),
+    "x 0.5": resized(0.5, 0.5),
+    "x 2": resized(2, 2),
+    "10 % wider": resized(1.1, 1),
+    "10 % narrower": resized(0.9, 1),
+    "5 % off the left": cropped(0.05, 0, 0, 0),
+    "5 % off the top": cropped(0, 0.05, 0, 0),
+    "5 % off two sides": cropped(0.05, 0.05, 0, 0),
+    "5 % off every side": cropped(0.05, 0.05, 0.05, 0.05),
+    "0 to 5 % off each side": cropped_anyhow,
+    "mirrored": ImageOps.mirror,
+    "brightness + 30 %": lambda p: ImageEnhance.Brightness(p).enhance(1.3),
+    "brightness - 30 %": lambda p: ImageEnhance.Brightness(p).enhance(0.7),
+    "contrast + 30 %": lambda p: ImageEnhance.Contrast(p).enhance(1.3),
+    "contrast - 30 %": lambda p: ImageEnhance.Contrast(p).enhance(0.7),
+    "grey": lambda p: p.convert("L").convert("RGB"),
+}
+COMBINED = [
+    ("mirrored", "0 to 5 % off each side"),
+    ("5 % off every side", "JPEG 30"),
+    ("x 0.25", "JPEG 30"),
+    ("x 0.5", "0 to 5 % off each side"),
+    ("0 to 5 % off each side", "brightness + 30 %"),
+    ("0 to 5 % off each side", "contrast + 30 %"),
+    ("grey", "mirrored"),
+    ("x 0.25", "mirrored"),
+    ("brightness + 30 %", "JPEG 30"),
+    ("10 % wider", "0 to 5 % off each side"),
+    ("mirrored", "0 to 5 % off each side", "x 0.5", "brightness - 30 %", "JPEG 30"),
+]
+
+
+def reduced(picture: Image.Image) -> Image.Image:
+    """As a reader would hand it over: at most 256 pixels along the longer side."""
+    picture = picture.copy()
+    picture.thumbnail((256, 256), Image.Resampling.BILINEAR)
+    return picture
+
+
+def read(folder: Path) -> list[Path]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    random.Random(0).shuffle(paths)
+    return paths
+
+
+def pictures(paths: list[Path]) -> list[Image.Image]:
+    out = []
+    for path in paths:
+        try:
+            out.append(decode(path))
+        except BadImage:
+            continue
+    return out
+
+
+def confirmed(pairs: list[Pair], first: list[Image.Image], second: list[Image.Image]) -> list[Pair]:
+    return [pair for pair in pairs if confirm(first[pair.first], second[pair.second]) >= SAME]
+
+
+def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Prints:
+    originals = pictures(paths)
+    small = [reduced(picture) for picture in originals]
+    prints = np.stack([fingerprint.fingerprint(picture) for picture in small])
+    own = search(prints)
+    real = confirmed(own.pairs, small, small)
+    print(f"{len(small):,} pictures, {own.flat} flat; {len(own.pairs)} pairs of their own, {len(real)} of them confirmed")
+    if sheet:
+        draw(real[:60], small, sheet)
+    groups = {frozenset((pair.first, pair.second)) for pair in own.pairs}
+    print("| change | found | confirmed | wrong pairs found | wrong pairs confirmed |\n| --- | ---: | ---: | ---: | ---: |")
+    right = [0, 0]
+    wrong = [0, 0]
+    for names in itertools.chain(((name,) for name in SINGLE), COMBINED):
+        change = together(*(SINGLE[name] for name in names))
+        copies = [reduced(change(picture)) for picture in originals[:count]]
+        found = search(prints, np.stack([fingerprint.fingerprint(copy) for copy in copies])).pairs
+        found = [pair for pair in found if frozenset((pair.first, pair.second)) not in groups]
+        stages = (found, confirmed(found, small, copies))
+        good = [sum(pair.first == pair.second for pair in stage) for stage in stages]
+        bad = [len(stage) - hits for stage, hits in zip(stages, good, strict=True)]
+        right, wrong = [a + b for a, b in zip(right, good, strict=True)], [a + b for a, b in zip(wrong, bad, strict=True)]
+        shares = " | ".join(f"{hits / len(copies):.3f}" for hits in good)
+        print(f"| {' + '.join(names)} | {shares} | {bad[0]} | {bad[1]} |", flush=True)
+    precision = [f"{good / max(1, good + bad):.4f}" for good, bad in zip(right, wrong, strict=True)]
+    print(f"precision over all rows: {precision[0]} found, {precision[1]} confirmed\n")
+    return prints
+
+
+def more(prints: fingerprint.Prints, count: int, seed: int) -> fingerprint.Prints:
+    """Fingerprints of pictures that do not exist but might: real ones first, then blends of two."""
+    chance = np.random.default_rng(seed)
+    out = [prints[:count]]
+    missing = count - len(out[0])
+    for begin in range(0, missing, 4096):
+        size = min(4096, missing - begin)
+        a, b = prints[chance.integers(len(prints), size=size)], prints[chance.integers(len(prints), size=size)]
+        grey = fingerprint.greys(a) + fingerprint.greys(b)[:, :, ::-1]
+        grey *= 127 / np.maximum(np.abs(grey).max(axis=(1, 2), keepdims=True), 1)
+        blend: NDArray[np.uint8] = a.copy()
+        blend[:, : fingerprint.SIZE**2] = np.rint(128 + grey).reshape(size, -1)
+        out.append(blend)
+    return np.concatenate(out)
+
+
+def growth(prints: fingerprint.Prints, sizes: list[int]) -> None:
+    print("| N | M | product | compared | aligned | seconds | compared within N | seconds |\n|" + " ---: |" * 8)
+    for size in sizes:
+        large, few = more(prints, size, 1), more(prints[::-1], size // 10, 2)
+        start = time.perf_counter()
+        across = search(large, few)
+        middle = time.perf_counter()
+        within = search(large)
+        end = time.perf_counter()
+        print(
+            f"| {size:,} | {size // 10:,} | {size * (size // 10):,} | {across.compared:,} | {across.aligned:,} "
+            f"| {middle - start:.1f} | {within.compared:,} | {end - middle:.1f} |",
+            flush=True,
+        )
+
+
+def draw(pairs: list[Pair], small: list[Image.Image], target: Path, side: int = 120, columns: int = 6) -> None:
+    rows = max(1, -(-len(pairs) // columns))
+    sheet = Image.new("RGB", (columns * (2 * side + 8), rows * (side + 16)), "grey")
+    pen = ImageDraw.Draw(sheet)
+    for number, pair in enumerate(pairs):
+        x, y = number % columns * (2 * side + 8), number // columns * (side + 16)
+        pen.text((x, y), f"{pair.similarity:.3f} {pair.how}", fill="white")
+        for offset, index in ((0, pair.first), (side, pair.second)):
+            sheet.paste(small[index].resize((side, side)), (x + offset, y + 14))
+    sheet.save(target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pairs", type=int, default=500, help="pictures of which copies are made")
+    parser.add_argument("--growth", default="1000,10000,100000", help="sizes of the larger set; empty for none")
+    parser.add_argument("--sheet", type=Path, help="where to draw the folder's own pairs")
+    options = parser.parse_args()
+    prints = recall(read(options.folder), options.pairs, options.sheet)
+    if sizes := [int(size) for size in options.growth.split(",") if size]:
+        growth(prints, sizes)
+
+
+if __name__ == "__main__":
+    main()
