@@ -141,6 +141,8 @@ def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Pri
     print(f"{len(small):,} pictures, {own.flat} flat; {len(own.pairs)} pairs of their own, {len(real)} of them confirmed")
     if sheet:
         draw(real[:60], small, sheet)
+    if not count:
+        return prints
     groups = {frozenset((pair.first, pair.second)) for pair in own.pairs}
     print("| change | found | confirmed | wrong pairs found | wrong pairs confirmed |\n| --- | ---: | ---: | ---: | ---: |")
     right = [0, 0]
@@ -208,7 +210,7 @@ def draw(pairs: list[Pair], small: list[Image.Image], target: Path, side: int = 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--pairs", type=int, default=500, help="pictures of which copies are made")
+    parser.add_argument("--pairs", type=int, default=500, help="pictures of which copies are made; 0 for the growth table only")
     parser.add_argument("--growth", default="1000,10000,100000", help="sizes of the larger set; empty for none")
     parser.add_argument("--sheet", type=Path, help="where to draw the folder's own pairs")
     options = parser.parse_args()

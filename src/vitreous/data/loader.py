@@ -6,39 +6,32 @@
 `training` is endless and begins at any step; `once` gives every item once, the last batch as small as it comes. A worker
 writes 8-bit pixels into shared memory, and this process scales them on their way into the batch: nothing large is sent.
 
-A stream of shards has no numbers to permute. It is read as a fixed number of virtual streams, each with its own shards and
-a buffer from which it draws by chance; example n of a run comes from stream n mod `streams`. That number belongs to the
-run, not to the machine, so the order is the same for any number of workers and processes.
+A stream of shards is read as a fixed number of virtual streams: example n of a run comes from stream n mod `streams`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.decode import BadImage
-from vitreous.data.order import examples, generator, key
-from vitreous.data.pictures import to_bytes, to_tensor
+from vitreous.data.filling import BadImages, Fill, Memory, Task
+from vitreous.data.order import examples
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Item, Skipped, Source, Stream
-from vitreous.data.workers import context, default_workers, run_in_order, working_on
+from vitreous.data.source import Skipped, Source, Stream
+from vitreous.data.workers import default_workers, run_in_order
 from vitreous.errors import VitreousError
 
-BadImages: TypeAlias = Literal["stop", "skip"]
 _CHUNK = 16  # items per task: small enough to spread a batch over the workers, large enough to cost nothing
 _AHEAD = 4  # tasks begun per worker: what is ready while the model takes its step
-_BUFFER = 1000  # items that a virtual stream holds to draw from
 
 
 @dataclass(frozen=True)
@@ -115,15 +108,15 @@ class Loader:
             tasks = (task for step in steps for task in self._numbered(step))
         return self._batches(tasks, start, None)
 
-    def _numbered(self, step: int) -> Iterator[_Task]:
+    def _numbered(self, step: int) -> Iterator[Task]:
         assert isinstance(self.data, Source)
         batch = self.own_batch * self.processes
         items, epochs = examples(step * batch, (step + 1) * batch, len(self.data), self.seed)
         own, of_epoch = items[self.process :: self.processes], epochs[self.process :: self.processes]
         for at in range(0, len(own), _CHUNK):
-            yield _Task(step, items=own[at : at + _CHUNK].tolist(), epochs=of_epoch[at : at + _CHUNK].tolist())
+            yield Task(step, items=own[at : at + _CHUNK].tolist(), epochs=of_epoch[at : at + _CHUNK].tolist())
 
-    def _streamed(self, step: int) -> Iterator[_Task]:
+    def _streamed(self, step: int) -> Iterator[Task]:
         """Example n is the (n div streams)-th of stream n mod streams; a process and its streams are alike modulo processes."""
         batch = self.own_batch * self.processes
         for stream in range(self.process, self.streams, self.processes):
@@ -131,37 +124,37 @@ class Loader:
                 (number - stream + self.streams - 1) // self.streams for number in (step * batch, (step + 1) * batch)
             )
             for at in range(max(0, first), last, _CHUNK):
-                yield _Task(step, stream=stream, position=at, count=min(_CHUNK, last - at))
+                yield Task(step, stream=stream, position=at, count=min(_CHUNK, last - at))
 
     def once(self) -> Iterator[Batch]:
         """Every item once, in the order of the source; of a stream, its virtual streams taking turns."""
         finished: set[int] = set()
         return self._batches(self._all(finished), 0, finished)
 
-    def _all(self, finished: set[int]) -> Iterator[_Task]:
+    def _all(self, finished: set[int]) -> Iterator[Task]:
         if isinstance(self.data, Source):
             own = range(self.process, len(self.data), self.processes)
             for at in range(0, len(own), _CHUNK):
                 part = list(own[at : at + _CHUNK])
-                yield _Task(0, items=part, epochs=[0] * len(part))
+                yield Task(0, items=part, epochs=[0] * len(part))
             return
         streams = range(self.process, self.streams, self.processes)
         for position in itertools.count(0, _CHUNK):
             for stream in streams:
                 if stream not in finished:
-                    yield _Task(0, stream=stream, position=position, count=_CHUNK, endless=False)
+                    yield Task(0, stream=stream, position=position, count=_CHUNK, endless=False)
             if finished.issuperset(streams):
                 return
 
     # From tasks to batches ---------------------------------------------------------------------------------------------
 
-    def _batches(self, tasks: Iterator[_Task], start: int, finished: set[int] | None) -> Iterator[Batch]:
+    def _batches(self, tasks: Iterator[Task], start: int, finished: set[int] | None) -> Iterator[Batch]:
         """`finished`, which streams have come to their end, is given where batches are cut by count and not by step."""
         height, width = self.preprocess.size or (0, 0)
         shape = (_CHUNK, self.preprocess.channels, height, width)
         slots = max(1, self.workers) * (_AHEAD + 1)
-        memory = _Memory(slots, shape, eight_bit=self.preprocess.eight_bit)
-        fill = _Fill(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
+        memory = Memory(slots, shape, eight_bit=self.preprocess.eight_bit)
+        fill = Fill(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
         numbered = (replace(task, slot=number % slots) for number, task in enumerate(tasks))
         results = run_in_order(fill, numbered, self.workers, ahead=_AHEAD, owner=self._owner if self.streams else None)
         made = _Making(self.own_batch, (self.preprocess.channels, height, width))
@@ -185,7 +178,7 @@ class Loader:
         if len(made):
             yield made.batch(step)
 
-    def _owner(self, task: _Task) -> int:
+    def _owner(self, task: Task) -> int:
         return (task.stream or 0) // self.processes  # neighbouring streams of this process go to different workers
 
     def _note(self, bad: list[BadImage]) -> None:
@@ -235,181 +228,3 @@ class _Making:
         made = Batch(self._images[: len(self)], tuple(self._labels), tuple(self._ids), step)
         self._begin()
         return made
-
-
-# In the workers -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Items by number, or the next `count` of a stream, into one slot of the shared memory."""
-
-    step: int
-    items: list[int] | None = None
-    epochs: list[int] | None = None
-    stream: int | None = None
-    position: int = 0
-    count: int = 0
-    endless: bool = True
-    slot: int = 0
-
-
-@dataclass(frozen=True)
-class _Filled:
-    step: int
-    slot: int
-    ids: list[str]
-    labels: list[tuple[int, ...]]
-    bad: list[BadImage]
-    skipped: list[Skipped]
-    ended: int | None = None  # the stream that has no more items
-
-
-class _Memory:
-    """Pixels that both sides see."""
-
-    def __init__(self, slots: int, shape: tuple[int, ...], eight_bit: bool) -> None:
-        self.shape, self.dtype = (slots, *shape), np.dtype(np.uint8 if eight_bit else np.float32)
-        size = int(np.prod(self.shape)) * self.dtype.itemsize
-        try:
-            self._raw = context().RawArray(ctypes.c_ubyte, size)
-        except (OSError, MemoryError) as error:
-            raise VitreousError(
-                f"no {size / 1e6:,.0f} MB of shared memory for batches ({error}); use fewer --workers"
-            ) from error
-
-    def array(self) -> NDArray[Any]:
-        return np.frombuffer(self._raw, self.dtype).reshape(self.shape)
-
-
-class _Fill:
-    """A task in, a filled slot out."""
-
-    def __init__(
-        self,
-        data: Source | Stream,
-        preprocess: Preprocess,
-        memory: _Memory,
-        seed: int,
-        streams: int,
-        bad_images: BadImages,
-        quick: bool,
-    ) -> None:
-        self.data, self.preprocess, self.memory, self.seed = data, preprocess, memory, seed
-        self.streams, self.bad_images, self.quick = streams, bad_images, quick
-        self._reading: dict[int, _Reading] = {}
-
-    def __call__(self, task: _Task) -> _Filled:
-        threads = torch.get_num_threads()
-        try:  # one picture is too little to share, and waiting for other threads takes longer than the work
-            torch.set_num_threads(1)
-            return self._filled(task)
-        finally:
-            torch.set_num_threads(threads)
-
-    def _filled(self, task: _Task) -> _Filled:
-        slot = self.memory.array()[task.slot]
-        filled = _Filled(task.step, task.slot, [], [], [], [])
-        if task.stream is None:
-            assert isinstance(self.data, Source)
-            for number, epoch in zip(task.items or (), task.epochs or (), strict=True):
-                working_on(self.data.place(number))
-                try:
-                    self._put(slot, filled, self.data[number], epoch)
-                except BadImage as error:
-                    self._bad(filled, error)
-            return filled
-        assert isinstance(self.data, Stream)
-        before = len(self.data.skipped)
-        reading = self._at(task.stream, task.position, task.endless)
-        for item, epoch in itertools.islice(reading, task.count):
-            working_on(item.place)
-            try:
-                self._put(slot, filled, item, epoch)
-            except BadImage as error:
-                self._bad(filled, error)
-        filled.skipped.extend(self.data.skipped[before:])
-        ended = task.stream if reading.position < task.position + task.count else None
-        return replace(filled, ended=ended)
-
-    def _put(self, slot: NDArray[Any], filled: _Filled, item: Item, epoch: int) -> None:
-        rng = generator(self.seed, epoch, item.id) if self.preprocess.random else None
-        content = item.content
-        try:
-            picture = self.preprocess.picture(content, rng, item.place, quick=self.quick)
-            row = len(filled.ids)
-            if self.preprocess.eight_bit:
-                slot[row] = to_bytes(picture).transpose(2, 0, 1)
-            else:
-                slot[row] = to_tensor(picture).numpy()
-        except BadImage:
-            raise
-        except VitreousError as error:
-            raise VitreousError(f"{item.place}: {error}") from error
-        filled.ids.append(item.id)
-        filled.labels.append(item.labels)
-
-    def _bad(self, filled: _Filled, error: BadImage) -> None:
-        if self.bad_images == "stop":
-            raise error
-        filled.bad.append(error)
-
-    def _at(self, stream: int, position: int, endless: bool) -> _Reading:
-        """The stream, at that position: as the last task left it, or read up to there."""
-        reading = self._reading.get(stream)
-        if reading is None or reading.position != position:
-            assert isinstance(self.data, Stream)
-            reading = self._reading[stream] = _Reading(self.data, stream, self.streams, self.seed, endless, position)
-        return reading
-
-
-class _Reading:
-    """One virtual stream from a position on: items and their epoch, drawn from a buffer if endless, else in order."""
-
-    def __init__(self, data: Stream, stream: int, streams: int, seed: int, endless: bool, position: int) -> None:
-        self.data, self.stream, self.seed = data, stream, seed
-        self.shards = range(stream, len(data.shards), streams)
-        self.position = 0
-        lengths, first = data.exact_lengths(), 0
-        if endless and lengths and (own := sum(lengths[shard] for shard in self.shards)):
-            first = position // own  # epochs that need not be read
-            self.position = first * own
-        self._items = self._endless(first) if endless else self._once()
-        for _ in itertools.islice(self, position - self.position):  # read and not decoded, which is most of the work
-            pass
-
-    def __iter__(self) -> _Reading:
-        return self
-
-    def __next__(self) -> tuple[Item, int]:
-        found = next(self._items)
-        self.position += 1
-        return found
-
-    def _once(self) -> Iterator[tuple[Item, int]]:
-        for shard in self.shards:
-            for item in self.data.read(shard):
-                yield item, 0
-
-    def _endless(self, first: int) -> Iterator[tuple[Item, int]]:
-        for epoch in itertools.count(first):
-            rng = random.Random(key("stream", self.seed, epoch, self.stream))
-            shards = sorted(self.shards, key=lambda shard, e=epoch: key("shard", self.seed, e, shard))  # type: ignore[misc]
-            held: list[Item] = []
-            delivered = 0
-            for item in itertools.chain.from_iterable(map(self.data.read, shards)):
-                held.append(item)
-                if len(held) > _BUFFER:
-                    yield _drawn(held, rng), epoch
-                    delivered += 1
-            while held:
-                yield _drawn(held, rng), epoch
-                delivered += 1
-            if not delivered:
-                raise VitreousError(f"{self.data.where}: the shards of stream {self.stream} hold no images")
-
-
-def _drawn(held: list[Item], rng: random.Random) -> Item:
-    chosen = int(rng.random() * len(held))
-    held[chosen], held[-1] = held[-1], held[chosen]
-    return held.pop()

@@ -78,7 +78,8 @@ def size_cloud(width: NDArray[np.int64], height: NDArray[np.int64], target: tupl
     if target:
         parts.append(f'<path class="target" d="M52 {y(target[0]):.1f}H{x(target[1]):.1f}V336"/>')
         parts.append(
-            f'<text class="target" x="{x(target[1]) + 4:.1f}" y="{y(target[0]) - 5:.1f}">{target[1]} × {target[0]}</text>'
+            f'<text class="target" x="{x(target[1]):.1f}" y="{y(target[0]) - 5:.1f}" text-anchor="end">'
+            f"{target[1]} × {target[0]}</text>"
         )
     for wide, tall, number in zip(*sizes.tolist(), numbers.tolist(), strict=True):
         radius = min(9.0, 2.2 + 0.7 * math.log2(number))

@@ -2,6 +2,7 @@
 
 Copies are told as groups, not as pairs: ten copies are one finding and not forty-five. Only one of several equal files is
 compared with the rest, but all of them are in the group that it falls into, so that a copy in another split is never lost.
+Near duplicates are proposed by their fingerprints and confirmed by the pictures.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.hygiene.confirmation import Proposed, confirmed
 from vitreous.hygiene.duplicates import Pair, near_duplicates
 from vitreous.hygiene.findings import OTHER, Finding, split_order
 from vitreous.hygiene.scan import Scan
@@ -20,7 +22,7 @@ from vitreous.hygiene.scan import Scan
 Progress = Callable[[int, int], None]
 
 
-def copies(scan: Scan, *, near: bool = True, progress: Progress | None = None) -> Iterator[Finding]:
+def copies(scan: Scan, *, near: bool = True, workers: int = 0, progress: Progress | None = None) -> Iterator[Finding]:
     """Within one data set, and across its splits."""
     exact = _equal(_usable(scan), scan.records["digest"])
     for group in exact:
@@ -30,10 +32,13 @@ def copies(scan: Scan, *, near: bool = True, progress: Progress | None = None) -
         same = {group[0]: group for group in exact}
         alone = _representatives(scan, exact)
         pairs = near_duplicates(_rows(scan.prints, alone), progress=progress)
-        yield from _near_groups(scan, same, [(int(alone[p.first]), int(alone[p.second]), p) for p in pairs])
+        proposed = [(int(alone[p.first]), int(alone[p.second]), p) for p in pairs]
+        yield from _near_groups(scan, same, confirmed(scan, scan, proposed, workers))
 
 
-def copies_between(scan: Scan, other: Scan, *, near: bool = True, progress: Progress | None = None) -> Iterator[Finding]:
+def copies_between(
+    scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, progress: Progress | None = None
+) -> Iterator[Finding]:
     """What of one data set is in another one too."""
     both = np.concatenate([scan.records["digest"], other.records["digest"]])
     known: set[int] = set()
@@ -47,12 +52,15 @@ def copies_between(scan: Scan, other: Scan, *, near: bool = True, progress: Prog
         ours = np.array([i for i in _representatives(scan, exact).tolist() if i not in known], np.int64)
         alone = _representatives(other, others)
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
-        found: dict[int, list[Pair]] = defaultdict(list)
-        for pair in near_duplicates(_rows(scan.prints, ours), _rows(other.prints, alone), progress=progress):
-            found[int(ours[pair.first])].append(pair)
-        for item, pairs in found.items():
-            matches = [copy for p in pairs for copy in same_there.get(int(alone[p.second]), [int(alone[p.second])])]
-            yield _between(scan, other, same.get(item, [item]), matches, _how(pairs), min(p.similarity for p in pairs))
+        pairs = near_duplicates(_rows(scan.prints, ours), _rows(other.prints, alone), progress=progress)
+        proposed = [(int(ours[p.first]), int(alone[p.second]), p) for p in pairs]
+        found: dict[int, list[Proposed]] = defaultdict(list)
+        for entry in confirmed(scan, other, proposed, workers):
+            found[entry[0]].append(entry)
+        for item, entries in found.items():
+            matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
+            seen = [pair for _, _, pair in entries]
+            yield _between(scan, other, same.get(item, [item]), matches, _how(seen), min(p.similarity for p in seen))
 
 
 def _usable(scan: Scan) -> NDArray[np.int64]:
@@ -79,7 +87,7 @@ def _rows(prints: NDArray[np.uint8], items: NDArray[np.int64]) -> NDArray[np.uin
     return prints if len(items) == len(prints) else prints[items]
 
 
-def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[tuple[int, int, Pair]]) -> Iterator[Finding]:
+def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
     leader: dict[int, int] = {}
 
     def find(item: int) -> int:
@@ -90,7 +98,7 @@ def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[tuple[i
 
     for first, second, _ in pairs:
         leader[find(second)] = find(first)
-    groups: dict[int, list[tuple[int, int, Pair]]] = defaultdict(list)
+    groups: dict[int, list[Proposed]] = defaultdict(list)
     for entry in pairs:
         groups[find(entry[0])].append(entry)
     for entries in groups.values():

@@ -63,13 +63,13 @@ def diagnose(
     found = [*file_findings(seen), *left_out_findings(dataset), *class_findings(seen)]
     found += picture_findings(seen, demand(preprocess))
     with shown("comparing pictures", None) as advance:
-        found += copies(seen, near=near, progress=_steps(advance))
+        found += copies(seen, near=near, workers=workers, progress=_steps(advance))
     other = None
     if against is not None:
         with shown(f"examining {against.where}", total(against)) as advance:
             other = scan(against, workers=workers, near=near, advance=advance)
         with shown("comparing the two", None) as advance:
-            found += copies_between(seen, other, near=near, progress=_steps(advance))
+            found += copies_between(seen, other, near=near, workers=workers, progress=_steps(advance))
     findings = in_order(found)
     return Diagnosis(seen, other, tuple(findings), summarise(seen, findings, other, str(preprocess)), preprocess)
 

@@ -160,7 +160,7 @@ def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Ima
         elif complaint.startswith("Corrupt JPEG data"):
             found["problem"], found["why"] = "damaged", f"parts of the picture are spoilt ({complaint}); replace it"
         return None  # an unsupported kind, or cut off: Pillow says so itself
-    picture = _reduced(Image.fromarray(pixels if colours == "RGB" else pixels[:, :, 0]).convert("RGB"))
+    picture = _reduced(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
     turn = _TURNS.get(found["orientation"])
     return picture.transpose(turn) if turn is not None else picture
 

@@ -109,7 +109,7 @@ def left_out_findings(dataset: Dataset) -> Iterator[Finding]:
     together: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
     for path, reason in dataset.left_out:
         first = SPLIT_NAMES.get(path.split("/")[0].lower(), "")
-        splits = (first,) if first in dataset.splits else ()
+        splits: tuple[str, ...] = (first,) if first in dataset.splits else ()
         kind = next((kind for word, kind in _REASONS.items() if word in reason), None)
         if kind is not None:
             yield Finding(kind, reason, splits, (path,), count=1)

@@ -23,7 +23,7 @@ DEFAULT = "inception_crop(224)|flip|range(-1,1)"
 
 @dataclass(frozen=True, eq=False)
 class Preview:
-    which: str  # smallest, largest
+    which: str  # smallest, largest, typical
     item: int
     original: Image.Image | None
     outcomes: tuple[Image.Image, ...]
@@ -49,6 +49,8 @@ def previews(scan: Scan, preprocess: Preprocess) -> tuple[Preview, ...]:
         return ()
     area = scan.records["width"][items].astype(np.int64) * scan.records["height"][items]
     chosen = {"smallest": int(items[area.argmin()]), "largest": int(items[area.argmax()])}
+    if area.min() == area.max():
+        chosen = {"typical": int(items[0])}  # all are of one size
     return tuple(_preview(scan, which, item, preprocess) for which, item in chosen.items())
 
 

@@ -111,7 +111,7 @@ class Report:
             images = sum(finding.count for finding in some)
             rows.append(
                 f'<tr><th scope="row"><a href="#{kind}">{text(kind)}</a></th><td class="number">{len(some):,}</td>'
-                f'<td class="number">{images or "–"}</td><td>{_mark(some)}</td></tr>'
+                f'<td class="number">{f"{images:,}" if images else "–"}</td><td>{_mark(some)}</td></tr>'
             )
         return scrolled(
             "findings by kind",

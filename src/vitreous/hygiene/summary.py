@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import vitreous
 from vitreous.hygiene.findings import Finding, counted
 from vitreous.hygiene.scan import Scan
 
@@ -19,7 +19,7 @@ MADE_BY = "vitreous doctor"  # by this a folder is known as the doctor's own
 def summarise(scan: Scan, findings: Sequence[Finding], against: Scan | None, preprocess: str) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "made_by": MADE_BY,
-        "version": vitreous.__version__,
+        "version": version("vitreous"),
         "data": scan.dataset.where,
         "images": len(scan),
         "corrupt": any(finding.corrupts for finding in findings),

@@ -1,4 +1,4 @@
-"""Small pictures for the page, read a second time: only those that are shown, and of shards only those that hold one."""
+"""Pictures read a second time, small: only those that are shown or compared, and of shards only those that hold one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ _CHUNK = 16
 
 
 def thumbnails(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
-    """JPEG files by item; one that cannot be had is not there."""
+    """For the page: JPEG files of SIDE pixels, by item; one that cannot be had is not there."""
+    return _read_again(scan, items, workers, SIDE, 78)
+
+
+def encoded_pictures(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
+    """For a closer look: as large as they are examined, as JPEG files of high quality."""
+    return _read_again(scan, items, workers, None, 95)
+
+
+def _read_again(scan: Scan, items: Iterable[int], workers: int, side: int | None, quality: int) -> dict[int, bytes]:
     usable = scan.usable()
     wanted: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for item in sorted({item for item in items if usable[item]}):
@@ -33,16 +42,17 @@ def thumbnails(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, 
             wanted[number, -1].append((item, index))
     found: dict[int, bytes] = {}
     sources = tuple(scan.dataset.splits[split] for split in scan.splits)
-    for part in run_in_order(_Maker(sources), list(_tasks(wanted)), workers):
+    for part in run_in_order(_Maker(sources, side, quality), list(_tasks(wanted)), workers):
         found.update(part)
     return found
 
 
-def jpeg(picture: Image.Image, side: int = SIDE) -> bytes:
+def jpeg(picture: Image.Image, side: int | None = SIDE, quality: int = 78) -> bytes:
     small = picture.convert("RGB")
-    small.thumbnail((side, side), Image.Resampling.BILINEAR)
+    if side is not None:
+        small.thumbnail((side, side), Image.Resampling.BILINEAR)
     out = io.BytesIO()
-    small.save(out, "JPEG", quality=78, optimize=True)
+    small.save(out, "JPEG", quality=quality, subsampling="4:4:4" if side is None else "4:2:0")
     return out.getvalue()
 
 
@@ -59,6 +69,8 @@ def _tasks(wanted: dict[tuple[int, int], list[tuple[int, int]]]) -> Iterator[_Ta
 @dataclass(frozen=True)
 class _Maker:
     sources: tuple[Source | Stream, ...]
+    side: int | None
+    quality: int
 
     def __call__(self, task: _Task) -> dict[int, bytes]:
         split, shard, entries = task
@@ -68,12 +80,12 @@ class _Maker:
             if isinstance(source, Source):
                 for item, index in entries:
                     if (picture := examine(source.read(index), source.id(index)).picture) is not None:
-                        made[item] = jpeg(picture)
+                        made[item] = jpeg(picture, self.side, self.quality)
                 return made
             places = {position: item for item, position in entries}
             for position, streamed in enumerate(source.read(shard)):
                 if position in places and (picture := examine(streamed.content, streamed.id).picture) is not None:
-                    made[places[position]] = jpeg(picture)
+                    made[places[position]] = jpeg(picture, self.side, self.quality)
                 if position >= max(places):
                     break
         except VitreousError:  # it was there a moment ago; the page does without
