@@ -87,8 +87,8 @@ def accuracy(model: nn.Module, images: Tensor, targets: Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--images", type=int, default=15_000, help="to train on")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--images", type=int, default=30_000, help="to train on")
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--tasks", nargs="+", default=["shapes", "position", "orientation"])
     parser.add_argument("--networks", nargs="+", default=["convolutions"], choices=["convolutions", "ViT"])
     parser.add_argument("--threads", type=int, default=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
         if tyro.conf.Positional in getattr(hint, "__metadata__", ()):
             assert words[0] in usage, option
         else:
-            assert f"--{option.replace('_', '-')}" in flags, option
+            name_of = option.replace("_", "-")
+            assert f"--{name_of}" in flags or f"--no-{name_of}" in flags, option
 
 
 def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,3 +166,18 @@ def test_convert_onto_itself_is_refused(checkpoint: str, capsys: pytest.CaptureF
     assert main(["convert", checkpoint, checkpoint, "--classes", "7"]) == 2
     assert "another place" in capsys.readouterr().err
     assert Path(checkpoint, "model.safetensors").read_bytes() == before
+
+
+def test_names_that_are_no_unicode_and_names_with_brackets(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    from vitreous.verbs.table import table
+
+    assert "a[/b].jpg" in table(("path",), [("a[/b].jpg",)])
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    for number in range(2):
+        (tmp_path / "photos" / "a" / os.fsdecode(b"\xff%d.jpg" % number)).write_bytes(b"")
+    for options in ([], ["--json"]):
+        assert main(["doctor", str(tmp_path / "photos"), "--out", str(tmp_path / "out"), "--workers", "0", *options]) == 1
+        out = capsysbinary.readouterr().out
+        assert b"empty-file" in out
+        assert b"udcff" in out or b"\\xff" in out or b"xff" in out
+    json.loads(out.splitlines()[0])

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         return _run(words[0], words[1:])
     except VitreousError as error:
-        print(f"vitreous: {error}", file=sys.stderr)
+        print(_printable(f"vitreous: {error}", sys.stderr), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("vitreous: interrupted", file=sys.stderr)
@@ -71,17 +71,32 @@ def _run(name: str, words: Sequence[str]) -> int:
     finally:
         log.removeFilter(_no_notes)
     for note in () if quiet else result.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(_printable(f"note: {note}", sys.stderr), file=sys.stderr)
     if as_json:
         for record in result.records():
-            print(json.dumps(_finite(record), ensure_ascii=False, allow_nan=False))
+            print(_json(record))
     elif not quiet:
-        print(result.text())
+        print(_printable(result.text(), sys.stdout))
     return int(result.exit_code)
 
 
 def _no_notes(record: logging.LogRecord) -> bool:
     return record.levelno > logging.WARNING
+
+
+def _printable(text: str, stream: Any) -> str:
+    """What this output cannot show, as a file name that is no valid Unicode, is written as an escape."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _json(record: dict[str, Any]) -> str:
+    text = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a file name that is no valid Unicode, or a terminal that knows few letters
+        text = json.dumps(_finite(record), allow_nan=False)
+    return text
 
 
 def _finite(value: Any) -> Any:

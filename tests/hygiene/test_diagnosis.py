@@ -20,9 +20,12 @@ from vitreous.data.open import open_data
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Arrays, Dataset, Item, Stream
 from vitreous.errors import VitreousError
+from vitreous.hygiene import confirmation as confirmation_module
+from vitreous.hygiene import copies as copies_module
 from vitreous.hygiene import scan as scan_module
 from vitreous.hygiene.copies import copies
 from vitreous.hygiene.diagnosis import FILES, check_folder, diagnose, write_folder
+from vitreous.hygiene.duplicates import Pair
 from vitreous.hygiene.findings import Finding, class_findings, in_order, picture_findings
 from vitreous.hygiene.kinds import KINDS, corrupts
 from vitreous.hygiene.preview import demand, previews
@@ -205,6 +208,43 @@ def test_a_copy_of_a_copy_in_another_split_is_not_lost(sound: Path) -> None:
         ("duplicate", ("train", "test"), {"train/cat/a.png", "test/cat/0.png"}),
         ("near-duplicate", ("train", "test"), {"train/cat/a.png", "train/cat/b.jpg", "test/cat/0.png"}),
     ]
+
+
+def test_what_fingerprints_propose_the_pictures_decide(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is wrong in three of four cases: only the true pair is told, also when pairs are looked at in parts."""
+    picture(2).save(sound / "train/cat/near.jpg", quality=90)  # of train/cat/2.png
+    (sound / "train/dog/0.png").unlink()
+    seen = scan(open_data(str(sound)))
+    number = {seen.id(item): item for item in range(len(seen))}
+    names = [("0", "1"), ("2", "near"), ("1", "2"), ("0", "3")]
+    proposed = [
+        Pair(number[f"train/cat/{a}.png"], number.get(f"train/cat/{b}.png", number["train/cat/near.jpg"]), 0.99, "cropped")
+        for a, b in names
+    ]
+    monkeypatch.setattr(copies_module, "near_duplicates", lambda *args, **options: proposed)
+    monkeypatch.setattr(confirmation_module, "TOGETHER", 3)
+    for workers in (0, 2):
+        (found,) = copies(seen, workers=workers)
+        assert set(found.paths) == {"train/cat/2.png", "train/cat/near.jpg"}
+        assert found.similarity is not None
+        assert found.similarity != 0.99  # what was seen on the pictures, not what was proposed
+    (sound / "train/cat/3.png").unlink()  # in the meantime: nobody can look at it any more, so what was said stands
+    told = sorted(sorted(finding.paths) for finding in copies(seen))
+    assert told == [["train/cat/0.png", "train/cat/3.png"], ["train/cat/2.png", "train/cat/near.jpg"]]
+
+
+def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{label}/{i}.png": picture(1).resize((80 + i, 60 + i + (label == "b"))) for label in "ab" for i in range(12)}
+    seen = scan(open_data(str(folder(tmp_path / "data", files | {"b/other.png": 2}))))
+    looked = []
+    real = confirmation_module.confirm
+    monkeypatch.setattr(confirmation_module, "confirm", lambda a, b: looked.append(1) or real(a, b))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(confirmation_module, "TOGETHER", 20)
+    everyone = [Pair(a, b, 0.99, "same picture") for a in range(24) for b in range(a + 1, 24)]
+    monkeypatch.setattr(copies_module, "near_duplicates", lambda *args, **options: everyone)
+    found = [finding for finding in copies(seen) if finding.similarity is not None]
+    assert [(finding.kind, finding.count) for finding in found] == [("label-conflict", 24)]
+    assert len(looked) < 80 < len(everyone)
 
 
 def test_no_label_contradicts_nothing(tmp_path: Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from PIL import Image
 
 from vitreous.classifier import load
-from vitreous.errors import VitreousError
-from vitreous.verbs import demo_steps
+from vitreous.data.open import open_data
+from vitreous.verbs import demo_data, demo_steps
 
 
 def test_formats_are_all_equal(tmp_path: Path) -> None:
@@ -22,7 +20,7 @@ def test_formats_are_all_equal(tmp_path: Path) -> None:
 
 def test_digits_are_classified_by_the_saved_checkpoint(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    found = demo_steps.digits(tmp_path, demo_steps.load_digits())
+    found = demo_steps.digits(tmp_path, open_data("builtin:digits"))
     accuracy = float((found.predictions == found.labels).float().mean())
     assert accuracy > 0.85  # ten classes: chance is 0.1
     again = load(tmp_path / "checkpoint").predict([tmp_path / "images" / f"{i}.png" for i in range(10)], top=1)
@@ -35,16 +33,16 @@ def test_digits_are_classified_by_the_saved_checkpoint(tmp_path: Path) -> None:
             assert min(image.size) > 300
 
 
-def test_without_scikit_learn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import builtins
+def test_the_doctor_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> None:
+    planted = demo_data.faulty_folder(tmp_path / "photos")
+    rows = demo_data.doctor_finds(tmp_path / "photos", tmp_path / "doctor", planted)
+    assert len(rows) == len(planted) + 1
+    assert [row["planted"] for row in rows if not row["found"]] == []
+    assert (tmp_path / "doctor" / "report.html").stat().st_size > 10_000
+    assert all(row["equal"] for row in demo_data.batches(tmp_path / "photos"))
 
-    real = builtins.__import__
 
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(VitreousError, match=r"pip install 'vitreous\[demo\]'"):
-        demo_steps.load_digits()
+def test_pictures_of_data(tmp_path: Path) -> None:
+    for draw in (demo_data.draw_rendered, demo_data.draw_augmentations):
+        with Image.open(draw(tmp_path / "x.png")) as image:
+            assert min(image.size) > 300

@@ -32,7 +32,7 @@ GRID = 4  # positions along each side
 ANGLES = 16
 MOST = 8  # symbols in a scene of several
 FACTS = 16  # slots that are kept for facts
-_EDGE = 0.14  # the grid of positions begins here, so that a symbol in a corner is not cut in half
+_EDGE = 0.2  # the grid of positions begins here, so that a symbol in a corner is not cut in half
 _LOOSE = 0.35  # how far from the middle of its cell or angle a symbol may be, in cells: borders stay free of doubt
 
 
@@ -115,9 +115,9 @@ def _pose(draws: Draws, luma: float, known: list[int]) -> tuple[Thing, ...]:
     row, column = divmod(cell, GRID)
     x, y = (_EDGE + (1 - 2 * _EDGE) * (k + 0.5 + draws.between(-_LOOSE, _LOOSE)) / GRID for k in (column, row))
     turn = (angle + draws.between(-_LOOSE, _LOOSE)) / ANGLES
-    things = _bars(draws, luma, draws.below(4))
-    things.append(_symbol(draws, luma, symbol, x, y, draws.between(0.14, 0.23), turn))
-    return tuple(things)
+    # Filled, plain and large: a thousand examples are to be enough for a model that has learnt to see elsewhere.
+    shape = Thing(symbol, x, y, draws.between(0.18, 0.27), turn, _plain(draws, _apart(draws, luma)), narrow=_narrow(draws))
+    return (*_bars(draws, luma, draws.below(3)), shape)
 
 
 def _several(draws: Draws, luma: float, known: list[int]) -> tuple[Thing, ...]:

@@ -1,7 +1,8 @@
 """A second look at near duplicates: fingerprints propose pairs, the pictures themselves decide.
 
 Only pictures that are in a pair are read again. They are kept small and compressed, and a limited number of pairs is looked at
-together, so that a million pairs need no more memory than a few thousand.
+together, so that a million pairs need no more memory than a thousand. A thousand copies of one picture make half a million
+pairs; those whose two are known to belong together already, and which can bring no news of labels, are passed over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vitreous.hygiene.duplicates import SAME, Pair, confirm
 from vitreous.hygiene.scan import Scan
 from vitreous.hygiene.thumbnails import encoded_pictures
 
-TOGETHER = 4096  # pairs; their pictures take about 10 KB each
+TOGETHER = 1024  # pairs; their pictures take about 10 KB each
 _CHUNK = 16
 
 Proposed = tuple[int, int, Pair]
@@ -33,8 +34,10 @@ def confirmed(
 ) -> list[Proposed]:
     """The pairs that are near duplicates on a closer look, with the similarity seen then; `other` may be the scan itself."""
     sure: list[Proposed] = []
+    known = _Known(scan, other)
     for start in range(0, len(pairs), TOGETHER):
-        some = pairs[start : start + TOGETHER]
+        some = [(a, b, pair) for a, b, pair in pairs[start : start + TOGETHER] if not known.settled(a, b)]
+        sure_before = len(sure)
         if other is scan:
             ours = theirs = encoded_pictures(scan, {item for a, b, _ in some for item in (a, b)}, workers)
         else:
@@ -50,7 +53,38 @@ def confirmed(
                 if similarity >= SAME:
                     sure.append((a, b, replace(pair, similarity=similarity)))
             advance(len(chunk))
+        for a, b, _ in sure[sure_before:]:
+            known.join(a, b)
     return sure
+
+
+class _Known:
+    """Which pictures belong together by the pairs confirmed so far, and whether their labels contradict each other."""
+
+    def __init__(self, scan: Scan, other: Scan) -> None:
+        self._scan, self._other = scan, other
+        self._offset = 0 if other is scan else len(scan)
+        self._leader: dict[int, int] = {}
+        self._conflict: set[int] = set()
+
+    def settled(self, a: int, b: int) -> bool:
+        first = self._find(a)
+        return first == self._find(b + self._offset) and (first in self._conflict or not self._differ(a, b))
+
+    def join(self, a: int, b: int) -> None:
+        first, second = self._find(a), self._find(b + self._offset)
+        self._leader[second] = first
+        if second in self._conflict or self._differ(a, b):
+            self._conflict.add(first)
+
+    def _differ(self, a: int, b: int) -> bool:
+        return set(self._scan.label_names(a)) != set(self._other.label_names(b))
+
+    def _find(self, item: int) -> int:
+        while self._leader.setdefault(item, item) != item:
+            self._leader[item] = self._leader[self._leader[item]]
+            item = self._leader[item]
+        return item
 
 
 def _compare(pairs: Iterable[tuple[bytes, bytes]]) -> list[float]:

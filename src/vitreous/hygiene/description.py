@@ -26,14 +26,18 @@ class Window:
     mirrored: bool
 
 
-def _edges() -> tuple[tuple[float, float], ...]:
-    """What to leave out at the two ends of an axis, so that any crop is within half of EDGE of one of these."""
-    less, more = EDGE / 2, EDGE * 3 / 2
-    return ((EDGE, EDGE), (less, less), (less, more), (more, less), (more, more))
+def _windows() -> tuple[Window, ...]:
+    """Enough windows that any crop is within about half of EDGE of one of them."""
+    less, more = EDGE * 0.4, EDGE * 1.6
+    edges = ((EDGE, EDGE), (less, less), (less, more), (more, less), (more, more))
+    crops = [(rows, columns) for rows in edges for columns in edges]
+    # Cutting something off every side moves everything at once: such copies are farthest from the windows above.
+    crops += [((edge, edge), (edge, edge)) for edge in (EDGE * 0.1, EDGE * 1.9)]
+    return tuple(Window(rows, columns, mirrored) for mirrored in (False, True) for rows, columns in crops)
 
 
 CENTRAL = Window((EDGE, EDGE), (EDGE, EDGE), False)
-WINDOWS = tuple(Window(rows, columns, m) for m in (False, True) for rows in _edges() for columns in _edges())
+WINDOWS = _windows()
 
 
 def describe(greys: Floats, windows: tuple[Window, ...], order: int = SHORT) -> Floats:

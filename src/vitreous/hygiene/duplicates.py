@@ -34,7 +34,7 @@ LIKELY = 0.945  # cosine of a long description and the other's tangents
 OVERALL = 0.94  # correlation of the aligned pictures
 SAME = 0.93  # similarity from which two pictures are one
 
-TREES = 12
+TREES = 16
 MANY = 64  # partners taken from one leaf: a thousand equal pictures are reported as chains, not as half a million pairs
 OCTAVES = 0.5  # width : height may differ by a factor of 1.4
 COLOURFUL, GREY = 6.0, 2.0  # mean difference from grey, of 128, in a picture whose colours can be compared, or that has none

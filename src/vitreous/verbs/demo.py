@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -16,13 +17,16 @@ class Demo:
     models: tuple[dict[str, Any], ...]
     formats: tuple[dict[str, Any], ...]
     digits: dict[str, Any]
+    faults: tuple[dict[str, Any], ...]
+    batches: tuple[dict[str, Any], ...]
     pictures: tuple[str, ...]
     seconds: float
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        return 0 if all(row["equal"] for row in self.formats) else 1
+        checks = [row["equal"] for row in (*self.formats, *self.batches)] + [row["found"] for row in self.faults]
+        return 0 if all(checks) else 1
 
     def text(self) -> str:
         parts = []
@@ -30,9 +34,11 @@ class Demo:
             ("The paper's models: cost by name, beside table 6 (exaFLOPs of pre-training on JFT)", self.models),
             ("One model in four formats, there and back", self.formats),
             ("Real digits, a ViT that nobody has trained, and a head solved in closed form", (self.digits,)),
+            ("A folder of rendered pictures with planted faults, and what `vitreous doctor` says of it", self.faults),
+            ("Training batches from that folder: the same for any number of workers, begun anywhere", self.batches),
         ):
             parts.append(table(tuple(rows[0]), [tuple(row.values()) for row in rows], title=title))
-        parts.append("Pictures:\n" + "\n".join(f"  {path}" for path in self.pictures))
+        parts.append("To look at:\n" + "\n".join(f"  {path}" for path in self.pictures))
         return "\n\n".join(parts)
 
     def records(self) -> list[dict[str, Any]]:
@@ -40,7 +46,7 @@ class Demo:
 
 
 def demo(out: str = "demo") -> Demo:
-    """Show all that exists so far, offline, on built-in data: build, convert, verify, predict, look.
+    """Show all that exists so far, offline, on built-in data: build, convert, verify, predict, examine, load, look.
 
     Example: vitreous demo --out demo
 
@@ -49,25 +55,38 @@ def demo(out: str = "demo") -> Demo:
     """
     import torch
 
-    from vitreous.verbs import demo_steps
+    from vitreous.data.open import open_data
+    from vitreous.verbs import demo_data, demo_steps
 
     start = time.perf_counter()
     folder = Path(out)
     torch.manual_seed(0)
-    data = demo_steps.load_digits()  # first, so that a missing package is said at once
-    _say("1/4 costing the paper's models")
+    data = open_data("builtin:digits")  # first, so that a missing package is said at once
+    _say("1/6 costing the paper's models")
     models = demo_steps.costs()
-    _say("2/4 writing one model in four formats, and verifying each operation by operation")
+    _say("2/6 writing one model in four formats, and verifying each operation by operation")
     formats = demo_steps.formats(folder / "formats")
-    _say("3/4 classifying real handwritten digits")
+    _say("3/6 classifying real handwritten digits")
     digits = demo_steps.digits(folder / "digits", data)
-    _say("4/4 drawing")
+    _say("4/6 planting faults in a folder of pictures, and examining it")
+    photos = folder / "photos"
+    shutil.rmtree(photos, ignore_errors=True)  # an earlier demo's
+    faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
+    _say("5/6 loading batches from it")
+    batches = demo_data.batches(photos)
+    _say("6/6 drawing")
     pictures = (
         demo_steps.draw_compute(models, folder / "compute.png"),
         demo_steps.draw_digits(digits, folder / "digits.png"),
         demo_steps.draw_positions(folder / "positions.png"),
+        demo_data.draw_rendered(folder / "rendered.png"),
+        demo_data.draw_augmentations(folder / "augmentations.png"),
+        folder / "doctor" / "report.html",
     )
-    return Demo(tuple(models), tuple(formats), digits.summary(), tuple(map(str, pictures)), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Demo(
+        tuple(models), tuple(formats), digits.summary(), tuple(faults), tuple(batches), tuple(map(str, pictures)), seconds
+    )
 
 
 def _say(line: str) -> None:

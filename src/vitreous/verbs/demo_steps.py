@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitreous.classifier import Classifier, load
-from vitreous.errors import VitreousError
+from vitreous.data.source import Arrays, Dataset
 from vitreous.files import whole_file
 from vitreous.models.build import create
 from vitreous.models.cost import cost
@@ -90,22 +90,13 @@ class Digits:
                 "ridge on pixels": f"{self.on_pixels:.1%}"}  # fmt: skip
 
 
-def load_digits() -> Any:
-    """Real handwritten digits, 8 x 8 pixels, from scikit-learn."""
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        remedy = "pip install 'vitreous[demo]'"
-        raise VitreousError(f"the digits come with scikit-learn, which is not installed: {remedy}") from error
-    return datasets.load_digits()
-
-
-def digits(folder: Path, data: Any) -> Digits:
+def digits(folder: Path, data: Dataset) -> Digits:
     """Frozen random features and a ridge head, saved as a checkpoint, loaded again, and asked to predict."""
-    pixels = (data.images * (255 / 16)).astype(np.uint8)
-    labels = torch.from_numpy(data.target)
-    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
-    train, test = order[:1297], order[1297:]
+    parts = [source for source in data.splits.values() if isinstance(source, Arrays)]  # train, validation, test
+    pixels = np.concatenate([part.images for part in parts])
+    labels = torch.from_numpy(np.concatenate([part.targets() for part in parts]))
+    test = torch.arange(len(pixels) - len(parts[-1]), len(pixels))
+    train = torch.arange(len(pixels) - len(parts[-1]))
 
     model = create("ViT-Ti/2", width=384, heads=12, mlp=1536, depth=1, channels=1, image_size=8, classes=10, pool="gap",
                    representation=2000)  # fmt: skip

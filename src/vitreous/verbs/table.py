@@ -28,6 +28,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
 
 
 def _cell(value: Any) -> str:
+    from rich.markup import escape
+
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -36,4 +38,4 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value)
+    return escape(str(value))  # a file may be called a[/b].jpg

@@ -59,7 +59,9 @@ class Checkpoint:
         if self.classes is not None and len(self.classes) != self.config.classes:
             raise VitreousError(f"{len(self.classes)} class names for a head with {self.config.classes} classes")
         if Preprocess(self.preprocess).random:  # a string that cannot be read, or not be repeated, must not be stored
-            raise VitreousError(f"preprocessing {self.preprocess!r} goes by chance; a checkpoint keeps the string for evaluation")
+            raise VitreousError(
+                f"preprocessing {self.preprocess!r} goes by chance; a checkpoint keeps the string for evaluation"
+            )
 
 
 def document(checkpoint: Checkpoint) -> dict[str, Any]:
