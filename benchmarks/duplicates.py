@@ -3,8 +3,8 @@
     python benchmarks/duplicates.py FOLDER [--pairs 500] [--growth 1000,10000,100000] [--sheet PAIRS.png]
 
 FOLDER holds images, at any depth. Copies are made of --pairs of them by each change and looked for among all. A pair that
-was found is right if it is a picture and its own copy; the pairs that the folder has in itself are counted first, left out
-of the precision and drawn on --sheet to be judged by eye. The growth table looks for N / 10 pictures in N; beyond the
+was found is right if it is a picture and its own copy; the confirmed pairs that the folder has in itself are left out of
+the count and drawn on --sheet to be judged by eye. The growth table looks for N / 10 pictures in N; beyond the
 folder's size the fingerprints are made by blending those of two pictures, half of each, which gives no copies.
 """
 
@@ -144,7 +144,7 @@ def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Pri
         draw(real[:60], small, sheet)
     if not count:
         return prints
-    groups = {frozenset((pair.first, pair.second)) for pair in own.pairs}
+    known = {frozenset((pair.first, pair.second)) for pair in real}
     print("| change | found | confirmed | wrong pairs found | wrong pairs confirmed |\n| --- | ---: | ---: | ---: | ---: |")
     right = [0, 0]
     wrong = [0, 0]
@@ -152,7 +152,7 @@ def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Pri
         change = together(*(SINGLE[name] for name in names))
         copies = [reduced(change(picture)) for picture in originals[:count]]
         found = search(prints, np.stack([fingerprint.fingerprint(copy) for copy in copies])).pairs
-        found = [pair for pair in found if frozenset((pair.first, pair.second)) not in groups]
+        found = [pair for pair in found if frozenset((pair.first, pair.second)) not in known]
         stages = (found, confirmed(found, small, copies))
         good = [sum(pair.first == pair.second for pair in stage) for stage in stages]
         bad = [len(stage) - hits for stage, hits in zip(stages, good, strict=True)]
