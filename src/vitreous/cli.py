@@ -1,6 +1,6 @@
 """The command line, generated from the verbs' signatures and docstrings.
 
-Exit codes: 0 done; 1 done, and the answer is bad news; 2 the input or the command was wrong; 130 interrupted.
+Exit codes: 0 done; 1 done, and the answer is bad news; 2 the input or the command was wrong; 130 and 143 interrupted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ import tyro
 
 import vitreous
 from vitreous.errors import VitreousError, nearest
-from vitreous.verbs.progress import silenced
+from vitreous.progress import silenced
 from vitreous.verbs.shared import Result
 
 VERBS = ("demo", "doctor", "predict", "convert", "verify", "shard", "list")
@@ -28,6 +29,10 @@ VERBS = ("demo", "doctor", "predict", "convert", "verify", "shard", "list")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        for name in ("SIGTERM", "SIGHUP"):  # to leave as Ctrl-C does: what is half written is removed
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), _terminate)
     try:
         if not words or words[0] in ("-h", "--help"):
             print(_overview())
@@ -46,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("vitreous: interrupted", file=sys.stderr)
         return 130
+    except _Terminated as ended:
+        print("vitreous: terminated", file=sys.stderr)
+        return 128 + int(ended.args[0])
     except MemoryError:
         print("vitreous: out of memory; use a smaller model, image or batch size", file=sys.stderr)
         return 2
@@ -56,6 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"vitreous: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+class _Terminated(BaseException):
+    """Asked to end; carries the signal."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough
+    raise _Terminated(number)
 
 
 def verb(name: str) -> Callable[..., Result]:

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 
 from vitreous.errors import VitreousError
 from vitreous.files import flush, write_text
+from vitreous.progress import silent
 
 try:
     import fcntl
@@ -415,6 +416,9 @@ def _digest(path: Path, kind: str) -> str:
 @contextlib.contextmanager
 def shown(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Progress]:
     """Progress on stderr: a bar on a terminal, elsewhere a line at the start and one at the end."""
+    if silent():
+        yield lambda done, total: None
+        return
     if sys.stderr.isatty():
         from rich import progress as rich
         from rich.console import Console

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class VitreousError(Exception):
@@ -27,3 +27,14 @@ def unknown(what: str, word: str, choices: Iterable[str]) -> VitreousError:
     if len(choices) <= 30:
         message += f" (valid: {', '.join(choices)})"
     return VitreousError(message)
+
+
+def one_line(error: object, most: int = 300) -> str:
+    """What an error says, as part of a line of ours: its own message may have several, or none."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """The first few, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

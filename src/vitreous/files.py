@@ -45,8 +45,11 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill; on leaving it becomes `target`, in place of one that was there. On any error nothing changes."""
+def whole_folder(target: Path, replace: bool = True) -> Iterator[Path]:
+    """A folder to fill; on leaving it becomes `target`, in place of one that was there. On any error nothing changes.
+
+    Without `replace`, what was there must be empty, also if it was put there in the meantime.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
@@ -61,7 +64,10 @@ def whole_folder(target: Path) -> Iterator[Path]:
             flush(path)
         part.chmod(0o777 & ~_umask())
         if target.exists():
-            os.replace(target, old)
+            if replace:
+                os.replace(target, old)
+            else:
+                target.rmdir()
         os.replace(part, target)
         flush(target.parent)
     except OSError as error:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,10 @@ def listed(root: Path, split: str = "all") -> list[tuple[str, tuple[int, ...]]]:
     return [(source.id(i), source.labels(i)) for i in range(len(source))]
 
 
-def settle(root: Path) -> None:
-    """Make every folder look as if it had not been touched for a while."""
-    for path, _, _ in os.walk(root):
-        os.utime(path, (1e9, 1e9))
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders need not lie still for seconds before their index is kept."""
+    monkeypatch.setattr(module, "_SETTLED", -1.0)
 
 
 def test_same_classes_and_order_as_torchvision(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_an_empty_class_shifts_nothing(tmp_path: Path) -> None:
     (tmp_path / "train" / "b").mkdir()
     data = open_data(tmp_path)
     assert data.classes == before == ("a", "c")
-    assert data.left_out == (("b", "a class folder without images"),)
+    assert data.left_out == (("b", "a class folder without images", "empty-class"),)
     training_splits(data)
 
 
@@ -82,6 +83,54 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     make(tmp_path, "car/1.jpg", "train/1.jpg", "plane/1.jpg")
     assert open_data(tmp_path).classes == ("car", "plane", "train")
     assert list(open_data(make(tmp_path / "other", "train/a/1.jpg")).splits) == ["train"]
+
+
+def test_train_beside_folders_without_images_is_a_split(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/1.jpg", "train/dog/1.jpg")
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "x.json").write_text("{}")
+    data = open_data(tmp_path)
+    assert data.classes == ("cat", "dog")
+    assert list(data.splits) == ["train"]
+    make(tmp_path, "extra/1.jpg")
+    with pytest.raises(VitreousError, match="is 'train' a split, beside 'extra', or a class"):
+        open_data(tmp_path)
+
+
+def test_numbers_are_in_their_order(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{number}/1.jpg" for number in range(12)))
+    assert open_data(tmp_path).classes == tuple(map(str, range(12)))
+
+
+def test_an_archive_left_beside_class_folders_is_not_the_data(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg", "b/1.jpg")
+    (tmp_path / "photos.tar.gz").write_bytes(b"x")
+    assert open_data(tmp_path).classes == ("a", "b")
+
+
+def test_one_split_alone(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/1.jpg", "val/a/2.jpg")
+    data = open_data(f"{tmp_path}:val")
+    assert list(data.splits) == ["validation"]
+    assert data.where.endswith(":validation")
+    with pytest.raises(VitreousError, match="there is no split 'test'; it has train, validation"):
+        open_data(f"{tmp_path}:test")
+
+
+def test_a_pipe_is_no_image(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg")
+    os.mkfifo(tmp_path / "a" / "2.jpg")
+    source = open_data(tmp_path).source("all")
+    assert isinstance(source, Source)
+    with pytest.raises(BadImage, match=r"2\.jpg: is not a file") as error:
+        source.read(1)
+    assert error.value.kind == "not-an-image"
+
+
+def test_validation_without_labels_cannot_judge(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/1.jpg", "val/1.jpg")
+    with pytest.raises(VitreousError, match="validation has no labels to judge by"):
+        training_splits(open_data(tmp_path))
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
@@ -105,19 +154,15 @@ def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
     (tmp_path / "b" / "self.jpg").symlink_to(tmp_path / "b" / "self.jpg")
     data = open_data(tmp_path)
     assert sorted(data.left_out) == [
-        ("a/folder.jpg", "a folder with the name of an image"),
-        ("a/notes.txt", "not an image, by its name"),
-        ("b/back", "a link that leads in a circle"),
-        ("outside.jpg", "outside any class folder"),
+        ("a/folder.jpg", "a folder with the name of an image", "not-an-image"),
+        ("a/notes.txt", "not an image, by its name", "left-out"),
+        ("b/back", "a link that leads in a circle", "symlink-loop"),
+        ("b/self.jpg", "a link to nothing", "unreadable"),
+        ("outside.jpg", "outside any class folder", "left-out"),
     ]
-    assert len(data.notes) == 1
-    assert "and 3 more" in data.notes[0]
-    source = data.source("all")
-    assert isinstance(source, Source)
-    assert [source.id(i) for i in range(len(source))] == ["a/1.jpg", "b/1.jpg", "b/self.jpg"]
-    with pytest.raises(BadImage, match=r"self\.jpg: cannot be read") as error:
-        source.read(2)
-    assert error.value.kind == "unreadable"
+    assert data.notes == ()
+    assert "and 4 more" in data.said()[0]
+    assert [name for name, _ in listed(tmp_path)] == ["a/1.jpg", "b/1.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +193,9 @@ def test_odd_names(tmp_path: Path) -> None:
 # The cache ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("settled")
 def test_index_is_kept_until_the_folder_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make(tmp_path / "photos", "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/2.jpg")
-    settle(root)
     first = open_data(root)
     walked = module._walk
     with monkeypatch.context() as patch:
@@ -169,12 +214,50 @@ def test_index_is_kept_until_the_folder_changes(tmp_path: Path, monkeypatch: pyt
         lambda: (root / "val" / "b" / "2.jpg").rename(root / "val" / "b" / "3.jpg"),
         lambda: (root / "train" / "c").mkdir(),
         lambda: (root / "train" / "a" / "1.jpg").unlink(),
+        lambda: _in_secret(root / "train" / "a", lambda: write(root / "train" / "a" / "7.jpg")),
     ):
         change()
         fresh = walked(root.resolve())
         assert listed(root, "train") == [(fresh.table.path(i), fresh.table.labels(i)) for i in range(*fresh.ranges["train"])]
-        settle(root)
         open_data(root)
+
+
+def _in_secret(folder: Path, change: Callable[[], object]) -> None:
+    """As unpacking does, which sets times back to what they were."""
+    before = folder.stat()
+    change()
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may look into every folder")
+def test_a_folder_that_could_not_be_read_is_looked_at_again(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg", "b/1.jpg")
+    (tmp_path / "b").chmod(0)
+    assert open_data(tmp_path).classes == ("a",)
+    (tmp_path / "b").chmod(0o755)
+    assert open_data(tmp_path).classes == ("a", "b")
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_link_to_nothing_is_told_and_looked_at_again(tmp_path: Path) -> None:
+    make(tmp_path / "photos", "a/1.jpg")
+    (tmp_path / "photos" / "b").symlink_to(tmp_path / "disk" / "b")
+    data = open_data(tmp_path / "photos")
+    assert data.classes == ("a",)
+    assert data.left_out == (("b", "a link to nothing", "unreadable"),)
+    make(tmp_path / "disk", "b/1.jpg")
+    assert open_data(tmp_path / "photos").classes == ("a", "b")
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_source_from_before_a_change_does_not_mix_with_the_new_index(tmp_path: Path) -> None:
+    root = make(tmp_path / "photos", "b/1.jpg")
+    packed = pickle.dumps(open_data(root).source("all"))
+    make(root, "a/1.jpg")
+    open_data(root)
+    with pytest.raises(VitreousError, match="the folder changed while it was in use"):
+        pickle.loads(packed)
 
 
 def test_a_young_folder_is_not_kept(tmp_path: Path) -> None:
@@ -184,9 +267,9 @@ def test_a_young_folder_is_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["names.npy", "ends.npy", "index.json"])
+@pytest.mark.usefixtures("settled")
 def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
     root = make(tmp_path / "photos", "a/1.jpg", "b/1.jpg")
-    settle(root)
     source = open_data(root).source("all")
     assert isinstance(source, Source)
     expected = source.fingerprint()
@@ -197,9 +280,9 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert again.fingerprint() == expected
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make(tmp_path / "photos", "a/1.jpg")
-    settle(root)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "file"))
     assert listed(root) == [("a/1.jpg", (0,))]

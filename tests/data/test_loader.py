@@ -21,6 +21,7 @@ from vitreous.data.open import open_data
 from vitreous.data.order import examples, generator
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Arrays, Content, Item, Source, Stream
+from vitreous.data.virtual_stream import Turns
 from vitreous.data.workers import WorkerDied
 from vitreous.errors import VitreousError
 
@@ -95,7 +96,7 @@ def test_an_items_augmentation_is_its_own() -> None:
     chain = Preprocess(TRAINING)
     for size in (2, 5):
         for batch in islice(Loader(source, TRAINING, size, seed=3, workers=0).training(), 20 // size):
-            items, epochs = examples(batch.step * size, (batch.step + 1) * size, 10, 3)
+            items, epochs = examples(np.arange(batch.step * size, (batch.step + 1) * size), 10, 3)
             for row, (item, epoch) in enumerate(zip(items, epochs, strict=True)):
                 alone = chain(source.images[item], generator(3, int(epoch), source.id(int(item))))
                 assert torch.equal(batch.images[row], alone)
@@ -168,6 +169,8 @@ def test_labels_come_as_they_are(tmp_path: Path) -> None:
         ({"batch_size": 0}, "--batch-size 0"),
         ({"batch_size": 9, "processes": 2}, "--batch-size 9 cannot be dealt to 2 processes"),
         ({"bad_images": "ignore"}, "it must be stop or skip"),
+        ({"process": 2, "processes": 2}, "process 2 of 2"),
+        ({"preprocess": "resize(8)|normalise(0.5,0.5)"}, "is for 1 channels, the pictures have 3"),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
@@ -212,6 +215,27 @@ def test_bad_images_are_skipped_and_written_down(tmp_path: Path, workers: int) -
     assert kinds == {"07.jpg": "unreadable", "11.jpg": "empty-file", "13.jpg": "not-an-image", "17.jpg": "missing"}
     assert len(written) == 4, "each once, not once an epoch"
     assert {Path(place).name for place in loader.bad} == set(kinds)
+
+
+def test_nothing_readable_is_an_error_and_not_an_endless_search(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"")
+    with pytest.raises(VitreousError, match=r"could be read; the last: .*an empty file"):
+        for _ in Loader(source_of(tmp_path), TRAINING, 2, workers=0, bad_images="skip").training():
+            pass
+
+
+def test_a_batch_without_a_readable_image_is_empty_and_keeps_its_step(tmp_path: Path) -> None:
+    source = damaged(tmp_path / "photos")
+    log = tmp_path / "bad.jsonl"
+    for _ in range(2):  # started again, it does not write the same lines again
+        loader = Loader(source, TRAINING, 1, workers=0, bad_images="skip", bad_log=log)
+        batches = list(islice(loader.training(), 40))
+        assert [batch.step for batch in batches] == list(range(40))
+        assert sum(len(batch) for batch in batches) == 32
+        assert all(batch.images.shape[1:] == (3, 16, 16) for batch in batches)
+        assert len(log.read_text().splitlines()) == 4
 
 
 def test_a_preprocessing_that_does_not_fit_names_the_item(tmp_path: Path) -> None:
@@ -274,18 +298,22 @@ class Memory(Stream):
         self.shards = tuple(f"{shard:03d}.tar" for shard in range(shards))
         self.skipped = []
         self.exact = exact
+        self.log: Path | None = None  # where reads are counted, also those in other processes
         self.reads: list[int] = []
 
     def length(self, shard: int) -> int:
         return 5 + shard % 4
 
-    def exact_lengths(self) -> tuple[int, ...] | None:
+    def shard_lengths(self) -> tuple[int, ...] | None:
         return tuple(map(self.length, range(len(self.shards)))) if self.exact else None
 
     def read(self, shard: int) -> Iterator[Item]:
         self.reads.append(shard)
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{shard}\n")
         for number in range(self.length(shard)):
-            pixels = np.full((12, 12, 3), shard * 16 + number, np.uint8)
+            pixels = np.full((12, 12, 3), (shard * 16 + number) % 256, np.uint8)
             yield Item(f"{shard:03d}/{number}", (number % 2,), pixels, f"{shard:03d}.tar: {number}")
 
 
@@ -293,21 +321,22 @@ def all_ids(stream: Memory) -> list[str]:
     return sorted(item.id for item in stream.items())
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_streams_do_not_depend_on_workers(workers: int) -> None:
+def test_streams_do_not_depend_on_workers(workers: int, exact: bool) -> None:
     text = "random_crop(8)|flip|range(-1,1)"
-    expected = list(islice(Loader(Memory(13), text, 6, workers=0, streams=8).training(), 30))
-    found = list(islice(Loader(Memory(13), text, 6, workers=workers, streams=8).training(), 30))
+    expected = list(islice(Loader(Memory(13, exact), text, 6, workers=0, streams=8).training(), 30))
+    found = list(islice(Loader(Memory(13, exact), text, 6, workers=workers, streams=8).training(), 30))
     assert all(map(same, expected, found))
     assert all(len(batch) == 6 for batch in found)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_streams_are_dealt_to_processes(processes: int) -> None:
+@pytest.mark.parametrize(("processes", "exact"), [(2, False), (4, False), (2, True), (3, True), (6, True)])
+def test_streams_are_dealt_to_processes(processes: int, exact: bool) -> None:
     text = "random_crop(8)|flip|range(-1,1)"
-    whole = list(islice(Loader(Memory(13), text, 8, workers=0, streams=8).training(), 20))
+    whole = list(islice(Loader(Memory(13, exact), text, 12, workers=0, streams=8).training(), 20))
     parts = [
-        list(islice(Loader(Memory(13), text, 8, workers=0, streams=8, process=p, processes=processes).training(), 20))
+        list(islice(Loader(Memory(13, exact), text, 12, workers=0, streams=8, process=p, processes=processes).training(), 20))
         for p in range(processes)
     ]
     for step, batch in enumerate(whole):
@@ -319,13 +348,13 @@ def test_streams_are_dealt_to_processes(processes: int) -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_stream_resumes_anywhere(exact: bool) -> None:
     text = "random_crop(8)|flip|range(-1,1)"
-    straight = list(islice(Loader(Memory(6), text, 4, workers=0, streams=3).training(), 40))
+    straight = list(islice(Loader(Memory(6, exact), text, 4, workers=0, streams=3).training(), 40))
     for start in (1, 17, 36):
         stream = Memory(6, exact)
         resumed = list(islice(Loader(stream, text, 4, workers=0, streams=3).training(start), 4))
         assert all(map(same, straight[start:], resumed))
         if exact and start == 36:
-            assert len(stream.reads) < 20, "whole epochs are passed over"
+            assert len(stream.reads) <= 12, "epochs that lie behind are not read"
 
 
 def test_a_stream_shuffles_and_repeats() -> None:
@@ -338,6 +367,35 @@ def test_a_stream_shuffles_and_repeats() -> None:
         assert sorted(own[:size]) == sorted(own[size : 2 * size]), "an epoch of the stream holds each item once"
         assert own[:size] != own[size : 2 * size]
         assert own[:size] != sorted(own[:size])
+
+
+@pytest.mark.parametrize(("shards", "streams"), [(1, 32), (4, 32), (33, 32), (7, 3)])
+def test_uneven_shards_still_give_every_item_once_an_epoch(shards: int, streams: int) -> None:
+    """Streams take turns, and one that has ended is passed over; else short shards would be trained on more often."""
+    stream = Memory(shards, exact=True)
+    items = all_ids(stream)
+    batches = islice(Loader(stream, "resize(8)", 5, workers=0, streams=streams).training(), 3 * len(items))
+    ids = [item for batch in batches for item in batch.ids][: 3 * len(items)]
+    for epoch in range(3):
+        assert sorted(ids[epoch * len(items) : (epoch + 1) * len(items)]) == items
+
+
+def test_turns_against_taking_them() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        lengths = rng.integers(0, 9, rng.integers(1, 7)).tolist()
+        expected = [(stream, k) for k in range(max(lengths)) for stream, length in enumerate(lengths) if k < length]
+        streams, positions = Turns(lengths)(np.arange(sum(lengths)))
+        assert list(zip(streams.tolist(), positions.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_shard_is_read_once(tmp_path: Path, shards: int, workers: int) -> None:
+    stream = Memory(shards)
+    stream.log = tmp_path / "reads"
+    assert sum(len(batch) for batch in Loader(stream, "resize(8)", 4, workers=workers).once()) == len(all_ids(Memory(shards)))
+    assert sorted(map(int, stream.log.read_text().split())) == list(range(shards))
 
 
 @pytest.mark.parametrize("workers", [0, 2, 3])
@@ -361,8 +419,9 @@ def test_the_order_of_a_stream_once_does_not_depend_on_workers() -> None:
 
 
 def test_streams_that_cannot_be_dealt() -> None:
-    with pytest.raises(VitreousError, match="7 streams cannot be dealt to 2 processes"):
-        Loader(Memory(7), "resize(8)", 4, processes=2)
+    with pytest.raises(VitreousError, match="as 7 streams, cannot be dealt to 2 processes"):
+        next(Loader(Memory(7), "resize(8)", 4, workers=0, processes=2).training())
+    assert len(next(Loader(Memory(7, exact=True), "resize(8)", 4, workers=0, processes=2).training())) == 2
 
 
 def test_real_shards_arrive_like_the_folder(tmp_path: Path) -> None:

@@ -50,6 +50,11 @@ def test_json_lines(tmp_path: Path) -> None:
         ("x.csv", "", "line 1: no `path` among nothing"),
         ("x.csv", "file,label\n1.jpg,a\n", "line 1: no `path` among file, label"),
         ("x.csv", "path,labels\n1.jpg,a\n", "'labels'; did you mean 'label'"),
+        ("x.csv", "path,lable,split\n1.jpg,a,train\n", "'lable'; did you mean 'label'"),
+        ("x.csv", "path,label\n1.jpg,a\n./1.jpg,b\n", "line 3: 1.jpg stands on line 2 already"),
+        ("x.jsonl", '{"path": "a\\u0000.jpg"}\n', "characters that no file name can have"),
+        ("x.jsonl", '{"path": "\\ud800.jpg"}\n', "characters that no file name can have"),
+        ("x.jsonl", '{"path": "1.jpg", "label": "\\ud800"}\n', "is not UTF-8 text"),
         ("x.csv", "path,label\n", "lists no images"),
         ("x.csv", "path,label\n1.jpg,a,b\n", "line 2: more fields than the header"),
         ("x.csv", "path,label\n,a\n", "line 2: no path"),
@@ -90,6 +95,21 @@ def test_a_manifest_of_a_folder_means_the_same(tmp_path: Path) -> None:
         assert isinstance(other, Source)
         assert [other[i].content for i in range(len(other))] == [source[i].content for i in range(len(source))]
         assert other.targets().tolist() == source.targets().tolist()
+
+
+def test_names_are_brought_to_one_form(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    (folder / "list.csv").write_text(f"path,label,width\n./a/../1.jpg,10,3\n{folder}/b/2.jpg,9,3\n../3.jpg,11,3\n")
+    assert rows(folder / "list.csv", "all") == [("1.jpg", ("10",)), ("b/2.jpg", ("9",)), (f"{folder.parent}/3.jpg", ("11",))]
+    data = open_data(folder / "list.csv")
+    assert data.classes == ("9", "10", "11"), "whole numbers are in their order"
+    assert data.notes == (f"{folder}/list.csv: columns that are not used: width",)
+
+
+def test_latin_1_is_not_taken_for_a_name(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes("path,label\n1.jpg,caf\xe9\n".encode("latin-1"))
+    with pytest.raises(VitreousError, match=r"line 2: label .* is not UTF-8 text; save the file as UTF-8"):
+        open_data(tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_imagenet_in_folders_needs_no_devkit(tmp_path: Path) -> None:
     assert [source(data, "validation").labels(i) for i in range(4)] == [(0,), (0,), (1,), (2,)]
     assert source(data, "validation").id(0) == "val/n01440764/ILSVRC2012_val_00000002.JPEG"
     assert any("3 synsets, so that class numbers are not those of ImageNet's" in note for note in data.notes)
-    assert data.left_out == (("val/n01440764/notes.txt", "not an image, by its name"),)
+    assert data.left_out == (("val/n01440764/notes.txt", "not an image, by its name", "left-out"),)
     originals.devkit(tmp_path, SYNSETS, TRUTH)
     data = open_named("imagenet", tmp_path)
     assert data.classes == NAMES

@@ -294,7 +294,7 @@ def test_images_and_labels_of_different_sets(tmp_path: Path) -> None:
     (tmp_path / "files" / "train-labels-idx1-ubyte.gz").write_bytes(one)
     assert "15 images but 14 labels" in refused("mnist", tmp_path / "files", tmp_path / "cache")
     (tmp_path / "files" / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(originals.idx(np.full(15, 10, np.uint8))))
-    assert "label 10 of 10 classes" in refused("mnist", tmp_path / "files", tmp_path / "cache")
+    assert "labels from 10 to 10 of 10 classes" in refused("mnist", tmp_path / "files", tmp_path / "cache")
 
 
 def test_lists_that_name_what_is_not_there(tmp_path: Path) -> None:

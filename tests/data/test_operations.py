@@ -35,6 +35,11 @@ def test_strings_there_and_back(text: str) -> None:
     assert Preprocess(text).eight_bit
 
 
+def test_numbers_are_written_as_they_are() -> None:
+    for text in ("range(-2.11790393,2.64)", "inception_crop(8,bilinear,area=0.123456789:0.9)", "randaug(2,10.12345678)"):
+        assert str(Preprocess(text)) == text
+
+
 def test_the_papers_string_means_the_papers_crop() -> None:
     crop = parse(TRAINING)[0]
     assert crop == InceptionCrop(224, 224, 0.05, 1.0, "bilinear")
@@ -58,7 +63,7 @@ def test_the_papers_string_means_the_papers_crop() -> None:
         ("random_crop(a)", "needs a size"),
         ("randaug(2)", "takes 2"),
         ("randaug(1.5,10)", "whole number of layers"),
-        ("randaug(2,99)", "magnitude from 0 to"),
+        ("randaug(2,101)", "0 to 100"),
         ("flip|__import__('os')", "unknown preprocessing op '__import__'"),
         ("flip|a.b(1)", "cannot read 'a.b(1)'"),
     ],

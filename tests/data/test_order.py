@@ -46,17 +46,17 @@ def test_the_order_never_changes() -> None:
 
 
 def test_epochs_follow_without_a_gap() -> None:
-    items, epochs = examples(0, 7 * 5, 10, seed=3)
+    items, epochs = examples(np.arange(7 * 5), 10, seed=3)
     for epoch in range(3):
         assert sorted(items[epochs == epoch].tolist()) == list(range(10))
     assert len({tuple(items[epochs == epoch]) for epoch in range(3)}) == 3
-    again = np.concatenate([examples(start, start + 5, 10, seed=3)[0] for start in range(0, 35, 5)])
+    again = np.concatenate([examples(np.arange(start, start + 5), 10, seed=3)[0] for start in range(0, 35, 5)])
     assert np.array_equal(items, again)
 
 
 def test_nothing_to_order() -> None:
     with pytest.raises(VitreousError, match="no items"):
-        examples(0, 5, 0, 0)
+        examples(np.arange(5), 0, 0)
 
 
 def test_another_process_agrees() -> None:

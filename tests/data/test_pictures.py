@@ -57,6 +57,14 @@ def test_upright_in_every_orientation(decoder: str, orientation: int) -> None:
     assert difference(resized(picture, 20, 22, "bilinear", box), expected.crop((6, 4, 39, 34)).resize((22, 20), 2)).max() <= 2
 
 
+def test_an_orientation_that_is_written_late(decoder: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded(photo(48, 80), exif=exif)
+    filler = b"\xff\xec\xff\xff" + bytes(65533)
+    assert size_of(quick(content[:2] + 2 * filler + content[2:])) == (80, 48)
+
+
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(30, 40), (100, 120), (61, 83)])
 def test_resize_within_a_level_of_pillow(decoder: str, how: str, size: tuple[int, int]) -> None:

@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from vitreous.data.file_source import FileSource
 from vitreous.data.open import open_data
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Arrays, Dataset, Item, Stream
+from vitreous.data.source import Arrays, Dataset, Item, LeftOut, Stream
 from vitreous.errors import VitreousError
 from vitreous.hygiene import confirmation as confirmation_module
 from vitreous.hygiene import copies as copies_module
@@ -26,10 +29,10 @@ from vitreous.hygiene import scan as scan_module
 from vitreous.hygiene.copies import copies
 from vitreous.hygiene.diagnosis import FILES, check_folder, diagnose, write_folder
 from vitreous.hygiene.duplicates import Pair
-from vitreous.hygiene.findings import Finding, class_findings, in_order, picture_findings
+from vitreous.hygiene.findings import Finding, class_findings, in_order, left_out_findings, picture_findings
 from vitreous.hygiene.kinds import KINDS, corrupts
 from vitreous.hygiene.preview import demand, previews
-from vitreous.hygiene.quick import quick_scan, write_bad_images
+from vitreous.hygiene.quick import quick_scan
 from vitreous.hygiene.readable import readable
 from vitreous.hygiene.remedy import check_possible, write_manifest
 from vitreous.hygiene.scan import scan
@@ -162,10 +165,41 @@ def test_classes_that_differ_are_named(tmp_path: Path) -> None:
     assert [(f.kind, f.splits, f.classes, f.corrupts) for f in found] == [
         ("class-mismatch", ("test",), ("eel",), True),
         ("class-mismatch", ("train",), ("fox",), True),
-        ("empty-class", ("train",), ("fox",), True),
         ("imbalance", ("train",), ("cat", "dog"), False),
     ]
-    assert ("empty-class", "", ("gnu",)) in told(root)
+    assert [line for line in told(root) if line[0] == "empty-class"] == [("empty-class", "", ("gnu",))]
+
+
+def test_a_class_of_the_list_that_no_split_has_is_told_once() -> None:
+    classes = ("a", "b", "c")
+
+    def pixels(split: str, labels: list[int]) -> Arrays:
+        return Arrays("pixels", split, classes, np.zeros((len(labels), 8, 8), np.uint8), np.array(labels))
+
+    def found(**splits: list[int]) -> list[tuple[str, tuple[str, ...], tuple[str, ...], bool]]:
+        dataset = Dataset("pixels", classes, {split: pixels(split, labels) for split, labels in splits.items()})
+        return [(f.kind, f.splits, f.classes, f.corrupts) for f in class_findings(scan(dataset, near=False))]
+
+    assert found(train=[0, 1], test=[0, 1]) == [("empty-class", ("train",), ("c",), True)]
+    assert found(all=[0, 1]) == [("empty-class", ("all",), ("c",), False)]
+    assert found(train=[0, 1], test=[2, 0]) == [
+        ("class-mismatch", ("train",), ("c",), True),
+        ("class-mismatch", ("test",), ("b",), True),
+    ]
+    assert found(test=[0, 1]) == []  # a test set may have a part of the classes
+
+
+def test_what_was_left_out_goes_by_its_kind_not_by_its_words(sound: Path) -> None:
+    folder(sound, {"train/cat/without images in a circle.txt": b"", "notes/name of an image.txt": b""})
+    (sound / "val").mkdir()
+    dataset = open_data(str(sound))
+    assert {(f.kind, f.paths) for f in left_out_findings(dataset)} == {
+        ("left-out", ("train/cat/without images in a circle.txt",)),
+        ("left-out", ("notes",)),
+        ("left-out", ("validation",)),
+    }
+    many = replace(dataset, left_out=(LeftOut("x", "why", "left-out"),), left_out_count=30)
+    assert [(f.paths, f.count) for f in left_out_findings(many)] == [(("x",), 1), ((), 29)]
 
 
 def test_copies_are_told_in_groups_conflicts_first(sound: Path) -> None:
@@ -247,6 +281,33 @@ def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatc
     assert len(looked) < 80 < len(everyone)
 
 
+def test_every_long_part_shows_its_progress_to_the_end(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture(2).save(sound / "train/cat/near.jpg", quality=90)
+    Image.new("RGB", (80, 60)).save(sound / "train/cat/flat.png")  # never compared
+    other = folder(tmp_path / "other", {"x/near.jpg": 51, "x/fresh.png": 900, "x/flat.png": Image.new("RGB", (80, 60))})
+    monkeypatch.setattr(confirmation_module, "TOGETHER", 1)
+    shown: list[list[Any]] = []
+
+    def show(title: str, total: int | None) -> AbstractContextManager[Any]:
+        entry: list[Any] = [title, total, 0]
+        shown.append(entry)
+
+        def advance(more: int) -> None:
+            entry[2] += more
+
+        return nullcontext(advance)
+
+    diagnose(open_data(str(sound)), open_data(str(other)), preprocess=PLAIN, shown=show)
+    assert shown == [
+        [f"examining {sound}", 18, 18],
+        ["comparing pictures", 18, 18],
+        ["looking at likely copies again", 1, 1],
+        [f"examining {other}", 3, 3],
+        ["comparing the two", 3, 3],
+        ["looking at likely copies again", 1, 1],
+    ]
+
+
 def test_no_label_contradicts_nothing(tmp_path: Path) -> None:
     folder(tmp_path, {"1.png": 1, "2.png": 1, "3.png": 1})
     lines = [{"path": "1.png", "label": "cat"}, {"path": "2.png"}, {"path": "3.png", "label": ["dog", "cat"]}]
@@ -304,8 +365,9 @@ def test_the_table_of_kinds_is_what_the_docs_and_the_contract_say() -> None:
     assert corrupts("empty-class", ("train",))
     assert not corrupts("empty-class", ())
     documented = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
-    for kind in KINDS.values():
-        assert f"| `{kind.name}` | {kind.corrupts} |" in documented
+    section = documented.split("## Kinds of findings")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{kind.name}` | {kind.corrupts} | {kind.meaning} | {kind.remedy} |" for kind in KINDS.values()]
 
 
 # Streams and arrays -----------------------------------------------------------------------------------------------------------
@@ -392,6 +454,44 @@ def test_a_file_that_crashes_its_process_is_a_finding(sound: Path, monkeypatch: 
         told(sound, workers=2)
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs signals")
+def test_a_crash_while_reading_is_blamed_on_what_was_read(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FileSource.read
+
+    def deadly(self: FileSource, index: int) -> Any:
+        if self.id(index) == "train/dog/2.png":
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return real(self, index)
+
+    monkeypatch.setattr(FileSource, "read", deadly)
+    assert told(sound, workers=2) == [("unreadable", "train", ("train/dog/2.png",))]
+
+
+class DeadlyShards(Stream):
+    """The second shard ends the process that reads it, after its first item."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.where, self.split, self.classes, self.shards = "shards", "train", ("cat", "dog"), ("a.tar", "b.tar", "c.tar")
+        self._items = items
+
+    def read(self, shard: int) -> Iterator[Item]:
+        yield self._items[2 * shard]
+        if shard == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        yield self._items[2 * shard + 1]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs signals")
+def test_a_shard_that_crashes_its_reader_is_a_finding_and_no_member_is_blamed(sound: Path) -> None:
+    source = open_data(str(sound)).source("train")
+    stream = DeadlyShards(list(source.items()))
+    found = diagnose(Dataset("shards", ("cat", "dog"), {"train": stream}), preprocess=PLAIN, workers=2)
+    assert [(f.kind, f.detail.split(";")[0]) for f in found.findings if f.corrupts] == [
+        ("broken-shard", "b.tar: the process that read it crashed")
+    ]
+    assert len(found.scan) == 4
+
+
 def test_the_order_and_the_findings_do_not_depend_on_the_workers(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "CHUNK", 3)
     alone, many = (scan(open_data(str(sound)), workers=workers) for workers in (0, 3))
@@ -437,6 +537,21 @@ def test_only_its_own_folder_is_replaced(sound: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(VitreousError, match="must be a folder"):
         check_folder(tmp_path / "file")
+    with pytest.raises(VitreousError, match="is no folder"):
+        check_folder(tmp_path / "file" / "report")
+    with pytest.raises(VitreousError, match="holds other files"):
+        check_folder(Path("/"))
+
+
+def test_what_somebody_puts_there_during_the_work_is_not_lost(sound: Path, tmp_path: Path) -> None:
+    found = diagnose(open_data(str(sound)), preprocess=PLAIN, near=False)
+    out = tmp_path / "out"
+    check_folder(out)
+    folder(out, {"thesis.txt": b"years of work"})
+    with pytest.raises(VitreousError, match="thesis"):
+        write_folder(out, found)
+    assert [path.read_bytes() for path in out.iterdir()] == [b"years of work"]
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "out"}
 
 
 # The manifest -----------------------------------------------------------------------------------------------------------------
@@ -481,24 +596,40 @@ def test_the_manifest_leaves_the_bad_ones_out_and_can_be_read(sound: Path, tmp_p
 
 def test_what_a_manifest_cannot_be(sound: Path, tmp_path: Path) -> None:
     dataset = open_data(str(sound))
-    for target, why in (("x.txt", "must end"), ("out/x.csv", "every run replaces"), ("there.csv", "is a folder")):
-        (tmp_path / "there.csv").mkdir(exist_ok=True)
-        with pytest.raises(VitreousError, match=why):
+    (tmp_path / "there.csv").mkdir()
+    (tmp_path / "full.csv").write_text("dear to somebody")
+    (tmp_path / "link.csv").symlink_to("nowhere.csv")
+    for target, why in (
+        ("x.txt", "must end in .csv, .tsv, .jsonl or .ndjson"),
+        ("out/x.csv", "every run replaces"),
+        ("there.csv", "is a folder"),
+        ("full.csv", "exists already; choose another name or remove it"),
+        ("link.csv", "exists already"),
+        ("full.csv/x.csv", "is no folder"),
+    ):
+        with pytest.raises(VitreousError, match=why) as error:
             check_possible(tmp_path / target, dataset, tmp_path / "out")
+        assert str(error.value).startswith(f"--fix {tmp_path / target}: ")
     manifest = tmp_path / "own.csv"
-    manifest.write_text("path,label\ndata/train/cat/0.png,cat\n")
-    with pytest.raises(VitreousError, match="own manifest"):
-        check_possible(manifest, open_data(str(manifest)), tmp_path / "out")
+    manifest.write_text("path,label,split\ndata/train/cat/0.png,cat,train\n")
+    for name in (str(manifest), f"{manifest}:train"):
+        with pytest.raises(VitreousError, match="own manifest"):
+            check_possible(manifest, open_data(name), tmp_path / "out")
+        with pytest.raises(VitreousError, match="own manifest"):
+            check_possible(manifest, dataset, tmp_path / "out", open_data(name))
     odd = folder(tmp_path / "odd", {"a;b/1.png": 1, "c/2.png": 2})
+    with pytest.raises(VitreousError, match="'a;b'.*jsonl"):
+        check_possible(tmp_path / "odd.csv", open_data(str(odd)), tmp_path / "out")
+    check_possible(tmp_path / "odd.jsonl", open_data(str(odd)), tmp_path / "out")
     found = diagnose(open_data(str(odd)), preprocess=PLAIN)
-    with pytest.raises(VitreousError, match="jsonl"):
-        write_manifest(tmp_path / "odd.csv", found.scan, found.findings)
-    assert not (tmp_path / "odd.csv").exists()
     assert write_manifest(tmp_path / "odd.jsonl", found.scan, found.findings).kept == 2
+    with pytest.raises(VitreousError, match="exists already"):
+        write_manifest(tmp_path / "full.csv", found.scan, found.findings)
+    assert (tmp_path / "full.csv").read_text() == "dear to somebody"
     empty = folder(tmp_path / "all bad", {"a.png": b"", "b.png": b"x"})
     found = diagnose(open_data(str(empty)), preprocess=PLAIN)
-    with pytest.raises(VitreousError, match="nothing is left"):
-        write_manifest(tmp_path / "none.csv", found.scan, found.findings)
+    assert "not written, because nothing is left" in str(write_manifest(tmp_path / "none.csv", found.scan, found.findings))
+    assert not (tmp_path / "none.csv").exists()
     write_folder(tmp_path / "all bad report", found)
 
 
@@ -635,29 +766,7 @@ def test_the_numbers_of_the_summary(tmp_path: Path) -> None:
     np.testing.assert_allclose(about["channels"]["deviation"], pixels.std((0, 1, 2)), atol=1e-4)
 
 
-# The quick scan ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_quick_scan_reads_headers(sound: Path, tmp_path: Path, workers: int) -> None:
-    source = open_data(str(sound)).splits["train"]
-    assert quick_scan(source, workers) == ()
-    data = (sound / "train/cat/1.png").read_bytes()
-    (sound / "train/cat/0.png").write_bytes(b"")
-    (sound / "train/cat/1.png").write_bytes(b"no image")
-    (sound / "train/dog/0.png").unlink()
-    (sound / "train/dog/1.png").write_bytes(data[: len(data) // 2])  # its header is fine: the doctor's business
-    counted: list[int] = []
-    bad = quick_scan(source, workers, counted.append)
-    assert [(one.kind, one.path) for one in bad] == [
-        ("empty-file", "train/cat/0.png"),
-        ("not-an-image", "train/cat/1.png"),
-        ("missing", "train/dog/0.png"),
-    ]
-    assert sum(counted) == len(source)  # type: ignore[arg-type]
-    lines = write_bad_images(tmp_path / "run", bad).read_text().splitlines()
-    assert [sorted(json.loads(line)) for line in lines] == [["kind", "path", "why"]] * 3
-    assert json.loads(lines[0])["kind"] == "empty-file"
+# Names and records ------------------------------------------------------------------------------------------------------------
 
 
 def test_readable_names() -> None:

@@ -150,6 +150,40 @@ def test_data_behind_the_picture_is_odd_and_padding_is_not(decoder: str) -> None
     assert examine(PNG[:-12], "x.png").odd == "the closing chunk is missing"
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 1}, {"quality": 100}])
+def test_a_jpeg_behind_a_jpeg_is_odd_and_one_among_its_notes_is_not(options: dict[str, Any], decoder: str) -> None:
+    preview = encoded(picture(5, 80, 60), "JPEG")
+    notes = b"Exif\0\0" + preview + b"\xff\xd9\xff"
+    first = encoded(picture(4), "JPEG", exif=notes, comment=preview, **options)
+    assert first.count(b"\xff\xd9") >= 4
+    found = examine(first, "x.jpg")
+    assert (found.problem, found.odd) == ("", "")
+    found = examine(first + preview, "x.jpg")
+    assert (found.problem, found.odd) == ("", "data follow the end of the picture")
+    found = examine(first[:-2] + b"\xff" * 3 + first[-2:], "x.jpg")  # filling before a mark is allowed
+    assert found.odd != "data follow the end of the picture"
+
+
+def test_several_pictures_in_a_file_that_says_so_are_not_odd(decoder: str) -> None:
+    data = encoded(picture(6), "MPO", save_all=True, append_images=[picture(7)])
+    assert (examine(data, "x.jpg").format, examine(data, "x.jpg").odd) == ("MPO", "")
+    assert examine(data + b"more", "x.jpg").odd == "data follow the end of the picture"
+
+
+def test_too_little_memory_is_not_the_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*args: Any) -> Any:
+        raise MemoryError
+
+    for place in ("open_image", "_reduced"):
+        monkeypatch.setattr(module, place, exhausted)
+        with pytest.raises(MemoryError):
+            examine(PNG, "x.png")
+        monkeypatch.undo()
+    monkeypatch.setattr(Image.Image, "getexif", exhausted)
+    with pytest.raises(MemoryError):
+        examine(PNG, "x.png")
+
+
 def test_frames_names_and_formats() -> None:
     frames = [picture(seed, 40, 30) for seed in range(3)]
     assert examine(encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]), "a.gif").frames == 3

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from PIL import Image
 
 from vitreous.classifier import load
 from vitreous.data.open import open_data
-from vitreous.verbs import demo_data, demo_steps
+from vitreous.errors import VitreousError
+from vitreous.verbs import demo, demo_data, demo_steps
 
 
 def test_formats_are_all_equal(tmp_path: Path) -> None:
@@ -40,6 +42,17 @@ def test_the_doctor_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> N
     assert [row["planted"] for row in rows if not row["found"]] == []
     assert (tmp_path / "doctor" / "report.html").stat().st_size > 10_000
     assert all(row["equal"] for row in demo_data.batches(tmp_path / "photos"))
+
+
+def test_the_demo_removes_nobodys_photos(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "mine.jpg").write_bytes(b"precious")
+    with pytest.raises(VitreousError, match="photos: is there already and not the demo's"):
+        demo._own_folder(tmp_path / "photos")
+    assert (tmp_path / "photos" / "mine.jpg").read_bytes() == b"precious"
+    made = demo._own_folder(tmp_path / "other")
+    (made / "x").touch()
+    assert not (demo._own_folder(made) / "x").exists()
 
 
 def test_pictures_of_data(tmp_path: Path) -> None:

@@ -31,8 +31,6 @@ def make(root: Path, places: dict[str, int], count: int = 3) -> Path:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    if "doctor" not in cli.VERBS:
-        monkeypatch.setattr(cli, "VERBS", (*cli.VERBS, "doctor"))
     return make(tmp_path / "data", {"train/cat": 0, "train/dog": 100, "test/cat": 200, "test/dog": 300})
 
 
@@ -99,13 +97,51 @@ def test_against(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "data/train/dog/0.png" in kept
 
 
+def test_notes_of_both_are_told_each_with_its_name(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("one.csv").write_text("path,label,mood\ndata/train/cat/0.png,cat,merry\n")
+    Path("two.csv").write_text("path,label,weight\ndata/test/dog/0.png,dog,3\n")
+    make(Path("odd"), {"a": 5}, count=1)
+    Path("odd/a/notes.txt").write_text("x")
+    result = doctor("one.csv", against="two.csv", out="report", workers=0)
+    assert [note.split(":")[0] for note in result.notes] == ["one.csv", "two.csv"]
+    result = doctor("odd", against="odd", out="report", workers=0, near=False)
+    assert [finding.kind for finding in result.findings if not finding.corrupts] == ["left-out", "upscaled"]
+    assert [note for note in result.notes if "left out a/notes.txt" in note] == list(result.notes)
+    assert len(result.notes) == 1
+
+
+def test_one_split_of_the_other(data: Path) -> None:
+    shutil.copy("data/test/cat/0.png", "leak.png")
+    Path("one.csv").write_text("path,label\nleak.png,cat\ndata/train/cat/1.png,cat\n")
+    result = doctor("one.csv", against="data:test", out="report", workers=0)
+    assert [(f.kind, f.splits) for f in result.findings if f.corrupts] == [("duplicate", ("all", "against:test"))]
+
+
+def test_nothing_is_left(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in data.rglob("*.png"):
+        path.write_bytes(b"")
+    assert cli.main(["doctor", "data", "--out", "report", "--fix", "clean.csv", *SMALL]) == 1
+    assert "clean.csv: not written, because nothing is left" in capsys.readouterr().out
+    assert not Path("clean.csv").exists()
+    assert Path("report/report.html").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["nowhere/", "--out", "report"], "no such file or folder"),
         (["data", "--out", "data/report"], "inside the data"),
         (["data", "--out", "mine"], "holds other files"),
-        (["data", "--out", "report", "--fix", "x.txt"], "must end in .csv or .jsonl"),
+        (["data", "--out", "report", "--fix", "x.txt"], "must end in .csv"),
+        (["data", "--out", "report", "--fix", "mine/thesis.txt"], "exists already"),
+        (["data", "--out", "report", "--fix", "list.csv"], "exists already"),
+        (["list.csv", "--out", "report", "--fix", "list.csv"], "own manifest"),
+        (["data", "--against", "list.csv", "--out", "report", "--fix", "list.csv"], "own manifest"),
+        (["odd", "--out", "report", "--fix", "x.csv"], "class name 'a;b' cannot stand in .csv; use .jsonl"),
+        (["data", "--out", "report", "--fix", "list.csv/x.csv"], "is no folder"),
+        (["data", "--out", "list.csv/report"], "is no folder"),
+        (["data:train", "--out", "data/report"], "inside the data"),
+        (["odd", "--against", "data", "--out", "data/report"], "inside the data"),
         (["data", "--out", "report", "--fix", "report/x.csv"], "every run replaces"),
         (["data", "--out", "report", "--preprocess", "resiz(3)"], "did you mean 'resize'"),
         (["data", "--out", "report", "--workers", "-2"], "--workers -2"),
@@ -119,6 +155,8 @@ def test_mistakes_are_one_line_and_leave_nothing(
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("x")
     Path("empty").mkdir()
+    make(Path("odd"), {"a;b": 5}, count=1)
+    Path("list.csv").write_text("path,label\ndata/train/cat/0.png,cat\n")
     before = sorted(Path().rglob("*"))
     assert cli.main(["doctor", *words]) == 2
     printed = capsys.readouterr().err.strip().splitlines()

@@ -17,7 +17,7 @@ from PIL import Image
 
 from vitreous.data.shards import open_shards
 from vitreous.errors import VitreousError
-from vitreous.verbs import progress
+from vitreous import progress
 from vitreous.verbs.shard import shard
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vitreous.errors import VitreousError
+from vitreous.errors import VitreousError, one_line
 
 ImageLike: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
 Kind: TypeAlias = Literal["missing", "empty-file", "not-an-image", "unreadable", "too-large"]
@@ -64,21 +64,20 @@ def reading(place: str) -> Iterator[None]:
     except (VitreousError, MemoryError):
         raise
     except FileNotFoundError as error:
-        raise BadImage(place, "missing", "no such image") from error
+        raise BadImage(place, "missing", "no such image; check the path") from error
     except UnidentifiedImageError as error:
         raise BadImage(place, "not-an-image", "not an image that Pillow can read; replace it or leave it out") from error
     except Image.DecompressionBombError as error:
         raise _too_large(place, str(error)) from error
     except Exception as error:
-        story = " ".join(str(error).split()) or type(error).__name__
-        raise BadImage(place, "unreadable", f"broken image ({story}); replace it or leave it out") from error
+        raise BadImage(place, "unreadable", f"broken image ({one_line(error)}); replace it or leave it out") from error
 
 
 def open_image(image: str | Path | bytes, place: str) -> Image.Image:
     """The file's header, read; its pixels are not yet."""
     with reading(place):
         if not isinstance(image, bytes) and Path(image).is_dir():
-            raise BadImage(place, "not-an-image", "is a folder, not an image")
+            raise BadImage(place, "not-an-image", "is a folder, not an image; rename it or leave it out")
         if (len(image) if isinstance(image, bytes) else Path(image).stat().st_size) == 0:
             raise BadImage(place, "empty-file", "an empty file; replace it or leave it out")
         opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
@@ -105,7 +104,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     """More than 8 bits of grey, scaled; Pillow's own conversion clips, which turns such pictures white."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float64))
     highest = values.max(initial=0.0)
-    if image.mode.startswith("I;16"):
+    if image.mode.startswith("I;16") or image.format == "PPM":  # Pillow brings these to 16 bits
         top = 65535.0
     elif image.mode == "F" and highest <= 1:
         top = 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitreous.data.decode import BadImage
 from vitreous.data.source import Content, Source
-from vitreous.errors import VitreousError
+from vitreous.errors import VitreousError, some
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class FileTable:
 
     def __reduce__(self) -> Any:  # to another process goes the way to the arrays, not a copy of them
         if self.mapped_from is not None:
-            return FileTable.mapped, (Path(self.mapped_from), self.root, self.folders)
+            return FileTable.mapped, (Path(self.mapped_from), self.root, self.folders, self.digest())
         fields = (self.root, self.folders, self.folder, self.names, self.ends, self.label_ends, self.label_ids)
         return FileTable, fields
 
@@ -67,14 +68,22 @@ class FileTable:
             np.save(folder / "label_ends.npy", self.label_ends)
 
     @classmethod
-    def mapped(cls, folder: Path, root: str, folders: tuple[str, ...]) -> FileTable:
+    def mapped(cls, folder: Path, root: str, folders: tuple[str, ...], expected: str | None = None) -> FileTable:
         arrays = {name: _map(folder / f"{name}.npy") for name in cls.ARRAYS}
         several = folder / "label_ends.npy"
         ends = _map(several) if several.exists() else None
         table = cls(root, folders, label_ends=ends, mapped_from=str(folder), **arrays)
         if len(table.folder) != len(table) or len(table.names) != (table.ends[-1] if len(table) else 0):
             raise ValueError(f"{folder}: the arrays do not belong together")
+        if expected is not None and table.digest() != expected:
+            raise VitreousError(f"{root}: the folder changed while it was in use; start again")
         return table
+
+    def digest(self) -> str:
+        """Of the names: short work even for millions."""
+        digest = hashlib.blake2b(self.names.tobytes(), digest_size=16)
+        digest.update(self.ends.tobytes())
+        return digest.hexdigest()
 
 
 def _map(path: Path) -> NDArray[Any]:
@@ -100,7 +109,7 @@ class TableBuilder:
 
     def add(self, folder: str, names: Sequence[str], label: int) -> None:
         """The files of one folder, which have one label (or -1: none)."""
-        self.add_labelled(folder, names, [(label,)] * len(names) if label >= 0 else [(-1,)] * len(names))
+        self.add_labelled(folder, names, [(label,)] * len(names))
 
     def add_labelled(self, folder: str, names: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
         if not names:
@@ -163,11 +172,11 @@ class FileSource(Source):
     def read(self, index: int) -> Content:
         path = self.path(index)
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+                raise BadImage(path, "not-an-image", "is not a file; rename it or leave it out")  # a pipe is waited for in vain
             return Path(path).read_bytes()
         except FileNotFoundError as error:
-            raise BadImage(path, "missing", "no such file; it was there when the folder was indexed") from error
-        except IsADirectoryError as error:
-            raise BadImage(path, "not-an-image", "is a folder, not an image") from error
+            raise BadImage(path, "missing", "no such file; it has gone, or the list of files is wrong") from error
         except OSError as error:
             raise BadImage(path, "unreadable", f"cannot be read ({error.strerror or error})") from error
 
@@ -205,14 +214,9 @@ def check_classes(where: str, own: dict[str, tuple[str, ...]]) -> None:
     for split, classes in own.items():
         unknown, missing = sorted(set(classes) - trained), sorted(trained - set(classes))
         if classes and (unknown or missing):
-            parts = [f"only in {split}: {_some(unknown)}"] * bool(unknown) + [f"only in train: {_some(missing)}"] * bool(
-                missing
-            )
+            parts = [f"only in {split}: {some(unknown)}"] * bool(unknown)
+            parts += [f"only in train: {some(missing)}"] * bool(missing)
             raise VitreousError(
-                f"{where}: the splits have different classes ({'; '.join(parts)}); rename or remove those folders, "
+                f"{where}: the splits have different classes ({'; '.join(parts)}); rename or remove those, "
                 f"or see `vitreous doctor {where}`"
             )
-
-
-def _some(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,25 +14,22 @@ from vitreous.data.decode import BadImage
 from vitreous.data.order import generator
 from vitreous.data.pictures import to_bytes, to_tensor
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Item, Skipped, Source, Stream
+from vitreous.data.source import Item, Policy, Skipped, Source, Stream
 from vitreous.data.virtual_stream import VirtualStream
 from vitreous.data.workers import context, working_on
 from vitreous.errors import VitreousError
 
-BadImages: TypeAlias = Literal["stop", "skip"]
-
 
 @dataclass(frozen=True)
 class Task:
-    """Items by number, or the next `count` of a stream, into one slot of the shared memory."""
+    """Which items go into one slot of the shared memory: by number, or by their positions in a virtual stream."""
 
     step: int
-    items: list[int] | None = None
-    epochs: list[int] | None = None
+    items: list[int]
+    epochs: list[int] | None = None  # of each item, where they are numbers
     stream: int | None = None
-    position: int = 0
-    count: int = 0
-    endless: bool = True
+    epoch: int | None = None  # of the stream; None where it is endless
+    shuffled: bool = True
     slot: int = 0
 
 
@@ -75,7 +71,7 @@ class Fill:
         memory: Memory,
         seed: int,
         streams: int,
-        bad_images: BadImages,
+        bad_images: Policy,
         quick: bool,
     ) -> None:
         self.data, self.preprocess, self.memory, self.seed = data, preprocess, memory, seed
@@ -93,33 +89,34 @@ class Fill:
     def _filled(self, task: Task) -> Filled:
         slot = self.memory.array()[task.slot]
         filled = Filled(task.step, task.slot, [], [], [], [])
-        if task.stream is None:
-            assert isinstance(self.data, Source)
-            for number, epoch in zip(task.items or (), task.epochs or (), strict=True):
+        if isinstance(self.data, Source):
+            for number, epoch in zip(task.items, task.epochs or (), strict=True):
                 working_on(self.data.place(number))
                 try:
                     self._put(slot, filled, self.data[number], epoch)
                 except BadImage as error:
                     self._bad(filled, error)
             return filled
-        assert isinstance(self.data, Stream)
+        assert task.stream is not None
         before = len(self.data.skipped)
-        reading = self._at(task.stream, task.position, task.endless)
-        for item, epoch in itertools.islice(reading, task.count):
-            working_on(item.place)
+        reading = self._reading_for(task)
+        for position in task.items:
+            working_on(f"{self.data.where}: what follows {filled.ids[-1]}" if filled.ids else self.data.where)
+            found = reading.at(position)
+            if found is None:
+                break
+            working_on(found[0].place)
             try:
-                self._put(slot, filled, item, epoch)
+                self._put(slot, filled, *found)
             except BadImage as error:
                 self._bad(filled, error)
         filled.skipped.extend(self.data.skipped[before:])
-        ended = task.stream if reading.position < task.position + task.count else None
-        return replace(filled, ended=ended)
+        return replace(filled, ended=task.stream if reading.ended else None)
 
     def _put(self, slot: NDArray[Any], filled: Filled, item: Item, epoch: int) -> None:
         rng = generator(self.seed, epoch, item.id) if self.preprocess.random else None
-        content = item.content
         try:
-            picture = self.preprocess.picture(content, rng, item.place, quick=self.quick)
+            picture = self.preprocess.picture(item.content, rng, item.place, quick=self.quick)
             row = len(filled.ids)
             if self.preprocess.eight_bit:
                 slot[row] = to_bytes(picture).transpose(2, 0, 1)
@@ -137,10 +134,12 @@ class Fill:
             raise error
         filled.bad.append(error)
 
-    def _at(self, stream: int, position: int, endless: bool) -> VirtualStream:
-        """The stream, at that position: as the last task left it, or read up to there."""
-        reading = self._reading.get(stream)
-        if reading is None or reading.position != position:
-            assert isinstance(self.data, Stream)
-            reading = self._reading[stream] = VirtualStream(self.data, stream, self.streams, self.seed, endless, position)
+    def _reading_for(self, task: Task) -> VirtualStream:
+        """The stream as the last task left it, or from its beginning where that task was not the one before this."""
+        assert isinstance(self.data, Stream)
+        assert task.stream is not None
+        reading = self._reading.get(task.stream)
+        if reading is None or reading.epoch != task.epoch or (reading.position > task.items[0] and not reading.ended):
+            reading = VirtualStream(self.data, task.stream, self.streams, self.seed, task.epoch, task.shuffled)
+            self._reading[task.stream] = reading
         return reading

@@ -8,7 +8,7 @@ Hidden files and folders are ignored, so that `.ipynb_checkpoints` never becomes
 splits, in the order of their names; a folder that is empty in every split is no class. What else is left out is listed.
 
 The index is kept in the cache and used again while no folder in it has changed: adding, removing or renaming a file
-changes its folder's time of modification.
+changes its folder's times.
 """
 
 from __future__ import annotations
@@ -21,27 +21,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from vitreous.data.file_source import FileSource, FileTable, TableBuilder
-from vitreous.data.source import ALL, SPLITS, Dataset
+from vitreous.data.naming import SPLIT_NAMES, class_order, is_image_name
+from vitreous.data.source import ALL, SPLITS, Dataset, LeftOut
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, whole_folder
 
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif", ".tiff", ".avif"),
-    *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".jp2", ".j2k", ".ico"),
-)
-SPLIT_NAMES = {
-    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-    "test": "test", "testing": "test",
-}  # fmt: skip
-_VERSION = 1  # of the cached index
+Why: TypeAlias = Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
+_VERSION = 3  # of the cached index
 _SETTLED = 2.0  # seconds: a folder younger than this may change again without its time of modification showing it
 _LISTED = 10_000  # how many left-out files are kept by name
-
-
-def is_image_name(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
 
 
 def open_folder(folder: Path) -> Dataset:
@@ -59,22 +50,18 @@ class _Index:
     classes: tuple[str, ...]
     ranges: dict[str, tuple[int, int]]  # of each split in the table
     own_classes: dict[str, tuple[str, ...]]
-    left_out: tuple[tuple[str, str], ...]
+    left_out: tuple[LeftOut, ...]
     left_out_count: int
-    modified: dict[str, int]  # every folder that was looked into, and its time of modification
+    states: dict[str, list[int]]  # of every folder that was looked into
+    certain: bool = True
 
 
 def _dataset(where: str, index: _Index) -> Dataset:
-    notes = []
-    if index.left_out_count:
-        first, reason = index.left_out[0]
-        rest = f" and {index.left_out_count - 1:,} more" if index.left_out_count > 1 else ""
-        notes.append(f"{where}: left out {first} ({reason}){rest}; `vitreous doctor` lists all")
     splits = {
         split: FileSource(where, split, index.classes, index.table, start, stop)
         for split, (start, stop) in index.ranges.items()
     }
-    return Dataset(where, index.classes, splits, tuple(notes), index.left_out, index.own_classes)
+    return Dataset(where, index.classes, splits, (), index.left_out, index.left_out_count, index.own_classes)
 
 
 def _cached(root: Path) -> _Index | None:
@@ -84,8 +71,8 @@ def _cached(root: Path) -> _Index | None:
         document = json.loads((folder / "index.json").read_text(encoding="utf-8", errors="surrogateescape"))
         if document["version"] != _VERSION or document["root"] != str(root):
             return None
-        for name, modified in document["modified"].items():
-            if os.stat(root / name).st_mtime_ns != modified:  # noqa: PTH116
+        for name, state in document["states"].items():
+            if _state((root / name).stat()) != state:
                 return None
         table = FileTable.mapped(folder, str(root), tuple(document["folders"]))
         return _Index(
@@ -93,9 +80,9 @@ def _cached(root: Path) -> _Index | None:
             tuple(document["classes"]),
             {split: (start, stop) for split, (start, stop) in document["ranges"].items()},
             {split: tuple(names) for split, names in document["own_classes"].items()},
-            tuple((path, why) for path, why in document["left_out"]),
+            tuple(LeftOut(*entry) for entry in document["left_out"]),
             document["left_out_count"],
-            document["modified"],
+            document["states"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
         return None  # there is none, or it is from another version, or damaged: it is made anew
@@ -103,8 +90,8 @@ def _cached(root: Path) -> _Index | None:
 
 def _kept(root: Path, index: _Index) -> _Index:
     """The index, put into the cache and mapped from there; if that cannot be, as it is."""
-    newest = max(index.modified.values(), default=0)
-    if time.time_ns() - newest < _SETTLED * 1e9:
+    newest = max(max(state[:2]) for state in index.states.values())
+    if not index.certain or time.time_ns() - newest < _SETTLED * 1e9:
         return index
     document = {
         "version": _VERSION,
@@ -115,7 +102,7 @@ def _kept(root: Path, index: _Index) -> _Index:
         "own_classes": index.own_classes,
         "left_out": index.left_out,
         "left_out_count": index.left_out_count,
-        "modified": index.modified,
+        "states": index.states,
     }
     try:
         with whole_folder(_cache_of(root)) as part:
@@ -141,14 +128,15 @@ class _Walk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.left_out: list[tuple[str, str]] = []
+        self.left_out: list[LeftOut] = []
         self.left_out_count = 0
-        self.modified: dict[str, int] = {}
+        self.states: dict[str, list[int]] = {}
+        self.certain = True  # whether another walk would find the same while the folders' states are the same
 
-    def leave_out(self, path: str, why: str) -> None:
+    def leave_out(self, path: str, why: str, kind: Why = "left-out") -> None:
         self.left_out_count += 1
         if len(self.left_out) < _LISTED:
-            self.left_out.append((path, why))
+            self.left_out.append(LeftOut(path, why, kind))
 
     def look(self, folder: str, above: tuple[tuple[int, int], ...]) -> _Listing | None:
         """The visible entries of a folder, sorted; None where links lead back to a folder that one came through."""
@@ -157,9 +145,9 @@ class _Walk:
             status = path.stat()
             identity = (status.st_dev, status.st_ino)
             if identity in above:
-                self.leave_out(folder, "a link that leads in a circle")
+                self.leave_out(folder, "a link that leads in a circle", "symlink-loop")
                 return None
-            self.modified[folder] = status.st_mtime_ns
+            self.states[folder] = _state(status)
             folders, images = [], []
             with os.scandir(path) as entries:
                 for entry in entries:
@@ -169,15 +157,19 @@ class _Walk:
                     image = is_image_name(name)
                     if _is_folder(entry):
                         if image:
-                            self.leave_out(_join(folder, name), "a folder with the name of an image")
+                            self.leave_out(_join(folder, name), "a folder with the name of an image", "not-an-image")
                         else:
                             folders.append(name)
+                    elif entry.is_symlink() and not (path / name).exists():
+                        self.certain = False  # what it leads to may come back, and no folder here would show it
+                        self.leave_out(_join(folder, name), "a link to nothing", "unreadable")
                     elif image:
                         images.append(name)
                     elif folder:  # at the top, a README or a licence is where it belongs
                         self.leave_out(_join(folder, name), "not an image, by its name")
         except OSError as error:
-            self.leave_out(folder, f"cannot be looked into ({error.strerror or error})")
+            self.certain = False
+            self.leave_out(folder, f"cannot be looked into ({error.strerror or error})", "unreadable")
             return None
         return _Listing(sorted(folders), sorted(images), (*above, identity))
 
@@ -198,6 +190,11 @@ class _Listing:
     path: tuple[tuple[int, int], ...]  # device and number of this folder and of those above it
 
 
+def _state(status: os.stat_result) -> list[int]:
+    """What changes when a folder's entries or its permissions do; its place is part of it, for links may be moved."""
+    return [status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
@@ -214,7 +211,7 @@ def _walk(root: Path) -> _Index:
     top = walk.look("", ())
     if top is None:
         raise VitreousError(f"{root}: {walk.left_out[0][1]}")
-    splits = _split_folders(root, top)
+    splits = _split_folders(walk, top)
     found: dict[str, dict[str, list[tuple[str, list[str]]]]] = {split: {} for split in splits.values()} or {ALL: {}}
     unlabelled: dict[str, list[tuple[str, list[str]]]] = {}
     if splits:
@@ -238,15 +235,35 @@ def _walk(root: Path) -> _Index:
     return _arranged(walk, found, unlabelled)
 
 
-def _split_folders(root: Path, top: _Listing) -> dict[str, str]:
-    """Which folders are splits: `train` beside another split, or nothing but splits. A class may be called `train` too."""
+def _split_folders(walk: _Walk, top: _Listing) -> dict[str, str]:
+    """Which folders are splits: `train` beside another one, or the only folders with images. A class may be called `train`."""
     named = {name: SPLIT_NAMES[name.lower()] for name in top.folders if name.lower() in SPLIT_NAMES}
     meanings = set(named.values())
-    if not named or (not ("train" in meanings and len(meanings) > 1) and len(named) < len(top.folders)):
+    if not named:
         return {}
+    if not ("train" in meanings and len(meanings) > 1):
+        others = [name for name in top.folders if name not in named and _has_images(walk.root / name)]
+        if others and not all(_has_class_folders(walk.root / name) for name in named):
+            return {}
+        if others:
+            first = next(iter(named))
+            raise VitreousError(
+                f"{walk.root}: is {first!r} a split, beside {others[0]!r}, or a class? Rename one of them, or give "
+                f"{walk.root / first} alone"
+            )
     if len(meanings) < len(named):
-        raise VitreousError(f"{root}: two of the folders {', '.join(sorted(named))} mean the same split; keep one of them")
+        raise VitreousError(f"{walk.root}: two of the folders {', '.join(sorted(named))} mean the same split; keep one of them")
     return {name: named[name] for name in sorted(named, key=lambda name: SPLITS.index(named[name]))}
+
+
+def _has_images(folder: Path) -> bool:
+    """Anywhere below; links are not followed, or this could go in circles."""
+    return any(is_image_name(name) for _, _, names in os.walk(folder) for name in names)
+
+
+def _has_class_folders(folder: Path) -> bool:
+    """Whether it looks like a split: no image in it directly, and some below."""
+    return not any(is_image_name(entry.name) for entry in os.scandir(folder)) and _has_images(folder)
 
 
 def _arranged(
@@ -256,9 +273,9 @@ def _arranged(
 ) -> _Index:
     """Numbers for classes and files."""
     filled = {split: {name for name, parts in classes.items() if parts} for split, classes in found.items()}
-    classes = tuple(sorted(set().union(*filled.values())))
+    classes = class_order(set().union(*filled.values()))
     for name in sorted(set().union(*map(set, found.values())) - set(classes)):
-        walk.leave_out(name, "a class folder without images")
+        walk.leave_out(name, "a class folder without images", "empty-class")
     builder, ranges = TableBuilder(str(walk.root)), {}
     for split, by_class in found.items():
         start = len(builder)
@@ -279,4 +296,4 @@ def _arranged(
         examples = f"{walk.root.name}/CLASS/IMAGE or {walk.root.name}/train/CLASS/IMAGE"
         raise VitreousError(f"{walk.root}: no images found; expected {examples}, with names ending in .jpg, .png and so on")
     own = {split: tuple(name for name in classes if name in filled[split]) for split in ranges}
-    return _Index(builder.table(), classes, ranges, own, tuple(walk.left_out), walk.left_out_count, walk.modified)
+    return _Index(builder.table(), classes, ranges, own, tuple(walk.left_out), walk.left_out_count, walk.states, walk.certain)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.data.decode import BadImage
-from vitreous.data.folder import SPLIT_NAMES
+from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.relabelled import with_labels
 from vitreous.data.source import SPLITS, Content, Dataset, Source
 from vitreous.errors import VitreousError, unknown

@@ -12,21 +12,24 @@ A stream of shards is read as a fixed number of virtual streams: example n of a 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.data.bad_images import line
 from vitreous.data.decode import BadImage
-from vitreous.data.filling import BadImages, Fill, Memory, Task
+from vitreous.data.filling import Fill, Memory, Task
+from vitreous.data.operations import Normalise
 from vitreous.data.order import examples
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Skipped, Source, Stream
+from vitreous.data.source import Policy, Skipped, Source, Stream
+from vitreous.data.virtual_stream import Turns, stream_lengths
 from vitreous.data.workers import default_workers, run_in_order
 from vitreous.errors import VitreousError
 
@@ -62,7 +65,7 @@ class Loader:
         process: int = 0,
         processes: int = 1,
         streams: int = 32,
-        bad_images: BadImages = "stop",
+        bad_images: Policy = "stop",
         bad_log: Path | None = None,
         quick: bool | None = None,
     ) -> None:
@@ -77,6 +80,11 @@ class Loader:
             raise VitreousError(
                 f"preprocessing {str(self.preprocess)!r} leaves pictures of different sizes; end it with a crop"
             )
+        for op in self.preprocess.scales:
+            if isinstance(op, Normalise) and len(op.mean) != self.preprocess.channels:
+                raise VitreousError(f"{op} is for {len(op.mean)} channels, the pictures have {self.preprocess.channels}")
+        if not 0 <= process < processes:
+            raise VitreousError(f"process {process} of {processes}: they are numbered from 0")
         if batch_size < 1 or batch_size % processes:
             raise VitreousError(f"--batch-size {batch_size} cannot be dealt to {processes} processes; choose a multiple")
         if bad_images not in ("stop", "skip"):
@@ -85,13 +93,9 @@ class Loader:
         self.own_batch = batch_size // processes
         self.workers = default_workers() if workers is None else workers
         self.streams = min(streams, len(data.shards)) if isinstance(data, Stream) else 0
-        if isinstance(data, Stream) and self.streams % processes:
-            raise VitreousError(
-                f"{data.where}: {self.streams} streams cannot be dealt to {processes} processes; choose a number that divides "
-                f"them, or make more shards"
-            )
         self.bad_images, self.bad_log = bad_images, bad_log
         self.bad: dict[str, BadImage] = {}  # by place: what was left out
+        self._written = set(bad_log.read_text().splitlines(keepends=True)) if bad_log and bad_log.exists() else set()
         self.skipped: list[Skipped] = []
         self.quick = self.preprocess.random if quick is None else quick
 
@@ -101,30 +105,51 @@ class Loader:
         """Batch after batch without end, from step `start`."""
         if isinstance(self.data, Source) and not len(self.data):
             raise VitreousError(f"{self.data.where}: there are no images to train on")
-        steps = itertools.count(start)
-        if isinstance(self.data, Stream):
-            tasks = (task for step in steps for task in self._streamed(step))
-        else:
-            tasks = (task for step in steps for task in self._numbered(step))
+        if isinstance(self.data, Source):
+            return self._batches(itertools.chain.from_iterable(map(self._numbered, itertools.count(start))), start, None)
+        lengths = stream_lengths(self.data, self.streams)
+        if lengths is None:
+            return self._batches(itertools.chain.from_iterable(map(self._uncounted, itertools.count(start))), start, None)
+        if not sum(lengths):
+            raise VitreousError(f"{self.data.where}: there are no images to train on")
+        turns = Turns(lengths)
+        tasks = itertools.chain.from_iterable(self._counted(step, turns) for step in itertools.count(start))
         return self._batches(tasks, start, None)
+
+    def _own(self, step: int) -> NDArray[np.int64]:
+        """This process's examples of a step: every `processes`-th of the whole batch."""
+        batch = self.own_batch * self.processes
+        return np.arange(step * batch + self.process, (step + 1) * batch, self.processes)
 
     def _numbered(self, step: int) -> Iterator[Task]:
         assert isinstance(self.data, Source)
-        batch = self.own_batch * self.processes
-        items, epochs = examples(step * batch, (step + 1) * batch, len(self.data), self.seed)
-        own, of_epoch = items[self.process :: self.processes], epochs[self.process :: self.processes]
-        for at in range(0, len(own), _CHUNK):
-            yield Task(step, items=own[at : at + _CHUNK].tolist(), epochs=of_epoch[at : at + _CHUNK].tolist())
+        items, epochs = examples(self._own(step), len(self.data), self.seed)
+        for at in range(0, len(items), _CHUNK):
+            yield Task(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
 
-    def _streamed(self, step: int) -> Iterator[Task]:
-        """Example n is the (n div streams)-th of stream n mod streams; a process and its streams are alike modulo processes."""
-        batch = self.own_batch * self.processes
-        for stream in range(self.process, self.streams, self.processes):
-            first, last = (
-                (number - stream + self.streams - 1) // self.streams for number in (step * batch, (step + 1) * batch)
+    def _counted(self, step: int, turns: Turns) -> Iterator[Task]:
+        """Of a stream: example n of the run is example n mod total of its epoch, which some stream gives in its turn."""
+        own = self._own(step)
+        epochs = own // turns.total
+        for epoch in np.unique(epochs).tolist():
+            streams, positions = turns(own[epochs == epoch] % turns.total)
+            for stream in np.unique(streams).tolist():
+                wanted = positions[streams == stream].tolist()
+                for at in range(0, len(wanted), _CHUNK):
+                    yield Task(step, wanted[at : at + _CHUNK], stream=stream, epoch=epoch)
+
+    def _uncounted(self, step: int) -> Iterator[Task]:
+        """Where nobody knows how long the shards are, streams take turns without end, the shorter ones more often anew."""
+        if self.streams % self.processes:
+            raise VitreousError(
+                f"{self.data.where}: shards of unknown length, as {self.streams} streams, cannot be dealt to "
+                f"{self.processes} processes; write an index.json with `vitreous shard`, or use a number that divides them"
             )
-            for at in range(max(0, first), last, _CHUNK):
-                yield Task(step, stream=stream, position=at, count=min(_CHUNK, last - at))
+        own = self._own(step)
+        for stream in np.unique(own % self.streams).tolist():
+            wanted = (own[own % self.streams == stream] // self.streams).tolist()
+            for at in range(0, len(wanted), _CHUNK):
+                yield Task(step, wanted[at : at + _CHUNK], stream=stream)
 
     def once(self) -> Iterator[Batch]:
         """Every item once, in the order of the source; of a stream, its virtual streams taking turns."""
@@ -136,13 +161,13 @@ class Loader:
             own = range(self.process, len(self.data), self.processes)
             for at in range(0, len(own), _CHUNK):
                 part = list(own[at : at + _CHUNK])
-                yield Task(0, items=part, epochs=[0] * len(part))
+                yield Task(0, part, [0] * len(part))
             return
         streams = range(self.process, self.streams, self.processes)
         for position in itertools.count(0, _CHUNK):
             for stream in streams:
                 if stream not in finished:
-                    yield Task(0, stream=stream, position=position, count=_CHUNK, endless=False)
+                    yield Task(0, list(range(position, position + _CHUNK)), stream=stream, shuffled=False)
             if finished.issuperset(streams):
                 return
 
@@ -158,16 +183,22 @@ class Loader:
         numbered = (replace(task, slot=number % slots) for number, task in enumerate(tasks))
         results = run_in_order(fill, numbered, self.workers, ahead=_AHEAD, owner=self._owner if self.streams else None)
         made = _Making(self.own_batch, (self.preprocess.channels, height, width))
-        step = start
+        step, unread = start, 0
+        most = len(self.data) if isinstance(self.data, Source) else 1000
         for result in results:
-            if finished is None and result.step != step:
-                if len(made):
+            if finished is None:
+                while step < result.step:  # the batch is smaller by what could not be read; it may be empty
                     yield made.batch(step)
-                step = result.step
+                    step += 1
+                unread = 0 if result.ids else unread + len(result.bad)
+                if unread >= most:
+                    raise VitreousError(
+                        f"{self.data.where}: not one of {unread:,} images could be read; the last: {result.bad[-1]}"
+                    )
             if finished is not None and result.ended is not None:
                 finished.add(result.ended)
             self._note(result.bad)
-            self.skipped += result.skipped
+            self.skipped += [entry for entry in result.skipped if entry not in self.skipped]
             pixels = memory.array()[result.slot]
             at = 0
             while at < len(result.ids):
@@ -186,11 +217,10 @@ class Loader:
             if error.place in self.bad:
                 continue
             self.bad[error.place] = error
-            if self.bad_log is not None:
+            if self.bad_log is not None and line(error) not in self._written:
                 self.bad_log.parent.mkdir(parents=True, exist_ok=True)
-                with self.bad_log.open("a", encoding="utf-8", errors="surrogateescape") as file:
-                    record = {"kind": error.kind, "path": error.place, "detail": error.why}
-                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                with self.bad_log.open("a", encoding="ascii") as file:
+                    file.write(line(error))
 
 
 class _Making:
@@ -224,7 +254,7 @@ class _Making:
         return count
 
     def batch(self, step: int) -> Batch:
-        assert self._images is not None
-        made = Batch(self._images[: len(self)], tuple(self._labels), tuple(self._ids), step)
+        images = torch.empty(0, *self._shape) if self._images is None else self._images[: len(self)]
+        made = Batch(images, tuple(self._labels), tuple(self._ids), step)
         self._begin()
         return made

@@ -10,16 +10,18 @@ Paths are relative to the manifest's own folder, or absolute. `label` may be emp
 from __future__ import annotations
 
 import csv
+import difflib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from vitreous.data.file_source import FileSource, TableBuilder
-from vitreous.data.folder import SPLIT_NAMES
+from vitreous.data.naming import SPLIT_NAMES, class_order
 from vitreous.data.source import ALL, SPLITS, Dataset
-from vitreous.errors import VitreousError, nearest
+from vitreous.errors import VitreousError, nearest, some
+from vitreous.files import whole_file
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _KEYS = ("path", "label", "split")
@@ -29,8 +31,9 @@ Row = tuple[str, tuple[str, ...], str]  # path, labels, split
 
 
 def open_manifest(path: Path) -> Dataset:
-    rows = _read(path)
-    classes = tuple(sorted({label for _, labels, _ in rows for label in labels}))
+    rows, ignored = _read(path)
+    notes = (f"{path}: columns that are not used: {some(ignored)}",) if ignored else ()
+    classes = class_order({label for _, labels, _ in rows for label in labels})
     number = {name: index for index, name in enumerate(classes)}
     present = {split for _, _, split in rows}
     if ALL in present and len(present) > 1:
@@ -49,28 +52,28 @@ def open_manifest(path: Path) -> Dataset:
         own[split] = tuple(name for name in classes if name in used)
     table = builder.table()
     splits = {split: FileSource(str(path), split, classes, table, *extent) for split, extent in ranges.items()}
-    return Dataset(str(path), classes, splits, own_classes=own)
+    return Dataset(str(path), classes, splits, notes, own_classes=own)
 
 
-def _read(path: Path) -> list[Row]:
+def _read(path: Path) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     seen: dict[str, int] = {}
+    ignored: dict[str, None] = {}
     try:
         for line, fields in _csv(path) if path.suffix.lower() in (".csv", ".tsv") else _json(path):
             row = _row(path, line, fields)
+            ignored.update({str(key): None for key in fields if key not in _KEYS})
             if row[0] in seen:
                 raise VitreousError(f"{path}: line {line}: {row[0]} stands on line {seen[row[0]]} already; remove one of them")
             seen[row[0]] = line
             rows.append(row)
-    except UnicodeDecodeError as error:
-        raise VitreousError(f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8") from error
     except csv.Error as error:
         raise VitreousError(f"{path}: not a CSV file ({error})") from error
     except OSError as error:
         raise VitreousError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not rows:
-        raise VitreousError(f"{path}: lists no images")
-    return rows
+        raise VitreousError(f"{path}: lists no images; after the header, each line names one")
+    return rows, list(ignored)
 
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -84,7 +87,7 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _json(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
@@ -102,23 +105,23 @@ def _check_keys(path: Path, line: int, keys: Any) -> None:
     names = [str(key) for key in keys]
     if "path" not in names:
         raise VitreousError(f"{path}: line {line}: no `path` among {', '.join(names) or 'nothing'}; expected path,label,split")
-    for name in names:
-        if name not in _KEYS and any(name.lower() in (key, key + "s") or name.strip().lower() == key for key in _KEYS):
-            raise VitreousError(f"{path}: line {line}: {name!r}; did you mean {nearest(name, _KEYS)[0]!r}?")
+    for name in names:  # a mistyped column would silently leave every image without a label
+        close = difflib.get_close_matches(name.strip().lower(), [key for key in _KEYS if key not in names], 1, cutoff=0.7)
+        if name not in _KEYS and close:
+            raise VitreousError(f"{path}: line {line}: {name!r}; did you mean {close[0]!r}?")
 
 
 def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
     name, label, split = (fields.get(key) for key in _KEYS)
     if not isinstance(name, str) or not name.strip():
         raise VitreousError(f"{path}: line {line}: no path")
-    if os.sep != "/":
-        name = name.replace(os.sep, "/")
+    name = _path(path, line, name)
     if label is None or label == "":
         labels: tuple[str, ...] = ()
     elif isinstance(label, list):
         labels = tuple(_text(path, line, one) for one in label)
     elif isinstance(label, str) and path.suffix.lower() in (".csv", ".tsv"):
-        labels = tuple(part.strip() for part in label.split(_SEPARATOR) if part.strip())
+        labels = tuple(_unicode(path, line, part.strip()) for part in label.split(_SEPARATOR) if part.strip())
     else:
         labels = (_text(path, line, label),)
     if not split:
@@ -132,4 +135,96 @@ def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
 def _text(path: Path, line: int, label: Any) -> str:
     if isinstance(label, bool) or not isinstance(label, (str, int)) or label == "":
         raise VitreousError(f"{path}: line {line}: label {label!r}; a label is a name or a whole number")
-    return str(label)
+    return _unicode(path, line, str(label))
+
+
+def _path(manifest: Path, line: int, name: str) -> str:
+    """Relative to the manifest's folder where it lies in it, and without detours, so that one file has one name."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        name = "\0"
+    if "\0" in name:
+        raise VitreousError(f"{manifest}: line {line}: a path with characters that no file name can have; correct it")
+    folder = manifest.parent.resolve()
+    path = Path(os.path.normpath(folder / name))
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
+
+
+def _unicode(path: Path, line: int, label: str) -> str:
+    """Names of files may be any bytes; names of classes go into checkpoints and must be text."""
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        raise VitreousError(f"{path}: line {line}: label {label!a} is not UTF-8 text; save the file as UTF-8") from None
+    return label
+
+
+# Writing ----------------------------------------------------------------------------------------------------------------------
+
+
+def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) -> None:
+    """Whether a manifest of this name can say all that, so that reading it gives the same again."""
+    if path.suffix.lower() not in ENDINGS:
+        raise VitreousError(f"{path}: a manifest's name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    table = path.suffix.lower() in (".csv", ".tsv")
+    for label in labels:
+        if label == "":
+            raise VitreousError(f"{path}: a class without a name cannot stand in a manifest; give it one")
+        if table and (_SEPARATOR in label or label != label.strip() or not _is_text(label)):
+            raise VitreousError(f"{path}: the class name {label!a} cannot stand in {path.suffix}; use .jsonl")
+    named = set(splits) - {"", ALL}
+    if strange := sorted(named - set(SPLITS)):
+        raise VitreousError(f"{path}: the split {strange[0]!a} cannot stand in a manifest; it knows {', '.join(SPLITS)}")
+
+
+def write_manifest(path: Path, rows: Iterable[Row]) -> None:
+    """Paths are written as they are given; "" and "all" stand for no split. Whole or not at all."""
+    table = path.suffix.lower() in (".csv", ".tsv")
+    with whole_file(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        if table:
+            writer.writerow(_KEYS)
+        for name, labels, split in _checked(path, rows):
+            if table:
+                writer.writerow((name, _SEPARATOR.join(labels), split))
+                continue
+            fields: dict[str, Any] = {"path": name}
+            if labels:
+                fields["label"] = labels[0] if len(labels) == 1 else list(labels)
+            if split:
+                fields["split"] = split
+            file.write(json.dumps(fields) + "\n")
+
+
+def _checked(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, with "" for no split; an error at the first that could not be read back."""
+    check_expressible(path, (), ())
+    seen: set[str] = set()
+    known: set[str] = set()
+    splits: set[str] = set()
+    for name, labels, split in rows:
+        split = "" if split == ALL else split
+        if not known.issuperset(labels) or split not in splits:
+            check_expressible(path, labels, (split,))
+            known.update(labels)
+            splits.add(split)
+        if "" in splits and len(splits) > 1:
+            raise VitreousError(f"{path}: {name!a}: some images have a split and some have none; a manifest cannot say that")
+        if not name.strip() or not _is_text(name):
+            raise VitreousError(f"{path}: the path {name!a} cannot stand in a manifest; rename the file")
+        if name in seen:
+            raise VitreousError(f"{path}: {name!a} would stand there twice; list each file once")
+        seen.add(name)
+        yield name, labels, split
+    if not seen:
+        raise VitreousError(f"{path}: no images to list; nothing was written")
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be written: bytes that are no UTF-8 can, as they are; other halves of characters cannot."""
+    try:
+        name.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -10,16 +10,20 @@ hf:OWNER/NAME             Hugging Face datasets (see `hub`)
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Literal
 
-from vitreous.data.source import Dataset
+from vitreous.data.naming import SPLIT_NAMES, TARS, is_image_name
+from vitreous.data.source import Dataset, Policy
 from vitreous.errors import VitreousError, nearest
 
 
-def open_data(data: str | Path, bad_shards: Literal["stop", "skip"] = "stop") -> Dataset:
+def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
     """`bad_shards` says what to do about a shard that is broken; other data has none."""
     text = str(data)
+    whole, _, split = text.rpartition(":")
+    if whole and split in SPLIT_NAMES and not text.startswith("hf:") and not Path(text).expanduser().exists():
+        return open_data(whole, bad_shards).only(SPLIT_NAMES[split])
     path = Path(text).expanduser()
     if text.startswith("builtin:"):
         from vitreous.data.builtin import open_builtin
@@ -29,7 +33,7 @@ def open_data(data: str | Path, bad_shards: Literal["stop", "skip"] = "stop") ->
         from vitreous.data.hub import open_hub
 
         return open_hub(text)
-    if _is_shards(text, path):
+    if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
         from vitreous.data.shards import open_shards
 
         return open_shards(text, bad_shards=bad_shards)
@@ -43,26 +47,27 @@ def open_data(data: str | Path, bad_shards: Literal["stop", "skip"] = "stop") ->
         if path.suffix.lower() in ENDINGS:
             return open_manifest(path)
         raise VitreousError(f"{text}: neither a folder nor a manifest ({', '.join(ENDINGS)}) nor a shard (.tar)")
-    return _named(text, path)
+    return _named(text)
 
 
-def _is_shards(text: str, path: Path) -> bool:
-    if text.endswith((".tar", ".tar.gz", ".tgz")) or "://" in text:
-        return True
-    return path.is_dir() and any(entry.name.endswith((".tar", ".tar.gz", ".tgz")) for entry in path.iterdir())
+def _holds_shards(folder: Path) -> bool:
+    """Tar files and nothing else that could be data: an archive left lying beside class folders does not count."""
+    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    if not any(entry.name.endswith(TARS) for entry in entries):
+        return False
+    return not any(entry.is_dir() or is_image_name(entry.name) for entry in entries)
 
 
-def _named(text: str, path: Path) -> Dataset:
+def _named(text: str) -> Dataset:
     from vitreous.data import builtin, named
 
     name, _, folder = text.partition("@")
+    if named.is_known(name):
+        return named.open_named(name, Path(folder).expanduser() if folder else None)
+    if "/" in name or Path(name).suffix or name.startswith((".", "~")):
+        raise VitreousError(f"{text}: no such file or folder; check the path")
     known = [*named.names(), *(f"builtin:{entry.name}" for entry in builtin.BUILTIN)]
-    looks_like_path = "/" in name or path.suffix or name.startswith((".", "~"))
-    if looks_like_path:
-        raise VitreousError(f"{text}: no such file or folder")
-    if not named.is_known(name):
-        raise VitreousError(
-            f"{text!r}: no such file or folder, and no known data set; did you mean {nearest(name, known)[0]!r}? "
-            f"`vitreous list data` shows them"
-        )
-    return named.open_named(name, Path(folder).expanduser() if folder else None)
+    raise VitreousError(
+        f"{text!r}: no such file or folder, and no known data set; did you mean {nearest(name, known)[0]!r}? "
+        f"`vitreous list data` shows them"
+    )

@@ -21,7 +21,6 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Resize:
-    name: ClassVar[str] = "resize"
     height: int
     width: int
     filter: str = "bilinear"
@@ -35,7 +34,6 @@ class Resize:
 
 @dataclass(frozen=True)
 class ResizeSmall:
-    name: ClassVar[str] = "resize_small"
     size: int
     filter: str = "bilinear"
     floor: bool = False  # the authors round the longer side; timm and Hugging Face cut its fraction off
@@ -53,7 +51,6 @@ class ResizeSmall:
 
 @dataclass(frozen=True)
 class CentralCrop:
-    name: ClassVar[str] = "central_crop"
     height: int
     width: int
     round: bool = False
@@ -69,7 +66,6 @@ class CentralCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    name: ClassVar[str] = "random_crop"
     height: int
     width: int
 
@@ -89,7 +85,6 @@ class InceptionCrop:
     is uniform, not its logarithm, and so is the height, not the area; hence small crops are more frequent.
     """
 
-    name: ClassVar[str] = "inception_crop"
     height: int
     width: int
     smallest: float = 0.05  # share of the picture's area; torchvision's default is 0.08
@@ -133,15 +128,13 @@ class InceptionCrop:
         return _below(rng, max(1, height - tall)), _below(rng, max(1, width - wide)), tall, wide
 
     def __str__(self) -> str:
-        area = "" if (self.smallest, self.largest) == (0.05, 1.0) else f",area={self.smallest:g}:{self.largest:g}"
+        area = "" if (self.smallest, self.largest) == (0.05, 1.0) else f",area={_number(self.smallest)}:{_number(self.largest)}"
         return f"inception_crop({_size_text(self.height, self.width)},{self.filter}{area})"
 
 
 @dataclass(frozen=True)
 class Flip:
     """Left and right exchanged, for every other picture by chance."""
-
-    name: ClassVar[str] = "flip"
 
     def __call__(self, picture: Picture, rng: random.Random) -> Picture:
         return flipped(picture) if rng.random() < 0.5 else picture
@@ -152,7 +145,6 @@ class Flip:
 
 @dataclass(frozen=True)
 class RandAugment:
-    name: ClassVar[str] = "randaug"
     layers: int
     magnitude: float
 
@@ -164,12 +156,11 @@ class RandAugment:
         return randaugment(to_image(picture), self.layers, self.magnitude, rng)
 
     def __str__(self) -> str:
-        return f"randaug({self.layers},{self.magnitude:g})"
+        return f"randaug({self.layers},{_number(self.magnitude)})"
 
 
 @dataclass(frozen=True)
 class Range:
-    name: ClassVar[str] = "range"
     low: float
     high: float
 
@@ -185,12 +176,11 @@ class Range:
         pixels += np.float32(self.low)
 
     def __str__(self) -> str:
-        return f"range({self.low:g},{self.high:g})"
+        return f"range({_number(self.low)},{_number(self.high)})"
 
 
 @dataclass(frozen=True)
 class Normalise:
-    name: ClassVar[str] = "normalise"
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
@@ -217,6 +207,11 @@ class Normalise:
 Scale: TypeAlias = Range | Normalise
 Op: TypeAlias = Resize | ResizeSmall | CentralCrop | InceptionCrop | RandomCrop | Flip | RandAugment | Scale
 BY_CHANCE = (InceptionCrop, RandomCrop, Flip, RandAugment)
+
+
+def _number(value: float) -> str:
+    """As short as it can be without becoming another number."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _size_text(height: int, width: int) -> str:

@@ -54,15 +54,14 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def examples(start: int, stop: int, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Item numbers and epochs of the examples `start` to `stop` of a run over `count` items.
+def examples(numbers: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Item numbers and epochs of these examples of a run over `count` items.
 
     Epochs follow one another without a gap: a batch may hold the end of one and the beginning of the next, and in every
     epoch every item comes once.
     """
     if count < 1:
         raise VitreousError("there are no items to train on")
-    numbers = np.arange(start, stop, dtype=np.int64)
     epochs = numbers // count
     items = np.empty_like(numbers)
     for epoch in np.unique(epochs):

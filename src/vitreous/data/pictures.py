@@ -108,7 +108,7 @@ def opened(image: ImageLike, channels: int, place: str | None, quick: bool) -> P
 
 def _jpeg(content: bytes, place: str) -> JPEG | None:
     """None for the kinds of JPEG that need Pillow's care."""
-    head = content[: 1 << 16]
+    head = content[: _header(content)]
     if simplejpeg is not None and b"Exif" not in head and b"Orientation" not in head:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content, strict=False)
@@ -124,6 +124,14 @@ def _jpeg(content: bytes, place: str) -> JPEG | None:
     if orientation >= 5:
         height, width = width, height
     return JPEG(content, height, width, orientation, place)
+
+
+def _header(content: bytes) -> int:
+    """Where the notes end and the compressed picture begins."""
+    at = 2
+    while at + 4 <= len(content) and content[at] == 0xFF and content[at + 1] != 0xDA:
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big") if content[at + 1] != 0xFF else 1
+    return at
 
 
 def _decoded(content: bytes, height: int, width: int, scale: int, place: str) -> NDArray[np.uint8]:
@@ -209,11 +217,11 @@ def to_image(picture: Picture) -> Image.Image:
 
 
 def to_bytes(picture: Picture) -> NDArray[np.uint8]:
-    """Height x width x channels, 8 bits."""
+    """Height x width x channels, 8 bits; often a view with other strides, which is not copied for its looks."""
     if isinstance(picture, Tensor):
         return picture.clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
     array = picture if isinstance(picture, np.ndarray) else np.asarray(to_image(picture))
-    return np.ascontiguousarray(array if array.ndim == 3 else array[:, :, None])
+    return array if array.ndim == 3 else array[:, :, None]
 
 
 def to_tensor(picture: Picture) -> Tensor:

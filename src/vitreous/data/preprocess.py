@@ -45,6 +45,7 @@ from vitreous.data.operations import (
     Scale,
 )
 from vitreous.data.pictures import FILTERS, PLAIN, Picture, opened, to_tensor
+from vitreous.data.randaugment import check_randaugment
 from vitreous.errors import VitreousError, unknown
 
 
@@ -142,8 +143,9 @@ def _flip(a: _Arguments) -> Op:
 
 def _randaug(a: _Arguments) -> Op:
     layers, magnitude = a.numbers(2)
-    if layers != int(layers) or not 0 <= layers <= 20 or not 0 <= magnitude <= 31:
-        raise a.fail("takes a whole number of layers and a magnitude from 0 to 31, such as randaug(2,10)")
+    if layers != int(layers):
+        raise a.fail("takes a whole number of layers and a magnitude, such as randaug(2,10)")
+    check_randaugment(int(layers), magnitude)
     return RandAugment(int(layers), magnitude)
 
 

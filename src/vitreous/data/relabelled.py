@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.source import Content, Source
+from vitreous.data.source import Source, View
 from vitreous.errors import VitreousError
 
 
@@ -16,37 +16,22 @@ def with_labels(source: Source, labels: Sequence[tuple[int, ...]]) -> Source:
     return Relabelled(source, labels)
 
 
-class Relabelled(Source):
+class Relabelled(View):
     """The labels lie in two arrays, which take a fraction of what tuples do and go quickly to worker processes."""
 
     def __init__(self, parent: Source, labels: Sequence[tuple[int, ...]]) -> None:
         if len(labels) != len(parent):
             raise VitreousError(f"{parent.where}: {len(labels):,} labels for {len(parent):,} images; not those of this set")
-        self.parent, self.where, self.split, self.classes = parent, parent.where, parent.split, parent.classes
+        super().__init__(parent)
         self._ids = np.array([label for several in labels for label in several], np.int64)
         self._ends = np.cumsum([len(several) for several in labels], dtype=np.int64)
         wrong = self._ids[(self._ids < 0) | (self._ids >= len(self.classes))]
         if len(wrong):
             raise VitreousError(f"{parent.where}: label {wrong[0]} of {len(self.classes):,} classes; not those of this set")
 
-    def __len__(self) -> int:
-        return len(self.parent)
-
-    def id(self, index: int) -> str:
-        return self.parent.id(index)
-
     def labels(self, index: int) -> tuple[int, ...]:
         start = int(self._ends[index - 1]) if index else 0
         return tuple(self._ids[start : self._ends[index]].tolist())
-
-    def read(self, index: int) -> Content:
-        return self.parent.read(index)
-
-    def place(self, index: int) -> str:
-        return self.parent.place(index)
-
-    def path(self, index: int) -> str | None:
-        return self.parent.path(index)
 
     def targets(self) -> NDArray[np.int64]:
         starts = np.concatenate(([0], self._ends[:-1])).astype(np.int64) if len(self._ends) else self._ends

@@ -74,13 +74,15 @@ TASKS = {
         tuple(f"{360 * angle / ANGLES:g}-degrees" for angle in range(ANGLES)),
         lambda f: f[:, 2:],
         _SMALL,
-        f"how the thing is turned, clockwise from upright, in {ANGLES} steps",
+        f"which way the thing points, clockwise from up, in {ANGLES} steps",
     ),
 }
 
 
 class Rendered(Source):
     """One split of one task. Holds no picture and no label: both are computed when asked for."""
+
+    encoded = False
 
     def __init__(self, where: str, split: str, task: str, *, count: int, size: int = 64, seed: int = 0) -> None:
         self.where, self.split, self.task, self.size, self.seed, self._count = where, split, task, size, seed, count

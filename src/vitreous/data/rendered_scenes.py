@@ -3,7 +3,7 @@
 Four scenes. The same picture answers all the questions of its scene:
 
     single   one large symbol among smaller ones and bars       what is it?
-    pose     one shape that has an upright, and bars            where is it? how is it turned?
+    pose     one shape that points somewhere, and bars          where is it? where does it point?
     several  one to eight symbols that do not overlap           how many? which?
     sign     a glyph on a shape, as on a road sign              which of both?
 
@@ -27,7 +27,7 @@ Colour = tuple[float, float, float]
 Style = Literal["fill", "outline"]
 
 SCENES = ("single", "pose", "several", "sign")
-UPRIGHT = tuple(i for i, symbol in enumerate(SYMBOLS) if symbol.upright)
+POINTERS = {i: symbol.points for i, symbol in enumerate(SYMBOLS) if symbol.points is not None}
 GRID = 4  # positions along each side
 ANGLES = 16
 MOST = 8  # symbols in a scene of several
@@ -71,7 +71,7 @@ def facts(scene: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """A row for each picture: single (symbol), pose (symbol, cell, angle), several (count, symbols), sign (shape, glyph)."""
     bounds = {
         "single": (len(SYMBOLS),),
-        "pose": (len(UPRIGHT), GRID * GRID, ANGLES),
+        "pose": (len(POINTERS), GRID * GRID, ANGLES),
         "several": (MOST, *[len(SYMBOLS)] * MOST),
         "sign": (len(SHAPES), len(GLYPHS)),
     }[scene]
@@ -80,7 +80,7 @@ def facts(scene: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     if scene == "several":
         found[:, 0] += 1
     if scene == "pose":
-        found[:, 0] = np.array(UPRIGHT)[found[:, 0]]
+        found[:, 0] = np.array(list(POINTERS))[found[:, 0]]
     return found
 
 
@@ -114,7 +114,7 @@ def _pose(draws: Draws, luma: float, known: list[int]) -> tuple[Thing, ...]:
     symbol, cell, angle = known
     row, column = divmod(cell, GRID)
     x, y = (_EDGE + (1 - 2 * _EDGE) * (k + 0.5 + draws.between(-_LOOSE, _LOOSE)) / GRID for k in (column, row))
-    turn = (angle + draws.between(-_LOOSE, _LOOSE)) / ANGLES
+    turn = (angle + draws.between(-_LOOSE, _LOOSE)) / ANGLES - POINTERS[symbol]
     # Filled, plain and large: a thousand examples are to be enough for a model that has learnt to see elsewhere.
     shape = Thing(symbol, x, y, draws.between(0.18, 0.27), turn, _plain(draws, _apart(draws, luma)), narrow=_narrow(draws))
     return (*_bars(draws, luma, draws.below(3)), shape)

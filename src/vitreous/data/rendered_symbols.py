@@ -31,7 +31,7 @@ class Symbol:
     name: str
     lines: tuple[tuple[Point, ...], ...]
     closed: bool  # one outline with an inside; otherwise strokes
-    upright: bool = False  # asked for its orientation: bold, and the same at one angle only
+    points: float | None = None  # where its tip is, clockwise from up, as a fraction of a turn; None: it has no one tip
 
 
 def cosine_sine(turn: float) -> Point:
@@ -70,12 +70,12 @@ SHAPES = (
     Symbol("cross", (((-_THIRD, -1), (_THIRD, -1), (_THIRD, -_THIRD), (1, -_THIRD), (1, _THIRD), (_THIRD, _THIRD),
                       (_THIRD, 1), (-_THIRD, 1), (-_THIRD, _THIRD), (-1, _THIRD), (-1, -_THIRD), (-_THIRD, -_THIRD)),),
            True),
-    Symbol("heart", (_heart(),), True, upright=True),
-    Symbol("crescent", (_arc(0, 0, 1, 1, 0.08, 0.92, 32) + _arc(0.42, 0, 0.68, 0.68, 0.87, 0.13, 24),), True, upright=True),
+    Symbol("heart", (_heart(),), True, points=0.5),
+    Symbol("crescent", (_arc(0, 0, 1, 1, 0.08, 0.92, 32) + _arc(0.42, 0, 0.68, 0.68, 0.87, 0.13, 24),), True),
     Symbol("arrow", (((0, -1), (0.75, -0.15), (0.28, -0.15), (0.28, 1), (-0.28, 1), (-0.28, -0.15), (-0.75, -0.15)),),
-           True, upright=True),
-    Symbol("drop", (((0, -1.1), *_arc(0, 0.3, 0.65, 0.65, -0.07, 0.57, 28)),), True, upright=True),
-    Symbol("fish", ((*_arc(0.25, 0, 0.75, 0.48, 0.56, 1.44, 32), (-1, 0.5), (-0.8, 0), (-1, -0.5)),), True, upright=True),
+           True, points=0.0),
+    Symbol("drop", (((0, -1.1), *_arc(0, 0.3, 0.65, 0.65, -0.07, 0.57, 28)),), True, points=0.0),
+    Symbol("fish", ((*_arc(0.25, 0, 0.75, 0.48, 0.56, 1.44, 32), (-1, 0.5), (-0.8, 0), (-1, -0.5)),), True),
 )  # fmt: skip
 
 _BOWL = _arc(0.1, -0.5, 0.5, 0.5, -0.25, 0.25)  # of P and R

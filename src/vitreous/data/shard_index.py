@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitreous.data.folder import SPLIT_NAMES
+from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.shard_bytes import Fault, Missing, ShardBytes, bare, base_name, filesystem, is_http, is_remote, shown, why
 from vitreous.data.source import ALL, SPLITS
 from vitreous.errors import VitreousError

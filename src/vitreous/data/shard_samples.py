@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from vitreous.data.folder import SUFFIXES
+from vitreous.data.naming import SUFFIXES
 from vitreous.data.shard_bytes import Fault, ShardBytes, Unreadable
 from vitreous.data.source import Item
 

@@ -20,31 +20,24 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from vitreous.data import order
+from vitreous.data.bad_images import NAME as BAD_IMAGES
+from vitreous.data.bad_images import write_bad_images
 from vitreous.data.decode import BadImage, decode, from_array, open_image
-from vitreous.data.folder import SUFFIXES
+from vitreous.data.naming import SUFFIXES
 from vitreous.data.shard_index import INDEX
 from vitreous.data.shard_samples import MEMBER_BYTES, UNKNOWN_SUFFIX
-from vitreous.data.source import Content, Dataset, Item, Source, Stream
+from vitreous.data.source import Content, Dataset, Item, Policy, Source, Stream
 from vitreous.errors import VitreousError
 from vitreous.files import whole_folder
 
 SHARD_BYTES = 256_000_000  # large enough that opening one costs nothing, small enough to have many for many workers
-BAD_IMAGES = "bad_images.jsonl"
 _NAMED = 20  # bad images named in an error; those who have more need the list, which `skip` writes
 _FORMATS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}  # where the suffix is not the format's name
-
-
-class Left(NamedTuple):
-    """An image that cannot be read: what kind of bad, which, and why."""
-
-    kind: str
-    path: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class ShardReport:
     out: Path
     classes: tuple[str, ...]
     shards: tuple[ShardEntry, ...]
-    bad: tuple[Left, ...]
+    bad: tuple[BadImage, ...]
     notes: tuple[str, ...]
 
 
@@ -72,7 +65,7 @@ def write_shards(
     shard_bytes: int = SHARD_BYTES,
     seed: int = 0,
     shuffle: bool = True,
-    bad_images: Literal["stop", "skip"] = "stop",
+    bad_images: Policy = "stop",
     full_check: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ShardReport:
@@ -90,17 +83,17 @@ def write_shards(
     parts = sorted(target.parent.glob(f".{glob.escape(target.name)}.*.part"))
     notes = [f"{part}: left by a run that was killed, or of one that goes on; if killed, delete it" for part in parts]
     shards: list[ShardEntry] = []
-    bad: list[Left] = []
-    with whole_folder(target) as folder:
+    bad: list[BadImage] = []
+    with whole_folder(target, replace=False) as folder:
         for split, source in dataset.splits.items():
             if shuffle and isinstance(source, Stream):
                 notes.append(f"{split}: a stream, so its items keep their order within each shard that was read")
             with _Writer(folder, split, shard_bytes) as writer:
                 for place, item in _items(source, order.key("shards", seed, split) if shuffle else None):
                     stopping = bool(bad) and bad_images == "stop"
-                    left = item if isinstance(item, Left) else _write(writer, item, full_check, stopping)
-                    if left is not None:
-                        bad.append(left._replace(path=place))
+                    wrong = item if isinstance(item, BadImage) else _write(writer, item, full_check, stopping)
+                    if wrong is not None:
+                        bad.append(BadImage(place, wrong.kind, wrong.why))
                     if bad_images == "stop" and len(bad) >= _NAMED:
                         raise _stop(dataset.where, bad)
                     if progress is not None:
@@ -111,20 +104,21 @@ def write_shards(
         if not shards:
             raise VitreousError(f"{dataset.where}: not one image to write" + (f"; the first: {bad[0].why}" if bad else ""))
         if bad:
-            lines = (json.dumps(left._asdict(), ensure_ascii=False) + "\n" for left in bad)
-            (folder / BAD_IMAGES).write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
+            write_bad_images(folder / BAD_IMAGES, bad)
         (folder / INDEX).write_text(_index(dataset, shards, seed if shuffle else None), encoding="utf-8")
     return ShardReport(out, dataset.classes, tuple(shards), tuple(bad), tuple(notes))
 
 
 def check_free(out: Path) -> None:
     """Whatever lies at `out` would be replaced, so nothing may lie there."""
+    if out.is_mount():
+        raise VitreousError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise VitreousError(f"{out}: is there already; choose another place, or delete it first")
 
 
-def _stop(where: str, bad: list[Left]) -> VitreousError:
-    named = "; ".join(f"{left.path}: {left.why}" for left in bad)
+def _stop(where: str, bad: list[BadImage]) -> VitreousError:
+    named = "; ".join(map(str, bad))
     many = f"{_NAMED} bad images and perhaps more" if len(bad) >= _NAMED else f"{len(bad)} bad images"
     return VitreousError(f"{where}: {many}, nothing was written ({named}); with --bad-images skip they are left out")
 
@@ -149,7 +143,7 @@ def _index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) -> str:
 # What is written ------------------------------------------------------------------------------------------------------------
 
 
-def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Item | Left]]:
+def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Item | BadImage]]:
     """Each item, or what is wrong with it, and its place; in the order of the seed, if there is one."""
     if isinstance(source, Stream):
         turns = np.arange(len(source.shards))
@@ -163,17 +157,17 @@ def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Ite
         try:
             yield place, source[int(number)]
         except BadImage as error:
-            yield place, Left(error.kind, place, error.why)
+            yield place, error
         except VitreousError as error:
-            yield place, Left("unreadable", place, str(error).removeprefix(f"{place}: "))
+            yield place, BadImage(place, "unreadable", str(error).removeprefix(f"{place}: "))
 
 
-def _write(writer: _Writer, item: Item, full_check: bool, stopping: bool) -> Left | None:
+def _write(writer: _Writer, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
     """Writes the item, unless the run is to stop anyway and only the other bad images are wanted."""
     try:
         content, suffix = _encoded(item.content, item.id, item.place, full_check)
     except BadImage as error:
-        return Left(error.kind, item.place, error.why)
+        return error
     if not stopping:
         writer.add(_key(item.id), suffix, content, item.labels)
     return None

@@ -23,16 +23,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from vitreous.data.shard_bytes import Fault, ShardBytes, base_name, filesystem, is_http, is_remote, shown, why
 from vitreous.data.shard_index import INDEX, distinct, find, index_beside, splits_of
 from vitreous.data.shard_samples import Label, samples
-from vitreous.data.source import Dataset, Item, Skipped, Stream
+from vitreous.data.source import Dataset, Item, Policy, Skipped, Stream
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, write_text
-
-Policy: TypeAlias = Literal["stop", "skip"]
 
 SCAN_BYTES = 1 << 30  # more than this is not fetched only to learn which labels there are
 MOST_CLASSES = 1_000_000
@@ -55,8 +52,8 @@ class Shards(Stream):
     def count(self) -> int | None:
         return None if self.lengths is None else sum(self.lengths)
 
-    def exact_lengths(self) -> tuple[int, ...] | None:
-        return self.lengths if self.bad_shards == "stop" else None
+    def shard_lengths(self) -> tuple[int, ...] | None:
+        return self.lengths
 
     def read(self, shard: int) -> Iterator[Item]:
         place, name = shown(self.shards[shard]), self.names[shard]
@@ -66,6 +63,8 @@ class Shards(Stream):
         try:
             for sample in samples(self.shards[shard], self.retries):
                 if sample.image is None and not sample.fault:
+                    if sample.texts and self.bad_shards == "stop":
+                        raise Fault(f"{sample.key} has labels and no image; members of one key must follow each other")
                     without_image += 1
                     continue
                 try:

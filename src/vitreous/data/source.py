@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import VitreousError
+
+Policy: TypeAlias = Literal["stop", "skip"]
+"""What to do about something that cannot be read."""
 
 Content: TypeAlias = bytes | NDArray[np.uint8]
 """An encoded image file, or pixels: height x width (grey) or height x width x 3."""
@@ -38,6 +41,7 @@ class Source(ABC):
     where: str  # what the user typed
     split: str
     classes: tuple[str, ...]
+    encoded: bool = True  # whether the content is files, which may be broken; pixels are not
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -79,7 +83,7 @@ class Source(ABC):
 
     def fingerprint(self) -> str:
         """Changes when the items, their labels or the classes do. Content is not read."""
-        digest = hashlib.sha256("\0".join((*self.classes, "")).encode())
+        digest = hashlib.sha256("\0".join((*self.classes, "")).encode(errors="surrogateescape"))
         for index in range(len(self)):
             digest.update(f"{self.id(index)}\0{self.labels(index)}\0".encode(errors="surrogateescape"))
         return digest.hexdigest()
@@ -88,30 +92,48 @@ class Source(ABC):
         return Subset(self, np.asarray(indices, np.int64), split or self.split)
 
 
-class Subset(Source):
+class View(Source):
+    """Another source, seen in another way. As it stands, in the same way."""
+
+    def __init__(self, parent: Source) -> None:
+        self.parent, self.split, self.encoded = parent, parent.split, parent.encoded
+        self.where, self.classes = parent.where, parent.classes
+
+    def number(self, index: int) -> int:
+        """Which item of the parent's this is."""
+        return index
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def id(self, index: int) -> str:
+        return self.parent.id(self.number(index))
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        return self.parent.labels(self.number(index))
+
+    def read(self, index: int) -> Content:
+        return self.parent.read(self.number(index))
+
+    def place(self, index: int) -> str:
+        return self.parent.place(self.number(index))
+
+    def path(self, index: int) -> str | None:
+        return self.parent.path(self.number(index))
+
+
+class Subset(View):
     """Some items of another source, in the order given."""
 
     def __init__(self, parent: Source, indices: NDArray[np.int64], split: str) -> None:
-        self.parent, self.indices, self.split = parent, indices, split
-        self.where, self.classes = parent.where, parent.classes
+        super().__init__(parent)
+        self.indices, self.split = indices, split
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def id(self, index: int) -> str:
-        return self.parent.id(int(self.indices[index]))
-
-    def labels(self, index: int) -> tuple[int, ...]:
-        return self.parent.labels(int(self.indices[index]))
-
-    def read(self, index: int) -> Content:
-        return self.parent.read(int(self.indices[index]))
-
-    def place(self, index: int) -> str:
-        return self.parent.place(int(self.indices[index]))
-
-    def path(self, index: int) -> str | None:
-        return self.parent.path(int(self.indices[index]))
+    def number(self, index: int) -> int:
+        return int(self.indices[index])
 
     def targets(self) -> NDArray[np.int64]:
         return self.parent.targets()[self.indices]
@@ -119,6 +141,8 @@ class Subset(Source):
 
 class Arrays(Source):
     """Items whose pixels lie in one array (N, H, W[, C]), in memory or mapped from a file."""
+
+    encoded = False
 
     def __init__(
         self,
@@ -133,7 +157,7 @@ class Arrays(Source):
             raise VitreousError(f"{where}: {len(images):,} images but {len(targets):,} labels; not one set's files")
         labels = np.asarray(targets, np.int64)
         if len(labels) and (labels.min() < -1 or labels.max() >= len(classes)):
-            raise VitreousError(f"{where}: label {int(labels.max())} of {len(classes)} classes; a wrong label file")
+            raise VitreousError(f"{where}: labels from {labels.min()} to {labels.max()} of {len(classes)} classes")
         self.where, self.split, self.classes = where, split, tuple(classes)
         self.images, self._targets, self._ids = images, labels, ids
 
@@ -186,9 +210,17 @@ class Stream(ABC):
         """How many items there are, where that is known without reading everything."""
         return None
 
-    def exact_lengths(self) -> tuple[int, ...] | None:
-        """How many items each shard is sure to give, where that is known: whole epochs can then be passed over."""
+    def shard_lengths(self) -> tuple[int, ...] | None:
+        """How many items each shard has, where that is known without reading everything."""
         return None
+
+
+class LeftOut(NamedTuple):
+    """Something that lies in a folder and is no item of the data set."""
+
+    path: str
+    why: str
+    kind: Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
 
 
 @dataclass(frozen=True)
@@ -199,8 +231,27 @@ class Dataset:
     classes: tuple[str, ...]
     splits: Mapping[str, Source | Stream]
     notes: tuple[str, ...] = ()  # what was assumed or left out, said aloud by the verbs
-    left_out: tuple[tuple[str, str], ...] = ()  # path and reason: files that are no images, links that go in circles
+    left_out: tuple[LeftOut, ...] = ()
+    left_out_count: int = 0  # the first of them are kept by name
     own_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the classes that each split really has
+
+    def said(self) -> tuple[str, ...]:
+        """The notes, and how much was left out."""
+        if not self.left_out:
+            return self.notes
+        first, count = self.left_out[0], max(self.left_out_count, len(self.left_out))
+        rest = f" and {count - 1:,} more" if count > 1 else ""
+        return (*self.notes, f"{self.where}: left out {first.path} ({first.why}){rest}; `vitreous doctor` lists them")
+
+    def count(self) -> int | None:
+        """How many items there are in all, where that is known without reading everything."""
+        counts = [len(source) if isinstance(source, Source) else source.count() for source in self.splits.values()]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    def only(self, split: str) -> Dataset:
+        """The same without its other splits."""
+        own = {split: self.own_classes[split]} if split in self.own_classes else {}
+        return replace(self, where=f"{self.where}:{split}", splits={split: self.source(split)}, own_classes=own)
 
     def source(self, split: str) -> Source | Stream:
         if split not in self.splits:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.file_source import check_classes
+from vitreous.data.order import key
 from vitreous.data.source import ALL, Dataset, Source, Stream
 from vitreous.errors import VitreousError
 
@@ -23,6 +24,8 @@ def training_splits(dataset: Dataset, seed: int = 0, share: float = SHARE) -> tu
     if "train" in splits:
         for name in ("validation", "test"):
             if name in splits:
+                if dataset.own_classes.get("train") and not dataset.own_classes.get(name, dataset.classes):
+                    raise VitreousError(f"{dataset.where}: {name} has no labels to judge by; put its images into class folders")
                 return splits["train"], splits[name], f"training on train, judging by {name}"
     only = "train" if "train" in splits else ALL if ALL in splits else None
     if only is None:
@@ -41,13 +44,13 @@ def training_splits(dataset: Dataset, seed: int = 0, share: float = SHARE) -> tu
 def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source, Source]:
     """Two disjoint parts; the second has `share` of each class, at least one item of every class that has two.
 
-    The choice goes by the seed and the items' ids alone: an added file moves no other from one part to the other, unless
-    it is itself chosen.
+    The choice goes by the seed and the items' ids alone: it is the same wherever the files lie, and an added file moves at
+    most one other of its class.
     """
     if not 0 < share < 1:
         raise VitreousError(f"the share to hold out is {share}; it must lie between 0 and 1")
     targets = source.targets()
-    draws = np.array([_draw(seed, source.id(index)) for index in range(len(source))], np.uint64)
+    draws = np.array([key("split", seed, source.id(index)) for index in range(len(source))], np.uint64)
     held: list[NDArray[np.int64]] = []
     for label in np.unique(targets):
         own = np.flatnonzero(targets == label)
@@ -56,9 +59,3 @@ def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source,
     chosen = np.zeros(len(source), bool)
     chosen[np.concatenate(held) if held else np.zeros(0, np.int64)] = True
     return source.subset(np.flatnonzero(~chosen), "train"), source.subset(np.flatnonzero(chosen), "validation")
-
-
-def _draw(seed: int, item: str) -> int:
-    from vitreous.data.order import key
-
-    return key("split", seed, item)

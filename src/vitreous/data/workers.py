@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from vitreous.errors import VitreousError
 
 T = TypeVar("T")
@@ -149,9 +151,9 @@ def _serve(function: Callable[[Any], Any], connection: Connection, current: Any,
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # the processes are the parallelism
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    if "torch" in sys.modules:  # the processes are the parallelism; more threads than cores wait for each other
+        sys.modules["torch"].set_num_threads(1)
+    with threadpool_limits(1), contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             task = connection.recv()
             try:
@@ -163,6 +165,8 @@ def _serve(function: Callable[[Any], Any], connection: Connection, current: Any,
 
 def _sendable(error: Exception) -> Exception:
     """The error itself if it survives the journey, else its story."""
+    if isinstance(error, MemoryError):
+        return MemoryError(str(error))
     if isinstance(error, VitreousError):
         with contextlib.suppress(Exception):
             pickle.loads(pickle.dumps(error))

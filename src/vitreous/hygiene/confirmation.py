@@ -8,15 +8,17 @@ pairs; those whose two are known to belong together already, and which can bring
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from PIL import Image
 
 from vitreous.data.workers import run_in_order
 from vitreous.hygiene.duplicates import SAME, Pair, confirm
+from vitreous.hygiene.groups import Groups
 from vitreous.hygiene.scan import Scan
 from vitreous.hygiene.thumbnails import encoded_pictures
+from vitreous.progress import Advance
 
 TOGETHER = 1024  # pairs; their pictures take about 10 KB each
 _CHUNK = 16
@@ -30,13 +32,14 @@ def confirmed(
     other: Scan,
     pairs: Sequence[Proposed],
     workers: int = 0,
-    advance: Callable[[int], None] = lambda more: None,
+    advance: Advance = lambda more: None,
 ) -> list[Proposed]:
     """The pairs that are near duplicates on a closer look, with the similarity seen then; `other` may be the scan itself."""
     sure: list[Proposed] = []
     known = _Known(scan, other)
     for start in range(0, len(pairs), TOGETHER):
-        some = [(a, b, pair) for a, b, pair in pairs[start : start + TOGETHER] if not known.settled(a, b)]
+        together = pairs[start : start + TOGETHER]
+        some = [(a, b, pair) for a, b, pair in together if not known.settled(a, b)]
         sure_before = len(sure)
         if other is scan:
             ours = theirs = encoded_pictures(scan, {item for a, b, _ in some for item in (a, b)}, workers)
@@ -46,6 +49,7 @@ def confirmed(
         # A file that is gone by now cannot be looked at; what the fingerprints said of it stands.
         seen = [entry for entry in some if entry[0] in ours and entry[1] in theirs]
         sure += [entry for entry in some if entry[0] not in ours or entry[1] not in theirs]
+        advance(len(together) - len(seen))  # nothing more is to be done for the others
         chunks = [seen[i : i + _CHUNK] for i in range(0, len(seen), _CHUNK)]
         tasks = ([(ours[a], theirs[b]) for a, b, _ in chunk] for chunk in chunks)
         for chunk, similarities in zip(chunks, run_in_order(_compare, tasks, workers), strict=True):
@@ -64,27 +68,22 @@ class _Known:
     def __init__(self, scan: Scan, other: Scan) -> None:
         self._scan, self._other = scan, other
         self._offset = 0 if other is scan else len(scan)
-        self._leader: dict[int, int] = {}
-        self._conflict: set[int] = set()
+        self._groups = Groups()
+        self._conflict: set[int] = set()  # leaders
 
     def settled(self, a: int, b: int) -> bool:
-        first = self._find(a)
-        return first == self._find(b + self._offset) and (first in self._conflict or not self._differ(a, b))
+        first = self._groups.find(a)
+        together = first == self._groups.find(b + self._offset)
+        return together and (first in self._conflict or not self._differ(a, b))
 
     def join(self, a: int, b: int) -> None:
-        first, second = self._find(a), self._find(b + self._offset)
-        self._leader[second] = first
-        if second in self._conflict or self._differ(a, b):
-            self._conflict.add(first)
+        conflict = self._groups.find(b + self._offset) in self._conflict or self._differ(a, b)
+        leader = self._groups.join(a, b + self._offset)
+        if conflict:
+            self._conflict.add(leader)
 
     def _differ(self, a: int, b: int) -> bool:
         return set(self._scan.label_names(a)) != set(self._other.label_names(b))
-
-    def _find(self, item: int) -> int:
-        while self._leader.setdefault(item, item) != item:
-            self._leader[item] = self._leader[self._leader[item]]
-            item = self._leader[item]
-        return item
 
 
 def _compare(pairs: Iterable[tuple[bytes, bytes]]) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,20 @@ from numpy.typing import NDArray
 from vitreous.hygiene.confirmation import Proposed, confirmed
 from vitreous.hygiene.duplicates import Pair, near_duplicates
 from vitreous.hygiene.findings import OTHER, Finding, split_order
+from vitreous.hygiene.groups import Groups
 from vitreous.hygiene.scan import Scan
+from vitreous.progress import Advance
 
-Progress = Callable[[int, int], None]
+Shown = Callable[[str, int | None], AbstractContextManager[Advance]]
+"""How progress is shown: a title and a total in, something to call with how many more are done."""
 
 
-def copies(scan: Scan, *, near: bool = True, workers: int = 0, progress: Progress | None = None) -> Iterator[Finding]:
+def unseen(title: str, total: int | None) -> AbstractContextManager[Advance]:
+    """No progress is shown."""
+    return nullcontext(lambda more: None)
+
+
+def copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown = unseen) -> Iterator[Finding]:
     """Within one data set, and across its splits."""
     exact = _equal(_usable(scan), scan.records["digest"])
     for group in exact:
@@ -31,14 +40,13 @@ def copies(scan: Scan, *, near: bool = True, workers: int = 0, progress: Progres
     if near and scan.prints is not None:
         same = {group[0]: group for group in exact}
         alone = _representatives(scan, exact)
-        pairs = near_duplicates(_rows(scan.prints, alone), progress=progress)
+        with shown("comparing pictures", len(alone)) as advance:
+            pairs = near_duplicates(_rows(scan.prints, alone), advance=advance)
         proposed = [(int(alone[p.first]), int(alone[p.second]), p) for p in pairs]
-        yield from _near_groups(scan, same, confirmed(scan, scan, proposed, workers))
+        yield from _near_groups(scan, same, _confirmed(scan, scan, proposed, workers, shown))
 
 
-def copies_between(
-    scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, progress: Progress | None = None
-) -> Iterator[Finding]:
+def copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, shown: Shown = unseen) -> Iterator[Finding]:
     """What of one data set is in another one too."""
     both = np.concatenate([scan.records["digest"], other.records["digest"]])
     known: set[int] = set()
@@ -52,15 +60,23 @@ def copies_between(
         ours = np.array([i for i in _representatives(scan, exact).tolist() if i not in known], np.int64)
         alone = _representatives(other, others)
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
-        pairs = near_duplicates(_rows(scan.prints, ours), _rows(other.prints, alone), progress=progress)
+        with shown("comparing the two", min(len(ours), len(alone))) as advance:
+            pairs = near_duplicates(_rows(scan.prints, ours), _rows(other.prints, alone), advance=advance)
         proposed = [(int(ours[p.first]), int(alone[p.second]), p) for p in pairs]
         found: dict[int, list[Proposed]] = defaultdict(list)
-        for entry in confirmed(scan, other, proposed, workers):
+        for entry in _confirmed(scan, other, proposed, workers, shown):
             found[entry[0]].append(entry)
         for item, entries in found.items():
             matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
             seen = [pair for _, _, pair in entries]
             yield _between(scan, other, same.get(item, [item]), matches, _how(seen), min(p.similarity for p in seen))
+
+
+def _confirmed(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int, shown: Shown) -> list[Proposed]:
+    if not pairs:
+        return []
+    with shown("looking at likely copies again", len(pairs)) as advance:
+        return confirmed(scan, other, pairs, workers, advance)
 
 
 def _usable(scan: Scan) -> NDArray[np.int64]:
@@ -88,19 +104,12 @@ def _rows(prints: NDArray[np.uint8], items: NDArray[np.int64]) -> NDArray[np.uin
 
 
 def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
-    leader: dict[int, int] = {}
-
-    def find(item: int) -> int:
-        while leader.setdefault(item, item) != item:
-            leader[item] = leader[leader[item]]
-            item = leader[item]
-        return item
-
+    together = Groups()
     for first, second, _ in pairs:
-        leader[find(second)] = find(first)
+        together.join(first, second)
     groups: dict[int, list[Proposed]] = defaultdict(list)
     for entry in pairs:
-        groups[find(entry[0])].append(entry)
+        groups[together.find(entry[0])].append(entry)
     for entries in groups.values():
         alone = {item for first, second, _ in entries for item in (first, second)}
         group = sorted(copy for item in alone for copy in same.get(item, [item]))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Dataset
 from vitreous.errors import VitreousError
 from vitreous.files import whole_folder
-from vitreous.hygiene.copies import Progress, copies, copies_between
+from vitreous.hygiene.copies import Shown, copies, copies_between, unseen
 from vitreous.hygiene.findings import (
     Finding,
     class_findings,
@@ -23,15 +21,13 @@ from vitreous.hygiene.findings import (
     left_out_findings,
     picture_findings,
 )
+from vitreous.hygiene.places import check_writable
 from vitreous.hygiene.preview import demand, previews
 from vitreous.hygiene.report import Report
-from vitreous.hygiene.scan import Scan, scan, total
+from vitreous.hygiene.scan import Scan, scan
 from vitreous.hygiene.summary import MADE_BY, summarise
 
 FILES = ("findings.jsonl", "summary.json", "report.html")
-
-Shown = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""How progress is shown: a title and a total in, something to call with how many more are done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,36 +50,22 @@ def diagnose(
     preprocess: Preprocess,
     near: bool = True,
     workers: int = 0,
-    shown: Shown = lambda title, total: nullcontext(lambda more: None),
+    shown: Shown = unseen,
 ) -> Diagnosis:
-    with shown(f"examining {dataset.where}", total(dataset)) as advance:
+    with shown(f"examining {dataset.where}", dataset.count()) as advance:
         seen = scan(dataset, workers=workers, near=near, advance=advance)
     if not len(seen):
         raise VitreousError(f"{dataset.where}: there is nothing in it to examine")
     found = [*file_findings(seen), *left_out_findings(dataset), *class_findings(seen)]
     found += picture_findings(seen, demand(preprocess))
-    with shown("comparing pictures", None) as advance:
-        found += copies(seen, near=near, workers=workers, progress=_steps(advance))
+    found += copies(seen, near=near, workers=workers, shown=shown)
     other = None
     if against is not None:
-        with shown(f"examining {against.where}", total(against)) as advance:
+        with shown(f"examining {against.where}", against.count()) as advance:
             other = scan(against, workers=workers, near=near, advance=advance)
-        with shown("comparing the two", None) as advance:
-            found += copies_between(seen, other, near=near, workers=workers, progress=_steps(advance))
+        found += copies_between(seen, other, near=near, workers=workers, shown=shown)
     findings = in_order(found)
     return Diagnosis(seen, other, tuple(findings), summarise(seen, findings, other, str(preprocess)), preprocess)
-
-
-def _steps(advance: Callable[[int], None]) -> Progress:
-    """From `so many of so many are done` to `so many more are done`."""
-    before = 0
-
-    def progress(done: int, _: int) -> None:
-        nonlocal before
-        advance(done - before)
-        before = done
-
-    return progress
 
 
 def check_folder(out: Path, data: Path | None = None) -> None:
@@ -95,6 +77,7 @@ def check_folder(out: Path, data: Path | None = None) -> None:
     except OSError as error:
         raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
     if not inside:
+        check_writable("--out", out)
         return
     try:
         ours = json.loads((out / "summary.json").read_text(encoding="utf-8")).get("made_by") == MADE_BY
@@ -103,6 +86,7 @@ def check_folder(out: Path, data: Path | None = None) -> None:
     if not ours or inside - set(FILES):
         strange = sorted(inside - set(FILES)) or sorted(inside)
         raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
+    check_writable("--out", out)
 
 
 def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
@@ -121,3 +105,4 @@ def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
                 file.write(json.dumps(finding.record()) + "\n")  # in ASCII: names need not be valid Unicode
         (part / "summary.json").write_text(json.dumps(diagnosis.summary, indent=2) + "\n", encoding="ascii")
         (part / "report.html").write_text(page, encoding="utf-8")
+        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost

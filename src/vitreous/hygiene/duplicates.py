@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,10 +22,10 @@ from vitreous.hygiene.alignment import Agreement, Windows, align
 from vitreous.hygiene.description import CENTRAL, EDGE, LONG, WINDOWS, Window, describe, tangents
 from vitreous.hygiene.fingerprint import Prints
 from vitreous.hygiene.neighbours import Tree, grow, lookup
+from vitreous.progress import Advance
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
-Progress = Callable[[int, int], None]
 
 # Where the copies measured in docs/duplicates.md lie: all but one in 200 are above each of these.
 NEAR = 0.88  # cosine of two short descriptions
@@ -66,17 +65,21 @@ class Search:
     aligned: int = 0  # pairs
 
 
-def near_duplicates(prints: Prints, others: Prints | None = None, *, progress: Progress | None = None) -> list[Pair]:
-    """The pairs within `prints` (first < second), or between `prints` and `others`, the most similar first."""
-    return search(prints, others, progress=progress).pairs
+def near_duplicates(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> list[Pair]:
+    """The pairs within `prints` (first < second), or between `prints` and `others`, the most similar first.
+
+    `advance` is told how many more pictures of `prints`, or of the smaller set, were looked up.
+    """
+    return search(prints, others, advance=advance).pairs
 
 
-def search(prints: Prints, others: Prints | None = None, *, progress: Progress | None = None) -> Search:
+def search(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> Search:
     """`near_duplicates`, with what it took."""
     out = Search(flat=sum(int(fingerprint.flat(p).sum()) for p in (prints, others) if p is not None))
     swap = others is not None and len(others) < len(prints)  # the smaller set is looked up in the larger one
     asked, kept = (prints, prints) if others is None else (others, prints) if swap else (prints, others)
     asking, places = (np.flatnonzero(~fingerprint.flat(p)) for p in (asked, kept))
+    advance(len(asked) - len(asking))
     if not len(asking) or not len(places):
         return out
     short, long = _described(kept, places)
@@ -95,8 +98,7 @@ def search(prints: Prints, others: Prints | None = None, *, progress: Progress |
         a, b, window = some[asker[likely]], places[member[likely]], window[likely]
         plausible = _plausible(asked, kept, a, b, window)
         found += _aligned(asked, kept, a[plausible], b[plausible], window[plausible], out)
-        if progress:
-            progress(begin + len(some), len(asking))
+        advance(len(some))
     if others is None:
         lookalikes = lookalikes_kept = lookalikes + lookalikes_kept
     out.pairs = _beyond_chance(asked, kept, found, lookalikes, lookalikes_kept)

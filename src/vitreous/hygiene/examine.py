@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import warnings
 import zlib
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from vitreous.data.decode import BadImage, from_array, open_image, to_channels
 from vitreous.data.source import Content
+from vitreous.errors import one_line
 
 try:
     import simplejpeg
@@ -68,10 +70,12 @@ def examine(content: Content, name: str) -> Examination:
             found = _examine_file(content, name)
     except BadImage as bad:
         return Examination(digest, bad.kind, bad.why)
+    except MemoryError:  # the machine's fault, not the file's
+        raise
     except Exception as error:  # foreign bytes make decoders raise anything, struct.error and KeyError among it
         problem = "truncated" if "truncated" in str(error).lower() else "unreadable"
-        return Examination(digest, problem, f"broken image ({_one_line(error)}); replace it or leave it out")
-    odd = found.pop("odd", "") or (_one_line(heard[0].message) if heard else "")
+        return Examination(digest, problem, f"broken image ({one_line(error)}); replace it or leave it out")
+    odd = found.pop("odd", "") or (one_line(heard[0].message) if heard else "")
     return Examination(digest, odd=odd, **found)
 
 
@@ -96,7 +100,7 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
         picture = None
         if jpeg:
             picture = _strict_jpeg(data, opened, found)
-            found["odd"] = found.get("odd", "") or _after_jpeg(data)
+            found["odd"] = found.get("odd", "") or _after_jpeg(data, opened.format == "MPO")
         elif opened.format == "PNG":
             _check_png(data, found)
         if picture is not None:
@@ -118,6 +122,8 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
 def _orientation(opened: Image.Image) -> int:
     try:
         value = opened.getexif().get(ExifTags.Base.Orientation, 1)
+    except MemoryError:
+        raise
     except Exception:  # a broken EXIF block; the picture itself may be fine
         return 1
     return value if value in _TURNS else 1
@@ -138,11 +144,6 @@ def _statistics(picture: Image.Image) -> tuple[tuple[float, ...], tuple[float, .
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
-def _one_line(error: object) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
 # What decoders do not tell ----------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +155,7 @@ def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Ima
     try:
         pixels = simplejpeg.decode_jpeg(data, colours, min_height=REDUCED, min_width=REDUCED)
     except ValueError as error:
-        complaint = _one_line(error)
+        complaint = one_line(error)
         if "extraneous bytes" in complaint:  # padding, as a rule; every pixel is there
             found["odd"] = complaint
         elif complaint.startswith("Corrupt JPEG data"):
@@ -165,10 +166,25 @@ def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Ima
     return picture.transpose(turn) if turn is not None else picture
 
 
-def _after_jpeg(data: bytes) -> str:
-    """Bytes behind the end of the picture. Inside compressed data FF D9 cannot occur, so the last one is the end."""
-    end = data.rfind(b"\xff\xd9")
-    return "data follow the end of the picture" if end >= 0 and data[end + 2 :].strip(b"\0") else ""
+def _after_jpeg(data: bytes, several: bool) -> str:
+    """Bytes behind the end of the picture, another picture among them, unless the file says that it holds `several`."""
+    end = data.rfind(b"\xff\xd9") + 2 if several else _jpeg_end(data)
+    return "data follow the end of the picture" if end is not None and data[end:].strip(b"\0") else ""
+
+
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # neither a stuffed FF, nor a filling one, nor a restart
+
+
+def _jpeg_end(data: bytes) -> int | None:
+    """Where the first picture ends. Segments are stepped over: a preview among the notes has an end of its own."""
+    position = 2
+    while found := _MARKER.search(data, position):
+        position, marker = found.end(), found[1][0]
+        if marker == 0xD9:
+            return position
+        if marker not in (0x01, 0xD8):  # those two have no length
+            position += int.from_bytes(data[position : position + 2], "big")
+    return None
 
 
 def _check_png(data: bytes, found: dict[str, Any]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.folder import SPLIT_NAMES
+from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.source import ALL, SPLITS, Dataset
+from vitreous.errors import some
 from vitreous.hygiene.kinds import BAD_FILES, KINDS, ORDER, corrupts
 from vitreous.hygiene.scan import Scan
 
@@ -107,25 +108,17 @@ def file_findings(scan: Scan) -> Iterator[Finding]:
 def left_out_findings(dataset: Dataset) -> Iterator[Finding]:
     """What the folder's index passed over, by its reasons; files of no interest are told together."""
     together: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
-    for path, reason in dataset.left_out:
-        first = SPLIT_NAMES.get(path.split("/")[0].lower(), "")
+    for entry in dataset.left_out:
+        first = SPLIT_NAMES.get(entry.path.split("/")[0].lower(), "")
         splits: tuple[str, ...] = (first,) if first in dataset.splits else ()
-        kind = next((kind for word, kind in _REASONS.items() if word in reason), None)
-        if kind is not None:
-            yield Finding(kind, reason, splits, (path,), count=1)
+        if entry.kind == "left-out":
+            together[splits, entry.why].append(entry.path)
         else:
-            together[splits, reason].append(path)
-    for (splits, reason), paths in together.items():
-        yield Finding("left-out", reason, splits, tuple(paths[:LISTED]), count=len(paths))
-
-
-# What stands in the reasons of `data.folder`, where it is more than a file of no interest.
-_REASONS = {
-    "in a circle": "symlink-loop",
-    "without images": "empty-class",
-    "name of an image": "not-an-image",
-    "cannot be looked into": "unreadable",
-}
+            yield Finding(entry.kind, entry.why, splits, (entry.path,), count=1)
+    for (splits, why), paths in together.items():
+        yield Finding("left-out", why, splits, tuple(paths[:LISTED]), count=len(paths))
+    if (unnamed := dataset.left_out_count - len(dataset.left_out)) > 0:
+        yield Finding("left-out", "more than are kept by name", count=unnamed)
 
 
 def class_findings(scan: Scan) -> Iterator[Finding]:
@@ -138,12 +131,8 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
         if absent:
             others = ", ".join(s for s, c in labelled.items() if any(c[classes.index(name)] for name in absent))
             yield Finding(
-                "class-mismatch", f"no images of {_some(absent)} in {split}, but in {others}", (split,), classes=tuple(absent)
+                "class-mismatch", f"no images of {some(absent)} in {split}, but in {others}", (split,), classes=tuple(absent)
             )
-        # Only train is asked for all its classes: a test set may well be a part of them, and is reported above.
-        empty = [classes[i] for i in np.flatnonzero(count == 0)] if split in ("train", ALL) else []
-        if empty:
-            yield Finding("empty-class", f"{_some(empty)}: no image in {split}", (split,), classes=tuple(empty))
         filled = count[count > 0]
         if len(filled) > 1 and filled.max() >= UNEVEN * filled.min():
             most, least = int(count.argmax()), int(np.where(count > 0, count, count.max() + 1).argmin())
@@ -152,6 +141,11 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
         without = scan.unlabelled(split)
         if len(without):
             yield _many(scan, "unlabelled", split, "no label", without)
+    # Only where there is something to train on are all classes asked for: a test set may well have a part of them.
+    learnt = tuple(split for split in ("train", ALL) if split in labelled)
+    empty = [classes[i] for i in np.flatnonzero(everywhere == 0)]
+    if empty and learnt:
+        yield Finding("empty-class", f"{some(empty)}: no image at all", learnt, classes=tuple(empty))
 
 
 def picture_findings(scan: Scan, demand: Demand | None = None) -> Iterator[Finding]:
@@ -208,10 +202,6 @@ def _by_detail(scan: Scan, kind: str, items: NDArray[np.int64], text: Sequence[s
 def _many(scan: Scan, kind: str, split: str, detail: str, items: NDArray[np.int64]) -> Finding:
     listed = tuple(items[:LISTED].tolist())
     return Finding(kind, detail, (split,), tuple(scan.id(item) for item in listed), listed, count=len(items))
-
-
-def _some(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def counted(findings: Iterable[Finding]) -> dict[str, int]:

@@ -112,7 +112,7 @@ _TABLE = (
         "empty-class",
         "in train",
         "Classes without images",
-        "Nothing can be learnt of a class that has no image to train on. A folder that is empty everywhere is ignored.",
+        "No split has an image of it, so nothing can be learnt of it. An empty folder makes no class and is passed over.",
         "Add images, or remove the class.",
     ),
     Kind(
@@ -190,7 +190,7 @@ _TABLE = (
         "never",
         "Smaller than the model's input",
         "The preprocessing has to enlarge them, which makes them blurred.",
-        "Use larger images, or a smaller size with --image-size and --preprocess.",
+        "Use larger images, or a smaller size in --preprocess.",
     ),
     Kind(
         "misnamed",

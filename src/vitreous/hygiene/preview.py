@@ -18,7 +18,6 @@ from vitreous.hygiene.findings import Demand
 from vitreous.hygiene.scan import Scan
 
 DRAWS = 4  # pictures shown of a preprocessing that goes by chance
-DEFAULT = "inception_crop(224)|flip|range(-1,1)"
 
 
 @dataclass(frozen=True, eq=False)

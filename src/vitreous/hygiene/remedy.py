@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitreous.data import manifest
 from vitreous.data.source import ALL, SPLITS, Dataset, Source
 from vitreous.errors import VitreousError
-from vitreous.files import whole_file
 from vitreous.hygiene.findings import Finding
 from vitreous.hygiene.kinds import BAD_FILES
+from vitreous.hygiene.places import check_writable
 from vitreous.hygiene.scan import Scan
-
-ENDINGS = (".csv", ".jsonl")
-_SEPARATOR = ";"  # between several labels in a CSV manifest
 
 
 @dataclass(frozen=True)
@@ -28,26 +24,40 @@ class Remedy:
     left_out: dict[str, int]  # reason to number of items
 
     def __str__(self) -> str:
+        if not self.kept:
+            return f"{self.path}: not written, because nothing is left without the bad images"
         total = sum(self.left_out.values())
         why = ", ".join(f"{reason}: {count:,}" for reason, count in self.left_out.items())
         return f"{self.path}: {self.kept:,} images kept, {total:,} left out" + (f" ({why})" if why else "")
 
 
-def check_possible(target: Path, dataset: Dataset, out: Path) -> None:
+def check_possible(target: Path, dataset: Dataset, out: Path, against: Dataset | None = None) -> None:
     """Before the long work begins: whether such a manifest can be written, and there."""
-    if target.suffix.lower() not in ENDINGS:
-        raise VitreousError(f"--fix {target}: the manifest's name must end in {' or '.join(ENDINGS)}")
-    if target.is_dir():
-        raise VitreousError(f"--fix {target}: is a folder; name a file")
-    if target.resolve() == Path(dataset.where).resolve():
-        raise VitreousError(f"--fix {target}: would overwrite the data's own manifest; choose another name")
     if target.resolve().is_relative_to(out.resolve()):
         raise VitreousError(f"--fix {target}: lies in --out, which every run replaces; choose a place beside it")
+    _check_new(target, dataset, against)
+    check_writable("--fix", target)
     for split, source in dataset.splits.items():
         if not isinstance(source, Source) or (len(source) and source.path(0) is None):
             raise VitreousError(
                 f"--fix: {dataset.where} ({split}) has no image files that a manifest could list; run doctor without --fix"
             )
+    try:
+        manifest.check_expressible(target, dataset.classes, dataset.splits)
+    except VitreousError as error:
+        raise VitreousError(f"--fix {error}") from error
+
+
+def _check_new(target: Path, *datasets: Dataset | None) -> None:
+    """Nothing that is there is written over, least of all the data's own manifest."""
+    if target.is_dir():
+        raise VitreousError(f"--fix {target}: is a folder; name a file")
+    names = [data.where for data in datasets if data is not None]
+    names += [name.rpartition(":")[0] for name in names]  # `list.csv:train` is one split of list.csv
+    if any(name and target.resolve() == Path(name).expanduser().resolve() for name in names):
+        raise VitreousError(f"--fix {target}: would overwrite the data's own manifest; choose another name")
+    if os.path.lexists(target):
+        raise VitreousError(f"--fix {target}: exists already; choose another name or remove it")
 
 
 def leave_out(scan: Scan, findings: Iterable[Finding]) -> dict[int, str]:
@@ -85,35 +95,17 @@ def _spare_copies(scan: Scan, finding: Finding) -> Iterator[int]:
 
 
 def write_manifest(target: Path, scan: Scan, findings: Iterable[Finding]) -> Remedy:
+    """What is left, written. Where nothing is, no file is made, and the remedy says so."""
     reasons = leave_out(scan, findings)
     kept = [item for item in range(len(scan)) if item not in reasons]
-    if not kept:
-        raise VitreousError(f"--fix {target}: nothing is left of {scan.dataset.where} without the bad items; nothing written")
-    with whole_file(target) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+    if kept:
+        _check_new(target, scan.dataset)  # once more: the scan may have taken hours
         base = target.parent.resolve()
-        if target.suffix.lower() == ".csv":
-            writer = csv.writer(file)
-            writer.writerow(("path", "label", "split"))
-            for item in kept:
-                path, labels, split = _row(scan, item, base)
-                if any(_SEPARATOR in name or name != name.strip() for name in labels):
-                    raise VitreousError(
-                        f"--fix {target}: the class name {next(iter(labels))!r} cannot stand in a CSV manifest; use .jsonl"
-                    )
-                writer.writerow((path, _SEPARATOR.join(labels), split))
-        else:
-            for item in kept:
-                path, labels, split = _row(scan, item, base)
-                line: dict[str, object] = {"path": path}
-                if labels:
-                    line["label"] = labels[0] if len(labels) == 1 else list(labels)
-                if split:
-                    line["split"] = split
-                file.write(json.dumps(line) + "\n")
+        manifest.write_manifest(target, (_row(scan, item, base) for item in kept))
     return Remedy(str(target), len(kept), dict(Counter(reasons.values()).most_common()))
 
 
-def _row(scan: Scan, item: int, base: Path) -> tuple[str, tuple[str, ...], str]:
+def _row(scan: Scan, item: int, base: Path) -> manifest.Row:
     path = scan.path(item)
     assert path is not None, "checked before the scan"
     split, _ = scan.where(item)
@@ -121,4 +113,4 @@ def _row(scan: Scan, item: int, base: Path) -> tuple[str, tuple[str, ...], str]:
         relative = os.path.relpath(path, base)
     except ValueError:  # another drive, on Windows
         relative = path
-    return Path(relative).as_posix(), scan.label_names(item), "" if split == ALL else split
+    return Path(relative).as_posix(), scan.label_names(item), split

@@ -1,7 +1,6 @@
 """The one pass over a data set: every item read once, in parallel, and what was seen kept in arrays.
 
-An item takes about 90 bytes and, where near duplicates are wanted, its fingerprint; there is no Python object per item, so
-a million images are no burden. Items are numbered through, split after split, in the order in which they were read.
+Items are numbered through, split after split, in the order in which they were read.
 """
 
 from __future__ import annotations
@@ -19,46 +18,11 @@ from vitreous.data.source import Content, Dataset, Source, Stream
 from vitreous.data.workers import WorkerDied, run_in_order, working_on
 from vitreous.errors import VitreousError
 from vitreous.hygiene.examine import Examination, examine
-from vitreous.hygiene.fingerprint import LENGTH, fingerprint
+from vitreous.hygiene.names import Names, joined, names_of_shard
+from vitreous.hygiene.records import Row, Rows, Table, packed, row
 
-RECORD = np.dtype(
-    [
-        ("digest", "<u8", 2),
-        ("problem", "S16"),
-        ("odd", "?"),
-        ("misnamed", "?"),
-        ("format", "S10"),
-        ("mode", "S8"),
-        ("width", "<u4"),
-        ("height", "<u4"),
-        ("orientation", "u1"),
-        ("frames", "<u2"),
-        ("mean", "<f4", 3),
-        ("deviation", "<f4", 3),
-    ]
-)
 CHUNK = 64  # items per task: large enough that sending them costs nothing, small enough that the progress moves
 CRASHES = 20  # files that may kill a decoder's process; more mean that the machine is at fault
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """The ids, labels and shards of streamed items, which cannot be asked for again without reading everything."""
-
-    text: bytes
-    ends: NDArray[np.int64]
-    labels: NDArray[np.int32]
-    label_ends: NDArray[np.int64]
-    shard: NDArray[np.int32]
-    position: NDArray[np.int32]
-
-    def id(self, index: int) -> str:
-        start = int(self.ends[index - 1]) if index else 0
-        return self.text[start : int(self.ends[index])].decode(errors="surrogateescape")
-
-    def labels_of(self, index: int) -> tuple[int, ...]:
-        start = int(self.label_ends[index - 1]) if index else 0
-        return tuple(self.labels[start : int(self.label_ends[index])].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +30,7 @@ class Scan:
     dataset: Dataset
     splits: tuple[str, ...]
     starts: NDArray[np.int64]  # where each split begins, and the end of the last
-    records: NDArray[Any]  # RECORD
+    records: NDArray[Any]  # of `records.RECORD`
     prints: NDArray[np.uint8] | None
     texts: dict[int, str]  # what is wrong with an item, or odd about it
     names: dict[str, Names]  # of the splits that are streams
@@ -134,27 +98,20 @@ def scan(dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Call
     """Read and examine everything. `advance` is told how many more items are done."""
     splits = tuple(dataset.splits)
     sources = tuple(dataset.splits[split] for split in splits)
-    known = [len(s) if isinstance(s, Source) else s.count() or 0 for s in sources]
-    table = _Table(sum(known), near)
+    table = Table(dataset.count() or 0, near)
     lists: dict[str, list[Names]] = {split: [] for split, s in zip(splits, sources, strict=True) if isinstance(s, Stream)}
     starts, broken = np.zeros(len(splits) + 1, np.int64), []
     for task, batch in _batches(_Examiner(sources, near), _tasks(sources), workers):
-        table.add(batch)
-        starts[task.split + 1 :] += len(batch.records)
+        table.add(batch.rows)
+        starts[task.split + 1 :] += len(batch.rows)
         if batch.names is not None:
             lists[splits[task.split]].append(batch.names)
         if batch.broken:
             broken.append((splits[task.split], batch.broken))
-        advance(len(batch.records))
-    names = {split: _joined(parts) for split, parts in lists.items()}
-    records, prints = table.finished()
-    return Scan(dataset, splits, starts, records, prints, table.texts, names, tuple(broken))
-
-
-def total(dataset: Dataset) -> int | None:
-    """How many items there are, if that is known."""
-    counts = [len(s) if isinstance(s, Source) else s.count() for s in dataset.splits.values()]
-    return None if None in counts else sum(count for count in counts if count is not None)
+        advance(len(batch.rows))
+    names = {split: joined(parts) for split, parts in lists.items()}
+    rows = table.finished()
+    return Scan(dataset, splits, starts, rows.records, rows.prints, rows.texts, names, tuple(broken))
 
 
 # Tasks ------------------------------------------------------------------------------------------------------------------------
@@ -169,9 +126,7 @@ class _Task:
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    records: NDArray[Any]
-    prints: NDArray[np.uint8] | None
-    texts: dict[int, str]
+    rows: Rows
     names: Names | None = None  # of streamed items
     broken: str = ""
 
@@ -207,126 +162,48 @@ class _Examiner:
 
     sources: tuple[Source | Stream, ...]
     near: bool
-    deadly: frozenset[str] = frozenset()  # places of files that a process died of
+    deadly: frozenset[str] = frozenset()  # files, members and shards that a process died of
 
     def __call__(self, task: _Task) -> _Batch:
         source = self.sources[task.split]
         if isinstance(source, Source):
-            indices = range(task.start, task.stop)
-            return self._packed([self._read(source, index) for index in indices])
-        rows, ids, labels, broken = [], [], [], ""
-        items = source.read(task.start)
-        while True:
-            try:
-                item = next(items, None)
-            except VitreousError as error:
-                broken = str(error)
-                break
-            if item is None:
-                break
-            rows.append(self._row(self._examined(item.content, item.id, item.place)))
-            ids.append(item.id)
-            labels.append(item.labels)
-        return self._packed(rows, _names(ids, labels, task.start), broken)
+            found = (self._of_source(source, index) for index in range(task.start, task.stop))
+            return _Batch(packed([row(one, self.near) for one in found], self.near))
+        return self._of_shard(source, task.start)
 
-    def _read(self, source: Source, index: int) -> _Row:
-        place, name = source.place(index), source.id(index)
+    def _of_source(self, source: Source, index: int) -> Examination:
+        place = source.place(index)
+        working_on(place)  # before it is read: a process may die of that, too
+        if place in self.deadly:
+            return _CRASHED
         try:
             content = source.read(index)
         except BadImage as bad:
-            return self._row(Examination(problem=bad.kind, why=bad.why))
+            return Examination(problem=bad.kind, why=bad.why)
         except VitreousError as error:
-            return self._row(Examination(problem="unreadable", why=str(error).removeprefix(f"{place}: ")))
-        return self._row(self._examined(content, name, place))
+            return Examination(problem="unreadable", why=str(error).removeprefix(f"{place}: "))
+        return examine(content, source.id(index))
 
-    def _examined(self, content: Content, name: str, place: str) -> Examination:
-        working_on(place)
-        if place in self.deadly:
-            return Examination(problem="unreadable", why="the decoder crashed on it; replace it or leave it out")
-        return examine(content, name)
-
-    def _row(self, found: Examination) -> _Row:
-        prints = fingerprint(found.picture) if self.near and found.picture is not None else None
-        record = (
-            np.frombuffer(found.digest, "<u8"),
-            found.problem.encode("ascii", "replace"),
-            bool(found.odd),
-            found.misnamed,
-            found.format.encode("ascii", "replace"),
-            found.mode.encode("ascii", "replace"),
-            found.width,
-            found.height,
-            found.orientation,
-            min(found.frames, 65535),
-            found.mean,
-            found.deviation,
-        )
-        return record, prints, found.why or found.odd
-
-    def _packed(self, rows: Sequence[_Row], names: Names | None = None, broken: str = "") -> _Batch:
-        records = np.array([record for record, _, _ in rows], RECORD) if rows else np.zeros(0, RECORD)
-        prints = np.zeros((len(rows), LENGTH), np.uint8) if self.near else None
-        for number, (_, row, _) in enumerate(rows):
-            if prints is not None and row is not None:
-                prints[number] = row
-        texts = {number: text for number, (_, _, text) in enumerate(rows) if text}
-        return _Batch(records, prints, texts, names, broken)
+    def _of_shard(self, source: Stream, number: int) -> _Batch:
+        shard, broken = source.shards[number], ""
+        rows: list[Row] = []
+        ids: list[str] = []
+        labels: list[tuple[int, ...]] = []
+        items = iter(()) if shard in self.deadly else source.read(number)
+        try:
+            working_on(shard)  # until its next member is read, nobody knows that one's name
+            for item in items:
+                working_on(item.place)
+                found = _CRASHED if item.place in self.deadly else examine(item.content, item.id)
+                rows.append(row(found, self.near))
+                ids.append(item.id)
+                labels.append(item.labels)
+                working_on(shard)
+        except VitreousError as error:
+            broken = str(error)
+        if shard in self.deadly:
+            broken = f"{shard}: the process that read it crashed; fetch or write it again"
+        return _Batch(packed(rows, self.near), names_of_shard(ids, labels, number), broken)
 
 
-_Row = tuple[tuple[Any, ...], NDArray[np.uint8] | None, str]
-
-
-# What is kept -----------------------------------------------------------------------------------------------------------------
-
-
-class _Table:
-    """Arrays that grow: to the size foretold at once, and by half of it where nobody knew."""
-
-    def __init__(self, expected: int, near: bool) -> None:
-        self._count = 0
-        self._records = np.zeros(max(expected, 1), RECORD)
-        self._prints = np.zeros((max(expected, 1), LENGTH), np.uint8) if near else None
-        self.texts: dict[int, str] = {}
-
-    def add(self, batch: _Batch) -> None:
-        end = self._count + len(batch.records)
-        if end > len(self._records):
-            size = max(end, len(self._records) * 3 // 2)
-            self._records = np.resize(self._records, size)
-            if self._prints is not None:
-                self._prints = np.resize(self._prints, (size, LENGTH))
-        self._records[self._count : end] = batch.records
-        if self._prints is not None and batch.prints is not None:
-            self._prints[self._count : end] = batch.prints
-        self.texts.update({self._count + number: text for number, text in batch.texts.items()})
-        self._count = end
-
-    def finished(self) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-        prints = self._prints[: self._count] if self._prints is not None else None
-        return self._records[: self._count], prints
-
-
-def _names(ids: Sequence[str], labels: Sequence[tuple[int, ...]], shard: int) -> Names:
-    encoded = [name.encode(errors="surrogateescape") for name in ids]
-    return Names(
-        b"".join(encoded),
-        np.cumsum([len(name) for name in encoded], dtype=np.int64),
-        np.fromiter(itertools.chain.from_iterable(labels), np.int32),
-        np.cumsum([len(several) for several in labels], dtype=np.int64),
-        np.full(len(encoded), shard, np.int32),
-        np.arange(len(encoded), dtype=np.int32),
-    )
-
-
-def _joined(parts: Sequence[Names]) -> Names:
-    parts = [*parts, _names((), (), 0)]
-    texts = np.cumsum([0, *(len(part.text) for part in parts)])
-    labels = np.cumsum([0, *(len(part.labels) for part in parts)])
-    return Names(
-        b"".join(part.text for part in parts),
-        np.concatenate([part.ends + before for part, before in zip(parts, texts, strict=False)]),
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.label_ends + before for part, before in zip(parts, labels, strict=False)]),
-        np.concatenate([part.shard for part in parts]),
-        np.concatenate([part.position for part in parts]),
-    )
+_CRASHED = Examination(problem="unreadable", why="the decoder crashed on it; replace it or leave it out")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from vitreous.data.source import Source, Stream
-from vitreous.data.workers import run_in_order
+from vitreous.data.workers import run_in_order, working_on
 from vitreous.errors import VitreousError
 from vitreous.hygiene.examine import examine
 from vitreous.hygiene.scan import Scan
@@ -79,6 +79,7 @@ class _Maker:
         try:
             if isinstance(source, Source):
                 for item, index in entries:
+                    working_on(source.place(index))
                     if (picture := examine(source.read(index), source.id(index)).picture) is not None:
                         made[item] = jpeg(picture, self.side, self.quality)
                 return made

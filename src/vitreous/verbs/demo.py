@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vitreous.errors import VitreousError
+from vitreous.progress import silent
 from vitreous.verbs.table import table
 
 
@@ -56,6 +58,7 @@ def demo(out: str = "demo") -> Demo:
     import torch
 
     from vitreous.data.open import open_data
+    from vitreous.hygiene.diagnosis import check_folder
     from vitreous.verbs import demo_data, demo_steps
 
     start = time.perf_counter()
@@ -69,8 +72,8 @@ def demo(out: str = "demo") -> Demo:
     _say("3/6 classifying real handwritten digits")
     digits = demo_steps.digits(folder / "digits", data)
     _say("4/6 planting faults in a folder of pictures, and examining it")
-    photos = folder / "photos"
-    shutil.rmtree(photos, ignore_errors=True)  # an earlier demo's
+    photos = _own_folder(folder / "photos")
+    check_folder(folder / "doctor")
     faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
     _say("5/6 loading batches from it")
     batches = demo_data.batches(photos)
@@ -89,5 +92,17 @@ def demo(out: str = "demo") -> Demo:
     )
 
 
+def _own_folder(folder: Path) -> Path:
+    """A new folder in place of an earlier demo's; anybody else's is left alone."""
+    mark = folder / ".made-by-vitreous-demo"
+    if folder.exists() and not mark.exists():
+        raise VitreousError(f"{folder}: is there already and not the demo's; choose another place with --out")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    mark.touch()
+    return folder
+
+
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    if not silent():
+        print(line, file=sys.stderr, flush=True)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from vitreous.verbs.progress import shown
+from vitreous.progress import shown
 from vitreous.verbs.table import table
 
 if TYPE_CHECKING:
     from vitreous.hygiene.findings import Finding
     from vitreous.hygiene.remedy import Remedy
+    from vitreous.hygiene.scan import Scan
 
 _FIRST = 12  # findings told on the terminal
 
@@ -56,7 +57,8 @@ class Examined:
 
 
 def _line(finding: Finding) -> str:
-    named = ", ".join(finding.paths[:3]) + (f" and {finding.count - 3:,} more" if finding.count > 3 else "")
+    first = finding.paths[:3]  # one finding may be about more images than it lists
+    named = ", ".join(first) + (f" and {finding.count - len(first):,} more" if first and finding.count > len(first) else "")
     where = f" [{', '.join(finding.splits)}]" if finding.splits else ""
     return f"{'!' if finding.corrupts else '-'} {finding.kind}{where} {named}{': ' if named else ''}{finding.detail}"
 
@@ -81,7 +83,7 @@ def doctor(
         data: a folder, a manifest, shards, `builtin:NAME` or the name of a known set.
         out: the folder to write to.
         against: another data set; what is in both is reported, as when pre-training data must not hold test images.
-        fix: a manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
+        fix: a new manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
         preprocess: what training will do to the images; shown for the smallest and the largest.
         near: look for re-encoded, resized, cropped and mirrored copies too; --no-near finds equal files only.
         workers: processes that read; as many as there are cores if not given, 0 for none.
@@ -98,18 +100,34 @@ def doctor(
         raise VitreousError(f"--workers {workers}: must be 0 (none) or more")
     prepared = Preprocess(preprocess)
     folder = Path(out).expanduser()
-    on_disk = Path(data).expanduser()
-    check_folder(folder, on_disk if on_disk.is_dir() else None)
+    for text in (data, against):
+        check_folder(folder, _folder_of(text) if text is not None else None)
     dataset = open_data(data)
+    other = open_data(against) if against is not None else None
     target = Path(fix).expanduser() if fix is not None else None
     if target is not None:
-        check_possible(target, dataset, folder)
-    other = open_data(against) if against is not None else None
+        check_possible(target, dataset, folder, other)
     processes = default_workers() if workers is None else workers
     found = diagnose(dataset, other, preprocess=prepared, near=near, workers=processes, shown=shown)
     write_folder(folder, found, processes)
     remedy = write_manifest(target, found.scan, found.findings) if target is not None else None
-    notes = [note for note in dataset.notes if "left out" not in note]  # those are findings here
-    if found.against is not None and (bad := len(found.against) - int(found.against.usable().sum())):
-        notes.append(f"{against}: {bad:,} images could not be read and were not compared; examine it by itself")
+    notes = [*dataset.notes, *_notes_of_other(found.against)]  # what was left out is among the findings
     return Examined(str(folder), found.corrupt, found.findings, verdict(found.findings), found.summary, remedy, tuple(notes))
+
+
+def _folder_of(data: str) -> Path | None:
+    """The folder that DATA names, or one of whose splits it names."""
+    for text in (data, data.rpartition(":")[0]):
+        if text and (path := Path(text).expanduser()).is_dir():
+            return path
+    return None
+
+
+def _notes_of_other(against: Scan | None) -> Iterator[str]:
+    if against is None:
+        return
+    where = against.dataset.where
+    for note in against.dataset.said():  # nothing of it becomes a finding
+        yield note if note.startswith(f"{where}: ") else f"{where}: {note}"
+    if bad := len(against) - int(against.usable().sum()):
+        yield f"{where}: {bad:,} images could not be read and were not compared; examine it by itself"

@@ -72,17 +72,15 @@ def shard(
     """
     from pathlib import Path
 
+    from vitreous.data.bad_images import NAME as BAD_IMAGES
     from vitreous.data.open import open_data
-    from vitreous.data.shard_writer import BAD_IMAGES, check_free, write_shards
-    from vitreous.data.source import Stream
-    from vitreous.verbs.progress import shown
+    from vitreous.data.shard_writer import check_free, write_shards
+    from vitreous.progress import shown
 
     limit, folder = _bytes(shard_size), Path(out).expanduser()
     check_free(folder)  # before DATA is opened, which may take a while
     dataset = open_data(data)
-    counts = [source.count() if isinstance(source, Stream) else len(source) for source in dataset.splits.values()]
-    total = None if None in counts else sum(count for count in counts if count is not None)
-    with shown(f"writing {out}", total) as advance:
+    with shown(f"writing {out}", dataset.count()) as advance:
         report = write_shards(
             dataset,
             folder,
@@ -97,7 +95,7 @@ def shard(
         so_far = written.get(entry.split, Written(entry.split, 0, 0, 0))
         images, size = so_far.images + entry.count, so_far.bytes + entry.bytes
         written[entry.split] = Written(entry.split, so_far.shards + 1, images, size)
-    notes = [*dataset.notes, *report.notes]
+    notes = [*dataset.said(), *report.notes]
     if report.bad:
         notes.append(f"{len(report.bad):,} bad images were left out; {out}/{BAD_IMAGES} lists them")
     return Sharded(str(report.out), len(report.classes), tuple(written.values()), len(report.bad), tuple(notes))

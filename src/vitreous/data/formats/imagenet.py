@@ -25,7 +25,7 @@ from vitreous.data.folder import open_folder
 from vitreous.data.formats.mat import read_mat, whole_numbers
 from vitreous.data.formats.pictures import picture_dataset, unpacked
 from vitreous.data.formats.place import Absent, Place, text_lines
-from vitreous.data.source import ALL, Content, Dataset, Source
+from vitreous.data.source import ALL, Dataset, LeftOut, Source, View
 from vitreous.errors import VitreousError
 
 _DEVKIT = "ILSVRC2012_devkit_t12"
@@ -54,7 +54,7 @@ def open_imagenet(place: Place) -> Dataset:
     synsets = devkit.synsets if devkit else tuple(sorted({name for found in opened.values() for name in found.classes}))
     classes = devkit.names if devkit else synsets
     sources: dict[str, Source] = {}
-    left_out: list[tuple[str, str]] = []
+    left_out: list[LeftOut] = []
     for split, found in opened.items():
         source = found.splits.get(split) or found.splits.get(ALL)
         assert isinstance(source, Source)
@@ -62,7 +62,7 @@ def open_imagenet(place: Place) -> Dataset:
         if ALL in found.splits:
             source = Renumbered(place.where, split, classes, source, f"{name}/", _numbers(place, name, found, synsets))
         sources[split] = source
-        left_out += [(f"{name}/{path}", why) for path, why in found.left_out]
+        left_out += [entry._replace(path=f"{name}/{entry.path}") for entry in found.left_out]
     return Dataset(place.where, classes, sources, tuple(_notes(place, devkit, synsets)), tuple(left_out))
 
 
@@ -109,32 +109,21 @@ def _numbers(place: Place, folder: str, found: Dataset, synsets: tuple[str, ...]
     return np.array([number[name] for name in found.classes], np.int64)
 
 
-class Renumbered(Source):
+class Renumbered(View):
     """A folder's items under ImageNet's numbers of classes."""
 
     def __init__(
         self, where: str, split: str, classes: tuple[str, ...], parent: Source, prefix: str, numbers: NDArray[np.int64]
     ) -> None:
+        super().__init__(parent)
         self.where, self.split, self.classes = where, split, classes
-        self.parent, self.prefix, self.numbers = parent, prefix, numbers
-
-    def __len__(self) -> int:
-        return len(self.parent)
+        self.prefix, self.numbers = prefix, numbers
 
     def id(self, index: int) -> str:
         return self.prefix + self.parent.id(index)
 
     def labels(self, index: int) -> tuple[int, ...]:
         return tuple(int(self.numbers[label]) for label in self.parent.labels(index))
-
-    def read(self, index: int) -> Content:
-        return self.parent.read(index)
-
-    def place(self, index: int) -> str:
-        return self.parent.place(index)
-
-    def path(self, index: int) -> str | None:
-        return self.parent.path(index)
 
     def targets(self) -> NDArray[np.int64]:
         return self.numbers[self.parent.targets()]  # in a folder of synsets every image has one

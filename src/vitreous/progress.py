@@ -26,10 +26,14 @@ def silenced(silent: bool = True) -> Iterator[None]:
         _silent.reset(token)
 
 
+def silent() -> bool:
+    return _silent.get()
+
+
 @contextlib.contextmanager
 def shown(title: str, total: int | None) -> Iterator[Advance]:
     """A function to call with how many more are done. `total` is None where nobody knows it beforehand."""
-    if _silent.get():
+    if silent():
         yield lambda more: None
     elif sys.stderr.isatty():
         with _bar(title, total) as advance:

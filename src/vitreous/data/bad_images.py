@@ -1,0 +1,22 @@
+"""What could not be read, written down: `bad_images.jsonl`, one object a line with kind, path and detail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from vitreous.data.decode import BadImage
+from vitreous.files import whole_file
+
+NAME = "bad_images.jsonl"
+
+
+def line(error: BadImage) -> str:
+    """In ASCII: the name of a file need not be valid Unicode."""
+    return json.dumps({"kind": error.kind, "path": error.place, "detail": error.why}) + "\n"
+
+
+def write_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
+    with whole_file(path) as part:
+        part.write_text("".join(map(line, bad)), encoding="ascii")

@@ -1,0 +1,54 @@
+"""The ids and labels of streamed items, which cannot be asked for again without reading everything: a few bytes each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    text: bytes
+    ends: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    label_ends: NDArray[np.int64]
+    shard: NDArray[np.int32]
+    position: NDArray[np.int32]
+
+    def id(self, index: int) -> str:
+        start = int(self.ends[index - 1]) if index else 0
+        return self.text[start : int(self.ends[index])].decode(errors="surrogateescape")
+
+    def labels_of(self, index: int) -> tuple[int, ...]:
+        start = int(self.label_ends[index - 1]) if index else 0
+        return tuple(self.labels[start : int(self.label_ends[index])].tolist())
+
+
+def names_of_shard(ids: Sequence[str], labels: Sequence[tuple[int, ...]], shard: int) -> Names:
+    encoded = [name.encode(errors="surrogateescape") for name in ids]
+    return Names(
+        b"".join(encoded),
+        np.cumsum([len(name) for name in encoded], dtype=np.int64),
+        np.fromiter(itertools.chain.from_iterable(labels), np.int32),
+        np.cumsum([len(several) for several in labels], dtype=np.int64),
+        np.full(len(encoded), shard, np.int32),
+        np.arange(len(encoded), dtype=np.int32),
+    )
+
+
+def joined(parts: Sequence[Names]) -> Names:
+    parts = [*parts, names_of_shard((), (), 0)]
+    texts = np.cumsum([0, *(len(part.text) for part in parts)])
+    labels = np.cumsum([0, *(len(part.labels) for part in parts)])
+    return Names(
+        b"".join(part.text for part in parts),
+        np.concatenate([part.ends + before for part, before in zip(parts, texts, strict=False)]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.label_ends + before for part, before in zip(parts, labels, strict=False)]),
+        np.concatenate([part.shard for part in parts]),
+        np.concatenate([part.position for part in parts]),
+    )
