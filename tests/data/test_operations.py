@@ -63,7 +63,7 @@ def test_the_papers_string_means_the_papers_crop() -> None:
         ("random_crop(a)", "needs a size"),
         ("randaug(2)", "takes 2"),
         ("randaug(1.5,10)", "whole number of layers"),
-        ("randaug(2,101)", "0 to 100"),
+        ("randaug(2,101)", "a magnitude in 0..100"),
         ("flip|__import__('os')", "unknown preprocessing op '__import__'"),
         ("flip|a.b(1)", "cannot read 'a.b(1)'"),
     ],

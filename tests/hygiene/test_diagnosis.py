@@ -111,16 +111,23 @@ def test_every_kind_of_bad_file_is_named_and_nothing_else(sound: Path) -> None:
     (sound / "train/cat/self.png").symlink_to("self.png")
     (sound / "train/cat/round").symlink_to(sound / "train")
     assert told(sound) == [
-        ("missing", "train", ("train/cat/gone.png",)),
         ("empty-file", "train", ("train/cat/empty.jpg",)),
         ("not-an-image", "train", ("train/cat/folder.jpg",)),
         ("not-an-image", "train", ("train/cat/page.jpg",)),
+        ("unreadable", "train", ("train/cat/gone.png",)),
         ("unreadable", "train", ("train/cat/self.png",)),
         ("truncated", "train", ("train/cat/half.jpg",)),
         ("damaged", "train", ("train/cat/spoilt.png",)),
         ("symlink-loop", "train", ("train/cat/round",)),
         ("left-out", "train", ("train/cat/text.txt",)),
     ]
+
+
+def test_what_is_listed_but_not_there_is_missing(sound: Path) -> None:
+    dataset = open_data(str(sound))
+    (sound / "test/dog/1.png").unlink()
+    found = diagnose(dataset, preprocess=PLAIN).findings
+    assert [(f.kind, f.splits, f.paths) for f in found] == [("missing", ("test",), ("test/dog/1.png",))]
 
 
 def test_unusual_pictures_are_advice(tmp_path: Path) -> None:
@@ -618,7 +625,7 @@ def test_what_a_manifest_cannot_be(sound: Path, tmp_path: Path) -> None:
         with pytest.raises(VitreousError, match="own manifest"):
             check_possible(manifest, dataset, tmp_path / "out", open_data(name))
     odd = folder(tmp_path / "odd", {"a;b/1.png": 1, "c/2.png": 2})
-    with pytest.raises(VitreousError, match="'a;b'.*jsonl"):
+    with pytest.raises(VitreousError, match=r"'a;b'.*jsonl"):
         check_possible(tmp_path / "odd.csv", open_data(str(odd)), tmp_path / "out")
     check_possible(tmp_path / "odd.jsonl", open_data(str(odd)), tmp_path / "out")
     found = diagnose(open_data(str(odd)), preprocess=PLAIN)

@@ -51,7 +51,9 @@ def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Ima
         raise VitreousError(f"expected an image, its path or its bytes, not {type(image).__name__}")
     place = place or (f"{len(image):,} bytes" if isinstance(image, bytes) else str(image))
     with reading(place), open_image(image, place) as opened:
-        return to_channels(ImageOps.exif_transpose(opened), channels)
+        opened.load()
+        ImageOps.exif_transpose(opened, in_place=True)  # in place: otherwise it copies pictures that need no turning
+        return to_channels(opened, channels)
 
 
 @contextlib.contextmanager
@@ -97,7 +99,8 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:  # see-through parts lie over white
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB" if channels == 3 else "L")
+    mode = "RGB" if channels == 3 else "L"
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

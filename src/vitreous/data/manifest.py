@@ -169,9 +169,9 @@ def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) 
         raise VitreousError(f"{path}: a manifest's name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     table = path.suffix.lower() in (".csv", ".tsv")
     for label in labels:
-        if label == "":
-            raise VitreousError(f"{path}: a class without a name cannot stand in a manifest; give it one")
-        if table and (_SEPARATOR in label or label != label.strip() or not _is_text(label)):
+        if not label or not _is_text(label):
+            raise VitreousError(f"{path}: the class name {label!a} is no text, which a manifest needs; rename the class")
+        if table and (_SEPARATOR in label or label != label.strip()):
             raise VitreousError(f"{path}: the class name {label!a} cannot stand in {path.suffix}; use .jsonl")
     named = set(splits) - {"", ALL}
     if strange := sorted(named - set(SPLITS)):
@@ -211,7 +211,7 @@ def _checked(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
             splits.add(split)
         if "" in splits and len(splits) > 1:
             raise VitreousError(f"{path}: {name!a}: some images have a split and some have none; a manifest cannot say that")
-        if not name.strip() or not _is_text(name):
+        if not name.strip() or "\0" in name or not _is_text(name, "surrogateescape"):  # a file's name may be any bytes
             raise VitreousError(f"{path}: the path {name!a} cannot stand in a manifest; rename the file")
         if name in seen:
             raise VitreousError(f"{path}: {name!a} would stand there twice; list each file once")
@@ -221,10 +221,9 @@ def _checked(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
         raise VitreousError(f"{path}: no images to list; nothing was written")
 
 
-def _is_text(name: str) -> bool:
-    """Whether it can be written: bytes that are no UTF-8 can, as they are; other halves of characters cannot."""
+def _is_text(name: str, errors: str = "strict") -> bool:
     try:
-        name.encode(errors="surrogateescape")
+        name.encode(errors=errors)
     except UnicodeEncodeError:
         return False
     return True
