@@ -10,7 +10,7 @@ demo: $(VENV)/.demo
 	$(BIN)/vitreous demo --out demo
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2  # two processes on two cores, and no threads that wait
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -109,6 +109,7 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
             if jpeg:
                 opened.draft(None, (REDUCED, REDUCED))
             drafted = opened.size != size
+            opened.load()  # while the file is open; all that follows may hand on the picture as it is
             picture = ImageOps.exif_transpose(opened) if found["orientation"] != 1 else opened
             turned, size = drafted and found["orientation"] >= 5, size if drafted else picture.size
             plain = picture.mode in ("RGB", "L") and "transparency" not in picture.info

@@ -128,6 +128,7 @@ def _notes_of_other(against: Scan | None) -> Iterator[str]:
         return
     where = against.dataset.where
     for note in against.dataset.said():  # nothing of it becomes a finding
-        yield note if note.startswith(f"{where}: ") else f"{where}: {note}"
+        named = note.startswith((f"{where}: ", f"{where.rpartition(':')[0]}: "))  # of one split, by the whole set's name
+        yield note if named else f"{where}: {note}"
     if bad := len(against) - int(against.usable().sum()):
         yield f"{where}: {bad:,} images could not be read and were not compared; examine it by itself"
