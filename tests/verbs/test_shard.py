@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitreous import progress
 from vitreous.data.shards import open_shards
 from vitreous.errors import VitreousError
-from vitreous import progress
 from vitreous.verbs.shard import shard
 
 
