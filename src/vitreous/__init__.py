@@ -21,6 +21,8 @@ _PUBLIC = {
     "cost": "vitreous.models.cost",
     "load": "vitreous.classifier",
     "Classifier": "vitreous.classifier",
+    "open_data": "vitreous.data.open",
+    "Loader": "vitreous.data.loader",
     "VitreousError": "vitreous.errors",
     "convert": "vitreous.verbs.convert",
     "demo": "vitreous.verbs.demo",
@@ -36,6 +38,8 @@ __all__ = sorted(_PUBLIC)
 if TYPE_CHECKING:
     from vitreous.classifier import Classifier as Classifier
     from vitreous.classifier import load as load
+    from vitreous.data.loader import Loader as Loader
+    from vitreous.data.open import open_data as open_data
     from vitreous.errors import VitreousError as VitreousError
     from vitreous.models.build import create as create
     from vitreous.models.cost import cost as cost

@@ -110,6 +110,10 @@ shard(sys.argv[1], sys.argv[2], shard_size="6kB")
 """
 
 
+COMMAND = 'from vitreous.cli import main; sys.argv[1:] = ["shard", *sys.argv[1:], "--shard-size", "6kB"]; sys.exit(main())'
+ASKED = KILLED.replace('shard(sys.argv[1], sys.argv[2], shard_size="6kB")', COMMAND)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_killed_halfway_it_leaves_nothing_under_the_name_and_can_be_run_again(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "made" / "out"
@@ -128,6 +132,19 @@ def test_killed_halfway_it_leaves_nothing_under_the_name_and_can_be_run_again(ph
     assert shard(str(photos), str(tmp_path / "fresh"), shard_size="6kB").splits == result.splits
     for path in out.iterdir():
         assert path.read_bytes() == (tmp_path / "fresh" / path.name).read_bytes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_asked_to_end_it_cleans_up(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made" / "out"
+    child = subprocess.Popen([sys.executable, "-c", ASKED, str(photos), str(out)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "half\n"
+    assert list((tmp_path / "made").iterdir()) != []
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(60) == 143
+    child.stdout.close()
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 # Progress -------------------------------------------------------------------------------------------------------------------

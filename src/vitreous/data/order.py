@@ -41,14 +41,14 @@ def permuted(numbers: NDArray[np.int64], count: int, seed: int, epoch: int) -> N
     while outside.any():  # fewer than four times as many numbers as items: this ends after a few turns
         left, right = result[outside] >> np.uint64(half), result[outside] & mask
         for word in keys:
-            left, right = right, left ^ (_mixed(right ^ word) & mask)
+            left, right = right, left ^ (mixed(right ^ word) & mask)
         result[outside] = (left << np.uint64(half)) | right
         outside = result >= np.uint64(count)
     return result.astype(np.int64)
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of x (the finaliser of SplitMix64)."""
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One to one, and every bit of the result depends on every bit of x: SplitMix64's finaliser (Steele and others, 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

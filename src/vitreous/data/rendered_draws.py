@@ -1,7 +1,7 @@
 """Random numbers for rendered pictures, by address: each is a function of (seed, scene, picture, slot) and of nothing else.
 
 Only 64-bit integer arithmetic is used, which every machine does alike; numpy's and torch's generators promise no such
-thing from one version to the next. Mixing is the SplitMix64 finaliser (Steele, Lea and Flood, 2014).
+thing from one version to the next.
 """
 
 from __future__ import annotations
@@ -9,30 +9,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.order import mixed
+
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: neighbours end up far apart
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One to one: different numbers stay different."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def keys(seed: int, scene: int, pictures: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A key for each picture; no two pictures of a seed and a scene share one, because every step is one to one."""
-    base = _mix(_mix(np.array([seed], np.uint64) + _ODD) + np.uint64(scene))
-    return _mix(_mix(pictures * _ODD) ^ base)
+    base = mixed(mixed(np.array([seed], np.uint64) + _ODD) + np.uint64(scene))
+    return mixed(mixed(pictures * _ODD) ^ base)
 
 
 def uniform(key: NDArray[np.uint64], slot: NDArray[np.uint64] | int) -> NDArray[np.float64]:
     """Numbers in [0, 1); arrays of keys and slots broadcast."""
-    return (_mix(key + np.asarray(slot, np.uint64) * _ODD) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (mixed(key + np.asarray(slot, np.uint64) * _ODD) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def octets(key: int, count: int) -> NDArray[np.uint8]:
     """Many small numbers at once, 0..255: for the texture of a surface and the noise of a camera."""
-    words = _mix(np.array([key], np.uint64) + np.arange(1, count // 8 + 2, dtype=np.uint64) * _ODD)
+    words = mixed(np.array([key], np.uint64) + np.arange(1, count // 8 + 2, dtype=np.uint64) * _ODD)
     return words.astype("<u8").view(np.uint8)[:count]
 
 
