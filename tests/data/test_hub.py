@@ -163,7 +163,8 @@ def test_code_in_a_directory_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["hf:", "hf:a/b/c", "hf:../x", "hf:a b", "hf:a/b:c:d"])
-def test_addresses_that_are_none(text: str) -> None:
+def test_addresses_that_are_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where nothing lies that could be meant
     with pytest.raises(VitreousError, match=r"expected hf:OWNER/NAME\[:CONFIG\]"):
         open_hub(text)
 
