@@ -12,8 +12,9 @@ A stream of shards is read as a fixed number of virtual streams: example n of a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +104,16 @@ class Loader:
 
     def training(self, start: int = 0) -> Iterator[Batch]:
         """Batch after batch without end, from step `start`."""
-        if isinstance(self.data, Source) and not len(self.data):
+        lengths = [len(self.data)] if isinstance(self.data, Source) else stream_lengths(self.data, self.streams)
+        if lengths is not None and not sum(lengths):
             raise VitreousError(f"{self.data.where}: there are no images to train on")
         if isinstance(self.data, Source):
-            return self._batches(itertools.chain.from_iterable(map(self._numbered, itertools.count(start))), start, None)
-        lengths = stream_lengths(self.data, self.streams)
-        if lengths is None:
-            return self._batches(itertools.chain.from_iterable(map(self._uncounted, itertools.count(start))), start, None)
-        if not sum(lengths):
-            raise VitreousError(f"{self.data.where}: there are no images to train on")
-        turns = Turns(lengths)
-        tasks = itertools.chain.from_iterable(self._counted(step, turns) for step in itertools.count(start))
+            of_step: Callable[[int], Iterator[Task]] = self._numbered
+        elif lengths is not None:
+            of_step = partial(self._counted, Turns(lengths))
+        else:
+            of_step = self._uncounted
+        tasks = itertools.chain.from_iterable(map(of_step, itertools.count(start)))
         return self._batches(tasks, start, None)
 
     def _own(self, step: int) -> NDArray[np.int64]:
@@ -127,7 +127,7 @@ class Loader:
         for at in range(0, len(items), _CHUNK):
             yield Task(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
 
-    def _counted(self, step: int, turns: Turns) -> Iterator[Task]:
+    def _counted(self, turns: Turns, step: int) -> Iterator[Task]:
         """Of a stream: example n of the run is example n mod total of its epoch, which some stream gives in its turn."""
         own = self._own(step)
         epochs = own // turns.total
@@ -190,11 +190,10 @@ class Loader:
                 while step < result.step:  # the batch is smaller by what could not be read; it may be empty
                     yield made.batch(step)
                     step += 1
-                unread = 0 if result.ids else unread + len(result.bad)
+                unread = 0 if result.ids else unread + max(1, len(result.bad))
                 if unread >= most:
-                    raise VitreousError(
-                        f"{self.data.where}: not one of {unread:,} images could be read; the last: {result.bad[-1]}"
-                    )
+                    last = f"; the last: {result.bad[-1]}" if result.bad else "; see `vitreous doctor`"
+                    raise VitreousError(f"{self.data.where}: none of the last {unread:,} images could be read{last}")
             if finished is not None and result.ended is not None:
                 finished.add(result.ended)
             self._note(result.bad)
