@@ -44,7 +44,7 @@ FILTERS = {
 }
 PLAIN = "bilinear-plain"
 _QUICK_FILTERS = ("bilinear", "bicubic")
-GAP = 2.0
+GAP = 1.5  # 1.0 would be a fifth faster, and three times as far from the exact way
 Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
 
 
