@@ -388,7 +388,7 @@ class Shards(Stream):
     def __init__(self, split: str, shards: Sequence[Sequence[Item]], classes: tuple[str, ...], breaks: int = -1) -> None:
         self.where, self.split, self.classes = "shards", split, classes
         self.shards = tuple(f"{split}-{i}.tar" for i in range(len(shards)))
-        self._items, self._breaks = shards, breaks
+        self._items, self._breaks, self.skipped = shards, breaks, []
 
     def read(self, shard: int) -> Iterator[Item]:
         yield from self._items[shard]
@@ -481,7 +481,7 @@ class DeadlyShards(Stream):
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.where, self.split, self.classes, self.shards = "shards", "train", ("cat", "dog"), ("a.tar", "b.tar", "c.tar")
-        self._items = items
+        self._items, self.skipped = items, []
 
     def read(self, shard: int) -> Iterator[Item]:
         yield self._items[2 * shard]

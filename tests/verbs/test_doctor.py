@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 import vitreous.cli as cli
+from vitreous.data.open import open_data
+from vitreous.data.shard_writer import write_shards
 from vitreous.verbs.doctor import doctor
 
 
@@ -115,6 +117,25 @@ def test_one_split_of_the_other(data: Path) -> None:
     Path("one.csv").write_text("path,label\nleak.png,cat\ndata/train/cat/1.png,cat\n")
     result = doctor("one.csv", against="data:test", out="report", workers=0)
     assert [(f.kind, f.splits) for f in result.findings if f.corrupts] == [("duplicate", ("all", "against:test"))]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_broken_shard_is_named_and_the_rest_examined(data: Path, tmp_path: Path, indexed: bool) -> None:
+    shards = tmp_path / "shards"
+    write_shards(open_data(data), shards, shard_bytes=1)  # one image each
+    if not indexed:
+        (shards / "index.json").unlink()
+    whole = doctor(str(shards), str(tmp_path / "before"), workers=0, near=False)
+    assert not any(finding.kind == "broken-shard" for finding in whole.findings)
+    (broken, *_) = sorted(shards.glob("train-*.tar"))
+    broken.write_bytes(broken.read_bytes()[:700])
+    for workers in (0, 2):
+        found = doctor(str(shards), str(tmp_path / "after"), workers=workers, near=False)
+        assert found.exit_code == 1
+        (finding,) = [finding for finding in found.findings if finding.kind == "broken-shard"]
+        assert broken.name in finding.detail
+        assert "fetch or make this shard again" in finding.detail
+        assert found.summary["images"] == whole.summary["images"] - 1
 
 
 def test_nothing_is_left(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

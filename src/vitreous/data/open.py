@@ -1,11 +1,13 @@
 """From what a person types for DATA to a data set.
 
-photos/                   a folder (see `folder`), or one with shards in it
-list.csv  list.jsonl      a manifest (see `manifest`)
-train-{000..127}.tar      shards, here or at s3://, gs://, https:// (see `shards`)
-builtin:digits            built in (see `builtin`)
-cifar10  cifar10@DIR      a known set in its original files, in DIR or fetched (see `named`)
-hf:OWNER/NAME             Hugging Face datasets (see `hub`)
+    photos/                   a folder (see `folder`), or one with shards in it
+    list.csv  list.jsonl      a manifest (see `manifest`)
+    train-{000..127}.tar      shards, here or at s3://, gs://, https:// (see `shards`)
+    builtin:digits            built in (see `builtin`)
+    cifar10  cifar10@DIR      a known set in its original files, in DIR or fetched (see `named`)
+    hf:OWNER/NAME             Hugging Face datasets (see `hub`)
+
+With a split's name behind it, that split alone: `cifar10:test`, `photos/:validation` (not with `hf:`).
 """
 
 from __future__ import annotations

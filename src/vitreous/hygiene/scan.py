@@ -190,6 +190,7 @@ class _Examiner:
         ids: list[str] = []
         labels: list[tuple[int, ...]] = []
         items = iter(()) if shard in self.deadly else source.read(number)
+        before = len(source.skipped)
         try:
             working_on(shard)  # until its next member is read, nobody knows that one's name
             for item in items:
@@ -201,6 +202,9 @@ class _Examiner:
                 working_on(shard)
         except VitreousError as error:
             broken = str(error)
+        if len(source.skipped) > before:  # it was opened so that a broken shard is passed over, which is a finding here
+            entry = source.skipped[before]
+            broken = f"{entry.shard}: {entry.reason}; fetch or make this shard again, or leave it out"
         if shard in self.deadly:
             broken = f"{shard}: the process that read it crashed; fetch or write it again"
         return _Batch(packed(rows, self.near), names_of_shard(ids, labels, number), broken)

@@ -102,8 +102,8 @@ def doctor(
     folder = Path(out).expanduser()
     for text in (data, against):
         check_folder(folder, _folder_of(text) if text is not None else None)
-    dataset = open_data(data)
-    other = open_data(against) if against is not None else None
+    dataset = open_data(data, bad_shards="skip")  # a broken shard is a finding, and no reason to stop
+    other = open_data(against, bad_shards="skip") if against is not None else None
     target = Path(fix).expanduser() if fix is not None else None
     if target is not None:
         check_possible(target, dataset, folder, other)
