@@ -85,7 +85,7 @@ def doctor(
         against: another data set; what is in both is reported, as when pre-training data must not hold test images.
         fix: a new manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
         preprocess: what training will do to the images; shown for the smallest and the largest.
-        near: look for re-encoded, resized, cropped and mirrored copies too; --no-near finds equal files only.
+        near: whether to find re-encoded, resized, cropped and mirrored copies too; with --no-near, equal files only.
         workers: processes that read; as many as there are cores if not given, 0 for none.
     """
     from vitreous.data.open import open_data
