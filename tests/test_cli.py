@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -48,14 +49,17 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
     assert f"Example: vitreous {name}" in text
     assert "--json" in text
     usage, flags = text.splitlines()[0], set(re.findall(r"--[a-z-]+", text))
-    for option, hint in inspect.get_annotations(verb(name), eval_str=True).items():
+    hints = inspect.get_annotations(verb(name), eval_str=True)
+    if "options" in hints:  # those that every verb that trains has
+        hints |= get_type_hints(get_args(hints.pop("options"))[0], include_extras=True)
+    for option, hint in hints.items():
         if option == "return":
             continue
         words = [extra.metavar for extra in getattr(hint, "__metadata__", ()) if getattr(extra, "metavar", None)]
         if tyro.conf.Positional in getattr(hint, "__metadata__", ()):
             assert words[0] in usage, option
         else:
-            name_of = option.replace("_", "-")
+            name_of = option.rstrip("_").replace("_", "-")
             assert f"--{name_of}" in flags or f"--no-{name_of}" in flags, option
 
 

@@ -27,8 +27,10 @@ _PUBLIC = {
     "convert": "vitreous.verbs.convert",
     "demo": "vitreous.verbs.demo",
     "doctor": "vitreous.verbs.doctor",
+    "finetune": "vitreous.verbs.finetune",
     "list": "vitreous.verbs.list",
     "predict": "vitreous.verbs.predict",
+    "pretrain": "vitreous.verbs.pretrain",
     "shard": "vitreous.verbs.shard",
     "verify": "vitreous.verbs.verify",
 }
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
     from vitreous.verbs.convert import convert as convert
     from vitreous.verbs.demo import demo as demo
     from vitreous.verbs.doctor import doctor as doctor
+    from vitreous.verbs.finetune import finetune as finetune
     from vitreous.verbs.list import list as list
     from vitreous.verbs.predict import predict as predict
+    from vitreous.verbs.pretrain import pretrain as pretrain
     from vitreous.verbs.shard import shard as shard
     from vitreous.verbs.verify import verify as verify
 

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
@@ -24,7 +24,7 @@ from vitreous.errors import VitreousError, nearest
 from vitreous.progress import silenced
 from vitreous.verbs.shared import Result
 
-VERBS = ("demo", "doctor", "predict", "convert", "verify", "shard", "list")
+VERBS = ("demo", "doctor", "pretrain", "finetune", "predict", "convert", "verify", "shard", "list")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         return _run(words[0], words[1:])
     except VitreousError as error:
-        print(_printable(f"vitreous: {error}", sys.stderr), file=sys.stderr)
+        rank = os.environ.get("RANK", "0")  # of several processes, each may have a trouble of its own
+        print(_printable(f"vitreous: {'' if rank == '0' else f'process {rank}: '}{error}", sys.stderr), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("vitreous: interrupted", file=sys.stderr)
@@ -136,23 +137,47 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
         "json": Annotated[bool, tyro.conf.arg(help="print the result as JSON, one object a line.")],
         "quiet": Annotated[bool, tyro.conf.arg(help="print nothing but errors.")],
     }
+    parameters = list(inspect.signature(function).parameters.values())
+    optional = _unpacked(hints.pop(parameters.pop().name)) if parameters and parameters[-1].kind is _MORE else {}
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Result, bool, bool]:
         as_json, quiet = kwargs.pop("json"), kwargs.pop("quiet")
+        if os.environ.get("RANK", "0") != "0":  # one of several processes that torchrun started: the first one speaks
+            as_json, quiet = False, True
+        left = [key for key in optional if kwargs[key] is None or kwargs[key] is False]
+        given = {key: value for key, value in kwargs.items() if key not in left}
         with silenced(quiet):
-            return function(*args, **kwargs), as_json, quiet
+            return function(*args, **given), as_json, quiet
 
-    parameters = list(inspect.signature(function).parameters.values())
-    added = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=hint) for key, hint in extra.items()
-    ]
     del wrapped.__wrapped__  # or tyro would look through to the bare function
-    wrapped.__annotations__ = {**hints, **extra}
+    wrapped.__annotations__ = {**hints, **optional, **extra}
+    only = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*(p.replace(annotation=hints[p.name]) for p in parameters), *added]
+        [
+            *(parameter.replace(annotation=hints[parameter.name]) for parameter in parameters),
+            *(only(key, default=False if _is_flag(hint) else None, annotation=hint) for key, hint in optional.items()),
+            *(only(key, default=False, annotation=hint) for key, hint in extra.items()),
+        ]
     )
     return wrapped
+
+
+_MORE = inspect.Parameter.VAR_KEYWORD
+
+
+def _unpacked(hint: Any) -> dict[str, Any]:
+    """The options of `**options: Unpack[SomeTypedDict]`. One that is not given is None, and is not passed on."""
+    fields = get_type_hints(get_args(hint)[0], include_extras=True)
+    found = {}
+    for name, annotated in fields.items():
+        bare, *notes = get_args(annotated)
+        found[name] = annotated if bare is bool else Annotated[(bare | None, *notes)]
+    return found
+
+
+def _is_flag(hint: Any) -> bool:
+    return get_args(hint)[0] is bool
 
 
 def _overview() -> str:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.data.pictures import Box, Picture, cropped, flipped, resized, size_of, to_image, to_tensor
+from vitreous.data.pictures import Box, Picture, cropped, flipped, padded, resized, size_of, to_image, to_tensor
 from vitreous.errors import VitreousError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -62,6 +62,19 @@ class CentralCrop:
 
     def __str__(self) -> str:
         return f"central_crop({_size_text(self.height, self.width)}{',round' if self.round else ''})"
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Black around the picture, so that a random crop moves things without enlarging them."""
+
+    margin: int
+
+    def __call__(self, picture: Picture) -> Picture:
+        return padded(picture, self.margin)
+
+    def __str__(self) -> str:
+        return f"pad({self.margin})"
 
 
 @dataclass(frozen=True)
@@ -205,7 +218,7 @@ class Normalise:
 
 
 Scale: TypeAlias = Range | Normalise
-Op: TypeAlias = Resize | ResizeSmall | CentralCrop | InceptionCrop | RandomCrop | Flip | RandAugment | Scale
+Op: TypeAlias = Resize | ResizeSmall | CentralCrop | Pad | InceptionCrop | RandomCrop | Flip | RandAugment | Scale
 BY_CHANCE = (InceptionCrop, RandomCrop, Flip, RandAugment)
 
 

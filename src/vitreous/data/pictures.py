@@ -198,6 +198,15 @@ def _resized_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: st
     return np.asarray(small[0].permute(1, 2, 0))
 
 
+def padded(picture: Picture, margin: int) -> Picture:
+    """With so many black pixels around it."""
+    if isinstance(picture, Tensor):
+        raise VitreousError(
+            "pad must come before range, normalise and bilinear-plain resizes: it adds black, which is 0 of 255"
+        )
+    return np.pad(to_bytes(picture), ((margin, margin), (margin, margin), (0, 0)))
+
+
 def flipped(picture: Picture) -> Picture:
     if isinstance(picture, Tensor):
         return picture.flip(2)

@@ -10,6 +10,7 @@
 for training, by chance:
 
     inception_crop(S[,filter][,area=A:B])      a part of A to B of the area (0.05 to 1, the paper's), brought to S x S
+    pad(N)                                     N black pixels around, for a random crop to move things in
     random_crop(S)  random_crop(H,W)           a part of that size, anywhere
     flip                                       mirrored or not
     randaug(LAYERS,MAGNITUDE)                  RandAugment, as in AugReg
@@ -37,6 +38,7 @@ from vitreous.data.operations import (
     InceptionCrop,
     Normalise,
     Op,
+    Pad,
     RandAugment,
     RandomCrop,
     Range,
@@ -120,6 +122,12 @@ def _central_crop(a: _Arguments) -> Op:
     return CentralCrop(*a.pair(), rounded)
 
 
+def _pad(a: _Arguments) -> Op:
+    if len(a.words) != 1 or len(a.sizes()) != 1:
+        raise a.fail("takes one margin in pixels, such as 4")
+    return Pad(a.sizes()[0])
+
+
 def _random_crop(a: _Arguments) -> Op:
     if len(a.words) != len(a.sizes()):
         raise a.fail("takes one size or height,width")
@@ -170,6 +178,7 @@ OPS: dict[str, Callable[[_Arguments], Op]] = {
     "resize": _resize,
     "resize_small": _resize_small,
     "central_crop": _central_crop,
+    "pad": _pad,
     "random_crop": _random_crop,
     "inception_crop": _inception_crop,
     "flip": _flip,
@@ -281,6 +290,8 @@ class Preprocess:
             if isinstance(op, (Resize, CentralCrop, RandomCrop, InceptionCrop)):
                 tall, wide = round(op.height * height / old_height), round(op.width * width / old_width)
                 return replace(op, height=tall, width=wide)
+            if isinstance(op, Pad):
+                return replace(op, margin=max(1, round(op.margin * max(height / old_height, width / old_width))))
             if isinstance(op, ResizeSmall):
                 return replace(op, size=round(op.size * max(height / old_height, width / old_width)))
             return op

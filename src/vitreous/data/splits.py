@@ -59,3 +59,20 @@ def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source,
     chosen = np.zeros(len(source), bool)
     chosen[np.concatenate(held) if held else np.zeros(0, np.int64)] = True
     return source.subset(np.flatnonzero(~chosen), "train"), source.subset(np.flatnonzero(chosen), "validation")
+
+
+def random_subset(source: Source, count: int, seed: int) -> Source:
+    """`count` items chosen by the seed and their ids alone. A smaller subset of the same seed lies inside a larger one."""
+    draws = np.array([key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
+    return source.subset(np.sort(np.argsort(draws, kind="stable")[:count]), source.split)
+
+
+def labelled_per_class(source: Source, count: int, seed: int) -> Source:
+    """At most `count` items of each class, chosen in the same way."""
+    targets = source.targets()
+    draws = np.array([key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
+    chosen = [
+        own[np.argsort(draws[own], kind="stable")[:count]]
+        for own in (np.flatnonzero(targets == t) for t in np.unique(targets[targets >= 0]))
+    ]
+    return source.subset(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64), source.split)

@@ -19,6 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -107,6 +108,8 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
+        # Should nobody close this worker, the interpreter would wait for it when it ends, and it for the interpreter.
+        self._at_exit = Finalize(None, self._process.kill, exitpriority=10)
 
     def begin(self, task: Any) -> None:
         try:
@@ -132,12 +135,10 @@ class _Worker:
         return WorkerDied(f"{item or 'a worker'}: the process that was working on it died ({how}); {remedy}", item)
 
     def close(self) -> None:
+        self._at_exit.cancel()
         self.connection.close()  # whatever it does, the next word it reads or writes ends it
         self._process.join(1)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join(5)
-        if self._process.is_alive():
+        if self._process.is_alive():  # in the middle of a long task
             self._process.kill()
             self._process.join()
         self._process.close()
@@ -148,7 +149,7 @@ def _serve(function: Callable[[Any], Any], connection: Connection, current: Any,
     global _current
     _current = current
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so does a scheduler's; a parent that leaves hangs up, which ends this too
     for other in inherited:
         other.close()
     if "torch" in sys.modules:  # the processes are the parallelism; more threads than cores wait for each other

@@ -49,17 +49,23 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def project(self, z_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        b, n, d = z_BND.shape
-        qkv = self.qkv(z_BND).view(b, n, 3, self.heads, d // self.heads)  # (5)
-        q_BHNK, k_BHNK, v_BHNK = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        return q_BHNK, k_BHNK, v_BHNK
+        # Split first, so that the three gradients are put together where they stand: one copy less than from (3, ...).
+        q_BND, k_BND, v_BND = self.qkv(z_BND).split(z_BND.shape[-1], dim=-1)  # (5)
+        return self._heads(q_BND), self._heads(k_BND), self._heads(v_BND)
 
-    def forward(self, z_BND: Tensor) -> Tensor:
+    def _heads(self, x_BND: Tensor) -> Tensor:
+        b, n, d = x_BND.shape
+        return x_BND.view(b, n, self.heads, d // self.heads).transpose(1, 2)
+
+    def forward(self, z_BND: Tensor, leading: int | None = None) -> Tensor:
+        """With `leading`, only the first so many tokens look around, at all of them; (B, leading, D) comes out."""
         q, k, v = self.project(z_BND)
         bias = self.relative(q) if self.relative is not None else None
+        if leading is not None:
+            q, bias = q[:, :, :leading], None if bias is None else bias[:, :, :leading]
         drop = self.attention_dropout if self.training else 0.0
         heads_BHNK = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)  # (6), (7)
-        joined_BND = heads_BHNK.transpose(1, 2).reshape(z_BND.shape)
+        joined_BND = heads_BHNK.transpose(1, 2).flatten(2)
         return self.dropout(self.out(joined_BND))  # (8)
 
     def probabilities(self, z_BND: Tensor) -> Tensor:
@@ -84,9 +90,12 @@ class Block(nn.Module):
         self.scale2 = LayerScale.of(config)
         self.skip = StochasticDepth(config.stochastic_depth * layer / max(1, config.depth - 1))
 
-    def forward(self, z: Tensor, images: int | None = None) -> Tensor:
+    def forward(self, z: Tensor, images: int | None = None, leading: int | None = None) -> Tensor:
         images = images or z.shape[0]  # axial attention has more rows than images
-        z = z + self.skip(self.scale1(self.attention(self.norm1(z))), images)  # (2)
+        if leading is None:
+            z = z + self.skip(self.scale1(self.attention(self.norm1(z))), images)  # (2)
+        else:
+            z = z[:, :leading] + self.skip(self.scale1(self.attention(self.norm1(z), leading)), images)
         return z + self.skip(self.scale2(self.mlp(self.norm2(z))), images)  # (3)
 
 
@@ -95,7 +104,13 @@ class ViT(nn.Module):
 
     Built for `config.image_size`. An image of another size that divides into patches is taken too:
     its positions are interpolated on the fly, in the config's mode.
+
+    Set `lean` to compute, in the last layer, only the tokens that the head reads: `features` and the model itself give the
+    same numbers and gradients for less work. A class token alone spares three quarters of that layer. It is off at first,
+    because the whole network is what the paper's table 6 counts (cost.py) and what `tokens` returns.
     """
+
+    lean: bool = False
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -154,32 +169,54 @@ class ViT(nn.Module):
         bare = table_ND.new_zeros(self.prefix_tokens - owned, table_ND.shape[1])
         return z_BND + (torch.cat([table_ND[:owned], bare, table_ND[owned:]]) if len(bare) else table_ND)
 
-    def embed(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Size]:
-        """Equation (1), and the grid of patches. Patches where `mask` (B, patches) is true become the mask token."""
+    def patches(self, images: Tensor) -> tuple[Tensor, Size]:
+        """x_1 E ... x_N E of (1), in raster order, and their grid."""
         if images.ndim != 4:
             raise VitreousError(f"images must have 4 axes (batch, channels, height, width), not shape {tuple(images.shape)}")
         if images.shape[1] != self.config.channels:
             raise VitreousError(f"{self.config.name} takes {self.config.channels} channels, not {images.shape[1]}")
         self.config.grid_of((images.shape[2], images.shape[3]))  # refuses sizes that would lose pixels
         patches_BDG = self.embedding(self.trunk(images))
-        grid = (patches_BDG.shape[2], patches_BDG.shape[3])
-        z_BND = patches_BDG.flatten(2).transpose(1, 2)
+        return patches_BDG.flatten(2).transpose(1, 2), (patches_BDG.shape[2], patches_BDG.shape[3])
+
+    def sequence(self, patches_BND: Tensor, grid: Size) -> Tensor:
+        """z_0 of (1): leading tokens, then patches, and positions added to both."""
+        leading = [self.class_token, self.distillation_token, self.registers]
+        z_BND = torch.cat([t.expand(patches_BND.shape[0], -1, -1) for t in leading if t is not None] + [patches_BND], dim=1)
+        return self.dropout(self.add_positions(z_BND, grid, layer=0))
+
+    def embed(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Size]:
+        """Equation (1), and the grid of patches. Patches where `mask` (B, patches) is true become the mask token."""
+        patches_BND, grid = self.patches(images)
         if mask is not None:
             if self.mask_token is None:
                 raise VitreousError(f"{self.config.name} has no mask token; create it with mask_token=True")
-            z_BND = torch.where(mask[..., None], self.mask_token.to(z_BND.dtype), z_BND)
-        leading = [self.class_token, self.distillation_token, self.registers]
-        z_BND = torch.cat([t.expand(images.shape[0], -1, -1) for t in leading if t is not None] + [z_BND], dim=1)
-        return self.dropout(self.add_positions(z_BND, grid, layer=0)), grid
+            patches_BND = torch.where(mask[..., None], self.mask_token.to(patches_BND.dtype), patches_BND)
+        return self.sequence(patches_BND, grid), grid
 
-    def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
-        """z_L of equation (3), (B, N, D): leading tokens, then patches in raster order; before the final norm."""
-        z_BND, grid = self.embed(images, mask)
+    def encode(self, z_BND: Tensor, grid: Size, leading: int | None = None) -> Tensor:
+        """z_L from z_0: equations (2) and (3), layer after layer; of the last only the first `leading` tokens, if given."""
         for layer, block in enumerate(self.blocks):
             if layer > 0:
                 z_BND = self.add_positions(z_BND, grid, layer)
-            z_BND = block(z_BND, grid) if isinstance(block, AxialBlock) else block(z_BND)
+            if isinstance(block, AxialBlock):
+                z_BND = block(z_BND, grid)
+            elif leading is not None and layer == self.config.depth - 1:
+                z_BND = block(z_BND, None, leading)
+            else:
+                z_BND = block(z_BND)
         return z_BND
+
+    @property
+    def _read(self) -> int | None:
+        """How many tokens of the last layer enter the head, if it does not take all of them."""
+        if not self.lean or self.config.pool != "token" or self.config.attention == "axial":
+            return None
+        return 2 if self.distillation_head is not None else 1
+
+    def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """z_L of equation (3), (B, N, D): leading tokens, then patches in raster order; before the final norm."""
+        return self.encode(*self.embed(images, mask))
 
     def pooled(self, z_BND: Tensor) -> Tensor:
         """One vector per image: the class token, the mean over patches, both, or attention pooling."""
@@ -198,10 +235,10 @@ class ViT(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """What enters the head, (B, feature_width)."""
-        return self.features_of(self.tokens(images))
+        return self.features_of(self.encode(*self.embed(images), self._read))
 
     def forward(self, images: Tensor) -> Tensor:
-        z_BND = self.tokens(images)
+        z_BND = self.encode(*self.embed(images), self._read)
         logits: Tensor = self.head(self.features_of(z_BND))
         if self.distillation_head is not None:  # DeiT: the mean of both heads
             logits = (logits + self.distillation_head(self.norm(z_BND)[:, 1])) / 2

@@ -21,13 +21,14 @@ class Demo:
     digits: dict[str, Any]
     faults: tuple[dict[str, Any], ...]
     batches: tuple[dict[str, Any], ...]
+    runs: tuple[dict[str, Any], ...]
     pictures: tuple[str, ...]
     seconds: float
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        checks = [row["equal"] for row in (*self.formats, *self.batches)] + [row["found"] for row in self.faults]
+        checks = [row["equal"] for row in (*self.formats, *self.batches, *self.runs)] + [row["found"] for row in self.faults]
         return 0 if all(checks) else 1
 
     def text(self) -> str:
@@ -38,6 +39,7 @@ class Demo:
             ("Real digits, a ViT that nobody has trained, and a head solved in closed form", (self.digits,)),
             ("A folder of rendered pictures with planted faults, and what `vitreous doctor` says of it", self.faults),
             ("Training batches from that folder: the same for any number of workers, begun anywhere", self.batches),
+            ("Small ViTs trained on the real digits; one was killed on its way", self.runs),
         ):
             parts.append(table(tuple(rows[0]), [tuple(row.values()) for row in rows], title=title))
         parts.append("To look at:\n" + "\n".join(f"  {path}" for path in self.pictures))
@@ -48,7 +50,7 @@ class Demo:
 
 
 def demo(out: str = "demo") -> Demo:
-    """Show all that exists so far, offline, on built-in data: build, convert, verify, predict, examine, load, look.
+    """Show all that exists so far, offline, on built-in data: build, convert, verify, predict, examine, train.
 
     Example: vitreous demo --out demo
 
@@ -59,36 +61,48 @@ def demo(out: str = "demo") -> Demo:
 
     from vitreous.data.open import open_data
     from vitreous.hygiene.diagnosis import check_folder
-    from vitreous.verbs import demo_data, demo_steps
+    from vitreous.verbs import demo_data, demo_steps, demo_training
 
     start = time.perf_counter()
     folder = Path(out)
     torch.manual_seed(0)
     data = open_data("builtin:digits")  # first, so that a missing package is said at once
-    _say("1/6 costing the paper's models")
+    _say("1/7 costing the paper's models")
     models = demo_steps.costs()
-    _say("2/6 writing one model in four formats, and verifying each operation by operation")
+    _say("2/7 writing one model in four formats, and verifying each operation by operation")
     formats = demo_steps.formats(folder / "formats")
-    _say("3/6 classifying real handwritten digits")
+    _say("3/7 classifying real handwritten digits")
     digits = demo_steps.digits(folder / "digits", data)
-    _say("4/6 planting faults in a folder of pictures, and examining it")
+    _say("4/7 planting faults in a folder of pictures, and examining it")
     photos = _own_folder(folder / "photos")
     check_folder(folder / "doctor")
     faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
-    _say("5/6 loading batches from it")
+    _say("5/7 loading batches from it")
     batches = demo_data.batches(photos)
-    _say("6/6 drawing")
+    _say("6/7 training: from scratch, by masked patches, and a run that is killed on its way")
+    trained = _own_folder(folder / "runs")
+    runs = demo_training.runs(trained)
+    _say("7/7 drawing")
     pictures = (
         demo_steps.draw_compute(models, folder / "compute.png"),
         demo_steps.draw_digits(digits, folder / "digits.png"),
         demo_steps.draw_positions(folder / "positions.png"),
         demo_data.draw_rendered(folder / "rendered.png"),
         demo_data.draw_augmentations(folder / "augmentations.png"),
+        demo_training.draw_runs(trained, folder / "runs.png"),
         folder / "doctor" / "report.html",
+        trained / "scratch" / "report.html",
     )
     seconds = time.perf_counter() - start
     return Demo(
-        tuple(models), tuple(formats), digits.summary(), tuple(faults), tuple(batches), tuple(map(str, pictures)), seconds
+        tuple(models),
+        tuple(formats),
+        digits.summary(),
+        tuple(faults),
+        tuple(batches),
+        tuple(runs),
+        tuple(map(str, pictures)),
+        seconds,
     )
 
 

@@ -161,7 +161,7 @@ def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
     axes[1].axhline(0, color="0.4", lw=1)
     axes[1].set(xscale="log", ylim=(-7, 7), xlabel="exaFLOPs in table 6", ylabel="vitreous.cost against the paper, %",
                 title="Difference from table 6 (band: 3 %)")  # fmt: skip
-    return _save(figure, axes, path)
+    return save_figure(figure, axes, path)
 
 
 def _family(name: str) -> str:
@@ -181,7 +181,7 @@ def draw_digits(found: Digits, path: Path) -> Path:
         axis.axis("off")
     text = "Held-out digits; first row: mistakes. " + ", ".join(f"{key} {value}" for key, value in found.summary().items())
     figure.suptitle(text, fontsize=10, y=0.99)
-    return _save(figure, None, path)
+    return save_figure(figure, None, path)
 
 
 def draw_positions(path: Path) -> Path:
@@ -204,10 +204,10 @@ def draw_positions(path: Path) -> Path:
     for axis in axes:
         axis.set(xticks=[], yticks=[])
     figure.suptitle("Resizing position embeddings, 14 x 14 to 24 x 24: four ways are in use, and they differ", fontsize=11)
-    return _save(figure, None, path)
+    return save_figure(figure, None, path)
 
 
-def _save(figure: Figure, axes: Any, path: Path) -> Path:
+def save_figure(figure: Figure, axes: Any, path: Path) -> Path:
     if axes is not None:
         for axis in np.ravel(axes):
             axis.spines[["top", "right"]].set_visible(False)

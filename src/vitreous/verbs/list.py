@@ -17,26 +17,31 @@ class Listing:
     rows: tuple[tuple[Any, ...], ...]
     exit_code: int = 0
     notes: tuple[str, ...] = ()
+    full: tuple[dict[str, Any], ...] = ()  # for programs, where a table for people has room for a part only
 
     def text(self) -> str:
         return table(self.headings, [tuple(map(_words, row)) for row in self.rows])
 
     def records(self) -> builtins.list[dict[str, Any]]:
-        return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
+        return [*self.full] or [dict(zip(self.headings, row, strict=True)) for row in self.rows]
 
 
 def list(
-    what: Annotated[Literal["models", "weights", "data"], tyro.conf.Positional, tyro.conf.arg(metavar="models|weights|data")],
+    what: Annotated[
+        Literal["models", "weights", "recipes", "data"],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="models|weights|recipes|data"),
+    ],
 ) -> Listing:
-    """List the models, the pretrained weights or the data sets that are known by name.
+    """List the models, the pretrained weights, the recipes or the data sets that are known by name.
 
     Example: vitreous list models
 
     Args:
-        what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); weights, with their origin; or data, with
-            what is real and what rendered, how to get it and on what terms.
+        what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); weights, with their origin; recipes, with
+            their main fields (`--json` has all); or data, with what is real and what rendered, how to get it and on what terms.
     """
-    return {"models": _models, "weights": _weights, "data": _data}[what]()
+    return {"models": _models, "weights": _weights, "recipes": _recipes, "data": _data}[what]()
 
 
 def _models() -> Listing:
@@ -60,6 +65,24 @@ def _weights() -> Listing:
 
     rows = tuple((e.name, e.image_size, e.classes, e.trained_on, e.licence, e.note) for e in entries())
     return Listing(("name", "image_size", "classes", "trained_on", "licence", "note"), rows)
+
+
+def _recipes() -> Listing:
+    from vitreous.recipes.recipe import to_json
+    from vitreous.recipes.tables import RECIPES
+
+    rows = []
+    for recipe in RECIPES.values():
+        length = f"{recipe.epochs:g} epochs" if recipe.epochs is not None else f"{recipe.steps:,} steps"
+        rates = ", ".join(f"{rate:g}" for rate in recipe.sweep) or None
+        what = (recipe.name, recipe.about.partition(":")[0], length, recipe.batch_size, recipe.image_size)
+        how = (recipe.optimizer, f"{recipe.lr:g}", rates, recipe.schedule, recipe.warmup, recipe.weight_decay)
+        rows.append((*what, *how, recipe.dropout, recipe.mixup, recipe.clip))
+    headings = ("name", "source", "length", "batch", "size", "optimizer", "lr", "sweep", "schedule", "warmup", "decay")
+    note = "--recipe NAME takes one, --set FIELD=VALUE changes it; docs/recipes.md tells where they come from"
+    return Listing(
+        (*headings, "dropout", "mixup", "clip"), tuple(rows), notes=(note,), full=tuple(map(to_json, RECIPES.values()))
+    )
 
 
 def _data() -> Listing:

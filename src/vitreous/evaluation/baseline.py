@@ -1,0 +1,227 @@
+"""What the frozen features are worth before any training: a ridge classifier on a sample of the images, in seconds.
+
+`vitreous finetune` prints it before its first step. Whoever fine-tunes then knows what there is to beat, and whether it was
+worth the while. How many images are used depends on what the model costs, and the sentence says how many there were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.classifier import Classifier
+from vitreous.data.loader import Batch, Loader
+from vitreous.data.order import permuted
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Policy, Source, Stream
+from vitreous.errors import VitreousError
+from vitreous.evaluation.ridge import L2S, Ridge
+from vitreous.models.build import Model
+from vitreous.models.cost import cost_of
+from vitreous.progress import Advance, shown
+
+TRAIN, TEST = 2000, 1000  # images, at most
+LEAST = 64  # of each, whatever they cost
+CPU_MACS, OTHER_MACS = 5e12, 2e14  # multiply-adds in all: under a minute on two cores, less on an accelerator
+_BATCH = 32
+_CHOOSING = 1e11  # multiply-adds of the choice among all l2; beyond, every fourth is enough
+
+
+@dataclass(frozen=True)
+class Baseline:
+    accuracy: float
+    l2: float  # chosen by leaving each training image out in turn
+    left_out: float  # the accuracy on training images so left out
+    n_train: int
+    n_test: int
+    seconds: float
+    all_train: int | None = None  # how many there would have been, where that is known
+    all_test: int | None = None
+    bad: int = 0  # images that could not be read
+
+    @property
+    def standard_error(self) -> float:
+        """Of the accuracy, from the number of images it was measured on."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n_test)
+
+    def sentence(self) -> str:
+        right = f"{self.accuracy:.1%} ± {100 * self.standard_error:.1f} of {_of(self.n_test, self.all_test)} held-out images"
+        fit = f"fitted in closed form to {_of(self.n_train, self.all_train)} training images, l2 = 2^{math.log2(self.l2):g}"
+        bad = f", {self.bad:,} unreadable" if self.bad else ""
+        return f"to beat: frozen features with a linear classifier get {right} right ({fit}{bad}; {self.seconds:.0f} s)"
+
+
+def _of(used: int, available: int | None) -> str:
+    if available is None:
+        return f"the first {used:,}"
+    return f"{used:,}" if used == available else f"{used:,} of {available:,}"
+
+
+def closed_form_baseline(
+    start: Classifier | Model,
+    train: Source | Stream,
+    held_out: Source | Stream,
+    preprocess: Preprocess,
+    *,
+    workers: int | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    most: int = TRAIN,
+    most_test: int = TEST,
+    macs: float | None = None,
+    bad_images: Policy = "skip",
+) -> Baseline:
+    """The accuracy of a ridge classifier (PAPER 4.4) on frozen features.
+
+    `start` is the checkpoint as it was loaded: its features are taken after the representation layer, where there is one,
+    which a model with a new head no longer has. It comes back as it was. `preprocess` is the fixed string of evaluation.
+    A source is sampled by the seed, each class in its share; of a stream the first images are taken.
+    """
+    began = time.monotonic()
+    if preprocess.random:
+        raise VitreousError(f"preprocessing {str(preprocess)!r} goes by chance; frozen features need a fixed string")
+    if most < 1 or most_test < 1:
+        raise VitreousError(f"most={most}, most_test={most_test}: a baseline needs images, at least 1 of each")
+    if train.classes != held_out.classes:
+        raise VitreousError(f"{train.where} and {held_out.where} have different classes; open them as one data set")
+    model = start.model if isinstance(start, Classifier) else start
+    budget = macs if macs is not None else CPU_MACS if torch.device(device).type == "cpu" else OTHER_MACS
+    all_train, all_test = _labelled(train), _labelled(held_out)
+    few, few_test = _how_many(int(budget / _macs(model, preprocess)), all_train, all_test, most, most_test)
+
+    with _frozen(model, device), shown("closed-form baseline", few + few_test) as advance:
+        run = _Features(model, preprocess, workers, device, bad_images, advance)
+        features, labels = run(_sample(train, few, seed, every_class=True), few)
+        tests, truths = run(_sample(held_out, few_test, seed, every_class=False), few_test)
+    if not tests.isfinite().all():
+        raise VitreousError(f"{held_out.where}: some images have features that are not finite; the model is broken")
+    ridge = Ridge(features, labels, len(train.classes))
+    judged = ridge.leave_one_out(_l2s(len(features), features.shape[1], len(train.classes)))
+    l2 = judged.best()
+    named = ridge.classify(tests, l2).tolist()
+    return Baseline(
+        accuracy=sum(name in own for name, own in zip(named, truths, strict=True)) / len(truths),
+        l2=l2,
+        left_out=judged.accuracy[judged.l2.index(l2)],
+        n_train=len(labels),
+        n_test=len(truths),
+        seconds=time.monotonic() - began,
+        all_train=all_train,
+        all_test=all_test,
+        bad=run.bad,
+    )
+
+
+# How many, and which ---------------------------------------------------------------------------------------------------
+
+
+def _macs(model: Model, preprocess: Preprocess) -> float:
+    """Of one image at the size it comes in, taken to grow with its area."""
+    height, width = preprocess.size or model.config.image_size
+    own_height, own_width = model.config.image_size
+    return cost_of(model.config).macs * (height * width) / (own_height * own_width)
+
+
+def _how_many(affordable: int, train: int | None, test: int | None, most: int, most_test: int) -> tuple[int, int]:
+    """A third of what can be afforded to judge by, the rest to fit; what one side cannot use goes to the other."""
+    affordable = max(affordable, 2 * LEAST)
+    train = most if train is None else min(train, most)
+    test = most_test if test is None else min(test, most_test)
+    share = min(test, max(LEAST, affordable // 3))
+    few = min(train, affordable - share)
+    return few, min(test, affordable - few)
+
+
+def _labelled(data: Source | Stream) -> int | None:
+    return int((data.targets() >= 0).sum()) if isinstance(data, Source) else None
+
+
+def _sample(data: Source | Stream, few: int, seed: int, every_class: bool) -> Source | Stream:
+    """Of a source, `few` labelled items drawn by the seed.
+
+    The items of a class are spread evenly over 0..1 in a drawn order, so that a cut anywhere has every class in its share.
+    With `every_class`, the first of each comes before all others: to fit to, a rare class must be there.
+    """
+    if isinstance(data, Stream):
+        return data
+    targets = data.targets()
+    drawn = permuted(np.arange(len(targets), dtype=np.int64), len(targets), seed, 0) if len(targets) else targets
+    drawn = drawn[targets[drawn] >= 0]
+    of_class = np.argsort(targets[drawn], kind="stable")  # class by class, each in the drawn order
+    counts = np.bincount(targets[drawn], minlength=1)
+    place = np.arange(len(drawn)) - np.repeat(np.cumsum(counts) - counts, counts)
+    spread = np.empty(len(drawn))
+    spread[of_class] = (place + 0.5) / np.repeat(counts, counts)
+    if every_class:
+        spread[of_class[place == 0]] = 0
+    chosen: NDArray[np.int64] = drawn[np.argsort(spread, kind="stable")[:few]]
+    return data.subset(np.sort(chosen))
+
+
+def _l2s(n: int, width: int, classes: int) -> tuple[float, ...]:
+    return L2S if n * min(n, width) * classes * len(L2S) <= _CHOOSING else L2S[::4]
+
+
+# Features --------------------------------------------------------------------------------------------------------------
+
+
+class _Features:
+    """Features and labels of the first images that have labels and can be read."""
+
+    def __init__(
+        self,
+        model: Model,
+        preprocess: Preprocess,
+        workers: int | None,
+        device: torch.device | str,
+        bad_images: Policy,
+        advance: Advance,
+    ) -> None:
+        self.model, self.preprocess, self.workers, self.device = model, preprocess, workers, device
+        self.bad_images, self.advance, self.bad = bad_images, advance, 0
+
+    def __call__(self, data: Source | Stream, few: int) -> tuple[Tensor, list[tuple[int, ...]]]:
+        loader = Loader(data, self.preprocess, _BATCH, workers=self.workers, bad_images=self.bad_images)
+        rows: list[Tensor] = []
+        labels: list[tuple[int, ...]] = []
+        with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
+            for images, own in _labelled_only(batches, few):
+                rows.append(self.model.features(images.to(self.device)).float().cpu())
+                labels += own
+                self.advance(len(own))
+        self.bad += len(loader.bad)
+        if not labels:
+            bad = f"; {len(loader.bad):,} could not be read" if loader.bad else ""
+            raise VitreousError(f"{data.where} {data.split}: no image with a label{bad}; see `vitreous doctor`")
+        return torch.cat(rows), labels
+
+
+def _labelled_only(batches: Iterator[Batch], few: int) -> Iterator[tuple[Tensor, list[tuple[int, ...]]]]:
+    for batch in batches:
+        kept = list(itertools.islice((row for row, own in enumerate(batch.labels) if own), few))
+        if kept:
+            few -= len(kept)
+            yield batch.images[kept], [batch.labels[row] for row in kept]
+        if not few:
+            return
+
+
+@contextlib.contextmanager
+def _frozen(model: Model, device: torch.device | str) -> Iterator[None]:
+    """On the device, without dropout and gradients; afterwards where and as it was."""
+    before, training = next(model.parameters()).device, model.training
+    try:
+        with torch.no_grad():
+            model.to(device).eval()
+            yield
+    finally:
+        model.to(before).train(training)

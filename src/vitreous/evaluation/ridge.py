@@ -1,0 +1,226 @@
+"""The paper's few-shot classifier: a regularised least-squares map from frozen features to {-1, 1}, in closed form.
+
+    W = (X^T X + l2 I)^-1 X^T Y
+
+X: features, standardised with the mean and deviation of the training subset, and a constant 100 as the last column, so that
+the penalty on the bias is next to nothing. Y: 1 where an image has a label, -1 elsewhere. One eigendecomposition, of X^T X
+or of X X^T, whichever is smaller, gives W for every l2 by a division, and so it gives what leaving out each example in turn
+would have predicted: with A = X X^T + l2 I, the residual of example i without it is (A^-1 Y)_i / (A^-1)_ii.
+
+Leaving one out keeps the standardisation of the whole subset. Nothing is drawn by chance and nothing depends on a start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import VitreousError
+
+L2S = tuple(2.0**power for power in range(-10, 20))  # what the authors try
+BIAS = 100.0
+_ENTRIES = 1 << 23  # float64 numbers in a block of rows: 64 MB, of which two or three are held at once
+_ONE_THREAD = 2048  # up to this size, threads of an eigendecomposition wait for each other longer than they work
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """What the examples of the training subset say of each l2, each example judged by a fit to all the others."""
+
+    l2: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    error: tuple[float, ...]  # mean squared, over examples and classes
+
+    def best(self) -> float:
+        """The l2 with the best accuracy; of equals the largest, which trusts single examples least."""
+        return max(zip(self.accuracy, self.l2, strict=True))[1]
+
+
+class Ridge:
+    """The fit for every l2 at once. `features` (n, d) are kept and not changed; all arithmetic is in float64.
+
+    With few examples, X X^T = Q E Q^T and W = [X^T Q] (E + l2)^-1 [Q^T Y]; with many, X^T X = Q E Q^T and
+    W = [Q] (E + l2)^-1 [Q^T X^T Y]. What stands in brackets is kept, as `_left` and `_right`.
+    """
+
+    def __init__(self, features: Tensor, labels: Sequence[tuple[int, ...]], classes: int) -> None:
+        _check(features, labels, classes)
+        self.n, self.width, self.classes = *features.shape, classes
+        self._features = features = features.detach().cpu()
+        self._rows = torch.tensor([row for row, own in enumerate(labels) for _ in set(own)])
+        self._columns = torch.tensor([label for own in labels for label in sorted(set(own))])
+        self.mean, self.std = _moments(features)
+        self._dual = self.n <= self.width + 1
+        if self._dual:
+            gram = torch.zeros(self.n, self.n, dtype=torch.float64)
+            for part in _parts(self.width + 1, self.n):
+                columns = self._standardised_columns(part)
+                gram += _product(columns)
+            self._values, vectors = _eigen(gram)
+            self._vectors = vectors
+            self._right = self._times_targets(vectors)
+            self._left = torch.cat(
+                [self._standardised_columns(part).T @ vectors for part in _parts(self.width + 1, self.n)]
+            )  # X^T Q
+        else:
+            gram = torch.zeros(self.width + 1, self.width + 1, dtype=torch.float64)
+            products = torch.zeros(self.width + 1, classes, dtype=torch.float64)  # X^T Y
+            for part in _parts(self.n, self.width + 1):
+                rows = self.standardised(features[part])
+                gram += _product(rows.T)
+                products += self._times_targets(rows, part.start)
+            self._values, self._left = _eigen(gram)
+            self._right = self._left.T @ products
+
+    def standardised(self, features: Tensor) -> Tensor:
+        """Rows of X: as the training subset has it, and the constant."""
+        if features.ndim != 2 or features.shape[1] != self.width:
+            raise VitreousError(f"features of shape {tuple(features.shape)} for a fit on {self.width}; not the same model's")
+        rows = torch.empty(len(features), self.width + 1, dtype=torch.float64)
+        rows[:, :-1] = features.detach()
+        rows[:, :-1].sub_(self.mean).div_(self.std)
+        rows[:, -1] = BIAS
+        return rows
+
+    def _standardised_columns(self, part: slice) -> Tensor:
+        """Columns of X; the last of them all is the constant."""
+        own = (self._features[:, part].double() - self.mean[part]) / self.std[part]
+        return own if part.stop <= self.width else torch.cat([own, torch.full((self.n, 1), BIAS, dtype=torch.float64)], dim=1)
+
+    def _times_targets(self, rows: Tensor, start: int = 0) -> Tensor:
+        """rows^T Y, where `rows` belong to the examples from `start` on.
+
+        Y is 2 - 1 at labels and -1 elsewhere, so that sums over the examples of each class are enough, and Y is never there.
+        """
+        own = (self._rows >= start) & (self._rows < start + len(rows))
+        sums = torch.zeros(self.classes, rows.shape[1], dtype=torch.float64)
+        sums.index_add_(0, self._columns[own], rows[self._rows[own] - start])
+        return 2 * sums.T - rows.sum(dim=0)[:, None]
+
+    # What it gives -----------------------------------------------------------------------------------------------------
+
+    def weights(self, l2: float) -> Tensor:
+        """W, (d + 1, classes): for standardised features, and in the last row for the constant."""
+        return (self._left / (self._values + _positive(l2))) @ self._right
+
+    def predict(self, features: Tensor, l2: float) -> Tensor:
+        """Scores (m, classes), about 1 where an image has the label and about -1 elsewhere."""
+        weights = self.weights(l2)
+        parts = [self.standardised(features[part]) @ weights for part in _parts(len(features), self.width + 1)]
+        return torch.cat(parts) if parts else torch.zeros(0, self.classes, dtype=torch.float64)
+
+    def classify(self, features: Tensor, l2: float) -> Tensor:
+        """The class with the highest score, (m,), without keeping the scores."""
+        weights = self.weights(l2)
+        parts = _parts(len(features), max(self.width + 1, self.classes))
+        found = [(self.standardised(features[part]) @ weights).argmax(dim=1) for part in parts]
+        return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+
+    def left_out(self, l2: float) -> Tensor:
+        """Scores (n, classes) of each example by the fit to all others."""
+        return torch.cat([self._left_out(*self._projected(part), _positive(l2)) for part in self._blocks()])
+
+    def leave_one_out(self, l2s: Sequence[float] = L2S) -> LeaveOneOut:
+        """Accuracy and error of every l2. An example with several labels is right if the highest score is one of them's."""
+        if not l2s:
+            raise VitreousError("no l2 to choose from; give at least one, as 1024")
+        right, squares = [0] * len(l2s), [0.0] * len(l2s)
+        for part in self._blocks():
+            projected, targets = self._projected(part)
+            for place, l2 in enumerate(l2s):
+                scores = self._left_out(projected, targets, _positive(l2))
+                named = scores.argmax(dim=1, keepdim=True)
+                right[place] += int((targets.gather(1, named) > 0).sum())
+                squares[place] += float(scores.sub_(targets).square_().sum())
+        accuracy = tuple(count / self.n for count in right)
+        return LeaveOneOut(tuple(l2s), accuracy, tuple(square / self.n / self.classes for square in squares))
+
+    def choose(self, l2s: Sequence[float] = L2S) -> float:
+        """The l2 with the best leave-one-out accuracy; of equals the largest."""
+        return self.leave_one_out(l2s).best()
+
+    def _blocks(self) -> Iterator[slice]:
+        return _parts(self.n, max(len(self._values), self.classes))
+
+    def _projected(self, part: slice) -> tuple[Tensor, Tensor]:
+        """These examples in the eigenvectors' coordinates, and their rows of Y."""
+        rows = self._vectors[part] if self._dual else self.standardised(self._features[part]) @ self._left
+        targets = torch.full((len(rows), self.classes), -1.0, dtype=torch.float64)
+        own = (self._rows >= part.start) & (self._rows < part.start + len(rows))
+        targets[self._rows[own] - part.start, self._columns[own]] = 1.0
+        return rows, targets
+
+    def _left_out(self, projected: Tensor, targets: Tensor, l2: float) -> Tensor:
+        inverse = 1 / (self._values + l2)
+        fitted = (projected * inverse) @ self._right
+        influence = projected.square() @ inverse
+        if self._dual:  # A^-1 Y and the diagonal of A^-1: exact also where l2 is small and 1 - influence would be lost
+            return targets - fitted / influence[:, None]
+        return (fitted - influence[:, None] * targets) / (1 - influence)[:, None]
+
+
+def _check(features: Tensor, labels: Sequence[tuple[int, ...]], classes: int) -> None:
+    if features.ndim != 2 or not features.is_floating_point() or not features.shape[1]:
+        raise VitreousError(f"{features.dtype} features of shape {tuple(features.shape)}: expected numbers, (images, width)")
+    if len(features) != len(labels):
+        raise VitreousError(f"{len(features):,} features and {len(labels):,} labels; not one set's")
+    if not len(features):
+        raise VitreousError("no labelled images to fit a linear classifier to")
+    if not all(labels):
+        raise VitreousError(f"{sum(not own for own in labels):,} images have no label; leave them out")
+    wrong = [label for own in labels for label in own if not 0 <= label < classes]
+    if wrong:
+        raise VitreousError(f"label {wrong[0]} of {classes} classes; the labels are not these classes'")
+    broken = sum(int((~features[part].isfinite()).any(dim=1).sum()) for part in _parts(*features.shape))
+    if broken:
+        raise VitreousError(f"{broken:,} of {len(features):,} images have features that are not finite; the model is broken")
+
+
+def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each column, the deviation with the authors' 1e-5: a constant column becomes zeros."""
+    mean = torch.stack([features[part].double().sum(dim=0) for part in _parts(*features.shape)]).sum(dim=0) / len(features)
+    sums, squares = torch.zeros_like(mean), torch.zeros_like(mean)
+    for part in _parts(*features.shape):
+        centred = features[part].double() - mean
+        sums += centred.sum(dim=0)
+        squares += centred.square_().sum(dim=0)
+    shift = sums / len(features)  # the rounding of the mean, which the division by 1e-5 would magnify
+    return mean + shift, (squares / len(features) - shift.square()).clamp_(min=0).sqrt() + 1e-5
+
+
+def _product(matrix: Tensor) -> Tensor:
+    """matrix matrix^T. numpy sees that it is symmetric and computes one half of it; torch computes both."""
+    array = matrix.numpy()
+    return torch.from_numpy(array @ array.T)
+
+
+def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
+    with _threads(1 if len(gram) <= _ONE_THREAD else torch.get_num_threads()):
+        values, vectors = torch.linalg.eigh(gram)
+    return values.clamp_(min=0), vectors  # what lies below 0 is rounding
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _parts(count: int, width: int) -> Iterator[slice]:
+    """Blocks of 0 .. count - 1, whose rows of `width` numbers fit into bounded memory."""
+    rows = max(1, _ENTRIES // width)
+    return (slice(start, min(start + rows, count)) for start in range(0, count, rows))
+
+
+def _positive(l2: float) -> float:
+    if not 0 < l2 < float("inf"):
+        raise VitreousError(f"l2={l2:g}: must be above 0, as 1024")
+    return l2

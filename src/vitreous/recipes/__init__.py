@@ -1,0 +1,1 @@
+"""How to train: the paper's tables as data, and how they are fitted to other data."""

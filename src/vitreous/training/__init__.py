@@ -1,0 +1,1 @@
+"""One loop for everything: objectives and recipes differ, loops do not."""

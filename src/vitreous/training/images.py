@@ -1,0 +1,150 @@
+"""The images of a run: which to learn from, which to judge by, and how large they are."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vitreous.data.decode import BadImage, decode
+from vitreous.data.open import open_data
+from vitreous.data.order import key
+from vitreous.data.source import Dataset, Source, Stream
+from vitreous.data.splits import labelled_per_class, random_subset, stratified, training_splits
+from vitreous.errors import VitreousError
+from vitreous.hygiene.quick import quick_scan
+from vitreous.progress import shown
+from vitreous.training.wanted import Wanted
+
+SMALL = 64  # pixels: sets of such pictures are trained on at their own size
+LOOKED_AT = 16  # pictures, to learn their size
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    train: Source | Stream
+    held_out: Source | Stream
+    classes: tuple[str, ...]
+    count: int | None  # to learn from
+    size: tuple[int, int] | None  # of the first picture, where all are of one size
+    channels: int
+    described: dict[str, Any]  # for config.json
+    bad: tuple[BadImage, ...]  # left out beforehand
+    decisions: tuple[str, ...]
+
+
+def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
+    """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set."""
+    dataset = open_data(asked.data, bad_shards=asked.bad_images)
+    decisions = list(dataset.said())
+    share = asked.held_out or 0.1
+    train, held_out, sentence = _parts(dataset, asked, stop_early, share)
+    decisions.append(sentence)
+    if asked.sweep_share is not None:
+        if not isinstance(train, Source):
+            raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
+        train, held_out = stratified(train, key("sweep", asked.seed), asked.sweep_share)
+        decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
+    bad: list[BadImage] = []
+    if scan:
+        train, found = _without_bad(train, asked)
+        held_out, others = _without_bad(held_out, asked)
+        bad = [*found, *others]
+        if bad:
+            decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
+    if asked.subset is not None or asked.per_class is not None:
+        train, sentence = _fewer(train, asked)
+        decisions.append(sentence)
+    count = len(train) if isinstance(train, Source) else train.count()
+    if count == 0:
+        raise VitreousError(f"{asked.data}: there are no images to train on")
+    size, channels = _look(train)
+    described = {
+        "name": asked.data,
+        "train": count,
+        "held_out": len(held_out) if isinstance(held_out, Source) else held_out.count(),
+        "judged_by": held_out.split,
+        "classes": len(dataset.classes),
+        "fingerprint": _fingerprint(train, held_out),
+        "streams": min(32, len(train.shards)) if isinstance(train, Stream) else 0,
+    }
+    return Images(train, held_out, dataset.classes, count, size, channels, described, tuple(bad), tuple(decisions))
+
+
+def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> tuple[Source | Stream, Source | Stream, str]:
+    train = dataset.splits.get("train")
+    choosing = stop_early and "validation" not in dataset.splits
+    if isinstance(train, Source) and (asked.held_out is not None or choosing):
+        ours, theirs = stratified(train, asked.seed, share)
+        why = "as asked" if asked.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
+        return ours, theirs, f"judging by {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
+    if asked.held_out is not None and not isinstance(train, Source) and train is not None:
+        raise VitreousError(f"--held-out {asked.held_out:g}: a part of shards cannot be held out; give them a validation split")
+    ours_, theirs_, sentence = training_splits(dataset, asked.seed, share)
+    if choosing and theirs_.split == "test":
+        sentence += ", which also chooses the best evaluation: shards cannot be divided, so give them a validation split"
+    return ours_, theirs_, sentence
+
+
+def _without_bad(source: Source | Stream, asked: Wanted) -> tuple[Source | Stream, tuple[BadImage, ...]]:
+    """Files are looked at before the first step, so that a run does not stop after an hour. Shards are met as they come."""
+    if not isinstance(source, Source) or not source.encoded:
+        return source, ()
+    with shown(f"looking at the {source.split} images' headers", len(source)) as advance:
+        bad = quick_scan(source, asked.workers or 0, advance)
+    if not bad:
+        return source, ()
+    if asked.bad_images == "stop":
+        raise VitreousError(
+            f"{len(bad):,} images cannot be read, the first: {bad[0]}; mend or remove them (`vitreous doctor` lists all), "
+            f"or use --bad-images skip"
+        )
+    places = {error.place for error in bad}
+    good = [index for index in range(len(source)) if source.place(index) not in places]
+    return source.subset(good, source.split), bad
+
+
+def _fewer(train: Source | Stream, asked: Wanted) -> tuple[Source, str]:
+    option = f"--subset {asked.subset}" if asked.subset is not None else f"--per-class {asked.per_class}"
+    if not isinstance(train, Source):
+        raise VitreousError(f"{option}: images cannot be chosen from shards; give a folder, a manifest or a known set")
+    if asked.subset is not None:
+        if asked.subset > len(train):
+            raise VitreousError(f"{option}: there are only {len(train):,} training images")
+        return random_subset(train, asked.subset, asked.seed), f"training on a random {asked.subset:,} of {len(train):,} images"
+    assert asked.per_class is not None
+    chosen = labelled_per_class(train, asked.per_class, asked.seed)
+    return chosen, f"training on {len(chosen):,} images, at most {asked.per_class:,} of each class"
+
+
+def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int]:
+    """Size and channels of a few pictures; no size where they differ, or could."""
+    sizes, channels = set(), set()
+    items = source.items()
+    if isinstance(source, Source):
+        items = (source[index] for index in range(0, len(source), max(1, len(source) // LOOKED_AT)))
+    for item in itertools.islice(items, LOOKED_AT):
+        try:
+            picture = (
+                item.content if isinstance(item.content, np.ndarray) else np.asarray(decode(item.content, place=item.place))
+            )
+        except BadImage:
+            continue
+        sizes.add((picture.shape[0], picture.shape[1]))
+        channels.add(1 if picture.ndim == 2 else 3)
+    same = len(sizes) == 1 and ((isinstance(source, Source) and not source.encoded) or max(next(iter(sizes))) <= SMALL)
+    return next(iter(sizes)) if same else None, 1 if channels == {1} else 3
+
+
+def _fingerprint(train: Source | Stream, held_out: Source | Stream) -> str:
+    digest = hashlib.sha256()
+    for part in (train, held_out):
+        if isinstance(part, Source):
+            digest.update(part.fingerprint().encode())
+        else:
+            names = [shard.rsplit("/", 1)[-1] for shard in part.shards]
+            digest.update(repr((part.classes, names, part.shard_lengths())).encode())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,383 @@
+"""The loop: batch, loss, gradient, step. One for every objective, recipe, precision and number of processes.
+
+Everything that goes by chance comes from (seed, step): the batch from the loader, dropout and masks from a generator that
+is seeded anew for each pass. So a state is tensors and a step number, and a run that was killed goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from vitreous.data.bad_images import NAME as BAD_IMAGES
+from vitreous.data.loader import Batch, Loader
+from vitreous.data.mixup import mixup, one_hot
+from vitreous.data.order import key
+from vitreous.data.preprocess import Preprocess
+from vitreous.errors import VitreousError, some
+from vitreous.files import write_text
+from vitreous.training.average import Average
+from vitreous.training.display import Display
+from vitreous.training.judge import Asked, judged, mean_of
+from vitreous.training.objectives import Classification
+from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
+from vitreous.training.outcome import Outcome
+from vitreous.training.parallel import World, accumulating, gathered, resharded, spread, total, whole
+from vitreous.training.plan import Plan
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.schedule import learning_rate
+from vitreous.training.state import States, tensors_of
+
+SAVE_SECONDS = 180.0  # between states, where --save-every does not say
+RECORDS = 500  # about so many lines of metrics in a run
+
+
+@dataclass
+class Progress:
+    """What has been counted so far; part of the state."""
+
+    step: int = 0  # steps done
+    seconds: float = 0.0  # of training, over all starts
+    best: float | None = None
+    best_step: int = 0
+    without_better: int = 0  # evaluations since
+    stopped: bool = False  # early
+    owed: bool = False  # an evaluation of this step
+    window: dict[str, float] = field(default_factory=dict)  # sums since the last record
+
+    def counted(self) -> dict[str, Any]:
+        """A copy, which stays as it is while training goes on."""
+        return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "step"}
+
+
+class Loop:
+    """A run in this process."""
+
+    def __init__(self, plan: Plan, objective: nn.Module, world: World, folder: RunFolder) -> None:
+        self.plan, self.world, self.folder = plan, world, folder
+        recipe = plan.recipe
+        self.objective = objective.to(world.device).train()
+        freeze(objective, recipe)
+        self.module = spread(objective, plan.parallel, plan.shard_group, world)
+        self.optimizer = optimizer(objective, recipe)
+        prepare_state(self.optimizer, recipe)
+        self.average = Average(objective, recipe.average) if recipe.average else None
+        self.states = States(folder.path / "state", world)
+        self.progress = Progress()
+        self.last: tuple[Outcome | None, dict[str, float]] | None = None  # the newest evaluation of this process
+        channels = plan.model.channels
+        self.loader = self._loader(plan.train, Preprocess(recipe.preprocess, channels), recipe.batch_size)
+        # As many at once as in training, where memory was found to be enough for them.
+        at_once = min(plan.micro_batch or recipe.batch_size, self.loader.own_batch) * world.processes
+        evaluation = Preprocess(recipe.evaluation, channels)
+        self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
+        self._overdue = 0.0  # how many processes say that it is time to save
+        self.autocast = functools.partial(
+            torch.autocast, world.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"
+        )
+
+    def _loader(self, data: Any, preprocess: Preprocess, batch_size: int) -> Loader:
+        plan, log = self.plan, self.folder.path / BAD_IMAGES
+        return Loader(
+            data, preprocess, batch_size, seed=plan.seed, workers=plan.workers, process=self.world.process,
+            processes=self.world.processes, streams=plan.streams, bad_images=plan.bad_images,
+            bad_log=log if plan.bad_images == "skip" else None,
+        )  # fmt: skip
+
+    # Resuming ----------------------------------------------------------------------------------------------------------
+
+    def resume(self) -> tuple[str, ...]:
+        """Go on from the newest state, if there is one; says what was found."""
+        self.states.tidy()
+        found = self.states.newest()
+        if found is None:
+            self.folder.cut(0)
+            return ()
+        said = list(found.passed_over)
+        if found.folder == self.states.folder:
+            said.append("no state is left that can be used; the run begins anew")
+        else:
+            self.states.read(found, tensors_of(self.objective, self.optimizer, self.average))
+            self.progress = Progress(found.step, **found.counted)
+            if self.plan.extend and self.progress.stopped:
+                self.progress.stopped, self.progress.without_better = False, 0
+                said.append("it had stopped early; --extend lets it go on")
+            self.states.drop_newer(found)
+            said.append(f"going on from the state of step {found.step:,}")
+        self.folder.cut(self.progress.step)
+        return tuple(said)
+
+    # Training ----------------------------------------------------------------------------------------------------------
+
+    def run(
+        self, display: Display, evaluated: Callable[[Outcome | None, bool], None], record: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """To the last step, or to an early stop. `evaluated` hears of every evaluation, and whether it is the best so far."""
+        with _signals() as wanted:
+            try:
+                asked = self._run(display, evaluated, record, wanted)
+            except BaseException:
+                if self.world.processes == 1:  # with others, only what happens to all of them alike may be finished
+                    with contextlib.suppress(Exception):
+                        self.states.finish()
+                raise
+        if asked:  # by a signal, here or at another process; the handlers are the caller's again
+            signal.raise_signal(wanted[0] if wanted else signal.SIGTERM)
+
+    def _run(
+        self,
+        display: Display,
+        evaluated: Callable[[Outcome | None, bool], None],
+        record: Callable[[dict[str, Any]], None],
+        wanted: list[int],
+    ) -> bool:
+        """Whether it was asked to end before its end."""
+        plan, progress, steps = self.plan, self.progress, self.plan.steps
+        every = max(1, steps // RECORDS)
+        saved_at = since = time.monotonic()
+        before, asked = progress.seconds, False
+        with contextlib.closing(self.loader.training(progress.step)) as batches:  # type: ignore[type-var]
+            while True:
+                if progress.owed and not asked:
+                    asked = self._evaluate(evaluated, record, wanted)
+                ends = progress.stopped or progress.step == steps
+                if asked or ends or self._due(saved_at):
+                    self.save()
+                    saved_at = time.monotonic()
+                if asked or ends:
+                    self.states.finish()
+                    break
+                began = time.monotonic()
+                rate = learning_rate(plan.recipe, progress.step, steps)
+                overdue = plan.save_every is None and began - saved_at > SAVE_SECONDS
+                loss, stop, self._overdue, written = self._step(
+                    next(batches), rate, [bool(wanted), overdue, self.states.written]
+                )
+                if written == self.world.processes:
+                    self.states.finish()
+                asked = stop > 0
+                progress.step += 1
+                progress.window["busy"] = progress.window.get("busy", 0.0) + time.monotonic() - began
+                progress.seconds = before + time.monotonic() - since
+                display.step(progress.step, loss, rate, self._speed())
+                if progress.step % every == 0 or progress.step == steps:
+                    record(self._record(rate))
+                regular = plan.eval_every and progress.step % plan.eval_every == 0
+                progress.owed = self.judge is not None and bool(regular or progress.step == steps)
+        if asked:
+            display.say(f"state of step {progress.step:,} saved; the same command goes on from there")
+        return asked
+
+    def _due(self, saved_at: float) -> bool:
+        """Whether a state is to be saved after this step, at all processes alike."""
+        if self.progress.step == 0:
+            return False
+        return self._overdue > 0 if self.plan.save_every is None else self.progress.step % self.plan.save_every == 0
+
+    def save(self) -> None:
+        self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
+
+    def _step(self, batch: Batch, rate: float, flags: list[bool]) -> tuple[float, ...]:
+        """One step of the optimiser; the mean loss, and at how many processes each flag is up."""
+        recipe, world, plan = self.plan.recipe, self.world, self.plan
+        step = self.progress.step
+        images, targets = batch.images, one_hot(batch.labels, max(1, len(plan.classes)))
+        if recipe.mixup:
+            images, targets = mixup(images, targets, recipe.mixup, plan.seed, step)
+        count = float(len(batch))
+        if world.processes > 1:  # some images may have been skipped, elsewhere too
+            count = float(total(world, torch.tensor([count], dtype=torch.float64)))
+        own = self.loader.own_batch
+        size = min(plan.micro_batch or own, own)
+        sums: dict[str, Tensor] = {}
+        passes = range(0, own, size)
+        for number, at in enumerate(passes):
+            part, wanted = images[at : at + size], targets[at : at + size]
+            real = len(part) > 0
+            if not real:
+                if world.processes == 1:
+                    continue
+                part, wanted = torch.zeros(1, *images.shape[1:]), torch.zeros(1, targets.shape[1])  # all take part in a pass
+            torch.manual_seed(key("pass", plan.seed, step, world.process, number))
+            with accumulating(self.module, number == len(passes) - 1):
+                with self.autocast():
+                    losses, extras = self.module(part.to(world.device), wanted.to(world.device))
+                # Gradients are averaged over processes, so that each is given its share times their number.
+                (losses.sum() * (float(real) * world.processes / max(count, 1.0))).backward()
+            if real:
+                for name, value in {"loss": losses.detach().sum(), **extras}.items():
+                    if value.ndim == 0:
+                        sums[name] = sums.get(name, torch.zeros(())) + value.float().cpu()
+        names = sorted({"loss", "top1", *sums})
+        counted = [float(sums.get(name, 0.0)) for name in names]
+        everyone = total(world, torch.tensor([*counted, *flags], dtype=torch.float64)).tolist()
+        loss = everyone[names.index("loss")] / max(count, 1.0)
+        if count:
+            if not math.isfinite(loss):
+                self._not_finite(batch, f"the loss is {loss}")
+            self._update(batch, rate)
+        window = self.progress.window
+        for name, value in zip([*names, "n"], [*everyone[: len(names)], count], strict=True):
+            window[name] = window.get(name, 0.0) + value
+        return loss, *everyone[len(names) :]
+
+    def _update(self, batch: Batch, rate: float) -> None:
+        learning = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in learning if parameter.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        if not torch.isfinite(norm):
+            self._not_finite(batch, f"the gradient's norm is {float(norm)}")
+        if self.plan.recipe.clip is not None:
+            nn.utils.clip_grads_with_norm_(learning, self.plan.recipe.clip, norm)
+        set_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.objective, self.progress.step)
+
+    def _not_finite(self, batch: Batch, what: str) -> None:
+        """The weights are still those of before this step, and the last state is good."""
+        step = self.progress.step + 1
+        ids = [item for own in gathered(self.world, list(batch.ids)) for item in own]
+        path = self.folder.path / f"not-finite-step-{step}.txt"
+        if self.world.first:
+            write_text(path, "".join(f"{item}\n" for item in ids))
+        self.states.finish()
+        good = f"the state of step {self.states.saved:,} is kept" if self.states.saved is not None else "no state was saved yet"
+        raise VitreousError(
+            f"step {step}: {what}; the images of its batch: {some(ids, 4)} (all in {path}); {good}: look at those images, "
+            f"or use a lower --set lr=, a longer warmup= or clip=1"
+        )
+
+    # Measuring ---------------------------------------------------------------------------------------------------------
+
+    def _speed(self) -> float:
+        """Images per second of training since the last record; evaluating and saving do not count."""
+        return self.progress.window.get("n", 0.0) / max(1e-9, self.progress.window.get("busy", 0.0))
+
+    def _record(self, rate: float) -> dict[str, Any]:
+        window = self.progress.window
+        n = max(1.0, window.get("n", 0.0))
+        found = {**self._place(), "split": "train", "loss": window["loss"] / n, "lr": rate}
+        found["images_per_second"] = round(self._speed(), 2)
+        if isinstance(self.objective, Classification) or window.get("top1"):
+            found["top1"] = window["top1"] / n
+        self.progress.window = {}
+        return found
+
+    def _place(self) -> dict[str, Any]:
+        progress = self.progress
+        images = progress.step * self.plan.recipe.batch_size
+        epoch = round(images / self.plan.images, 4) if self.plan.images else None
+        return {"step": progress.step, "epoch": epoch, "images": images, "seconds": round(progress.seconds, 3)}
+
+    def evaluate(self, wanted: Sequence[int] = ()) -> tuple[Outcome | None, dict[str, float]]:
+        """The model as it is now, by the held-out images; `Asked` is raised at all processes if one gets a signal."""
+        assert self.judge is not None
+        try:
+            if not isinstance(self.objective, Classification):
+                seed = key("judge", self.plan.seed) >> 1
+                return None, mean_of(self.module, self.judge, self.world, self.autocast, seed, wanted)
+            probabilities = self.objective.probabilities
+            outcome = judged(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, wanted)
+        finally:
+            resharded(self.module)
+        found = {"loss": outcome.loss, "top1": outcome.top1, "n": float(outcome.n)}
+        return outcome, found if outcome.top5 is None else {**found, "top5": outcome.top5}
+
+    def _evaluate(
+        self,
+        evaluated: Callable[[Outcome | None, bool], None],
+        record: Callable[[dict[str, Any]], None],
+        wanted: Sequence[int],
+    ) -> bool:
+        """The evaluation that is owed; whether a signal came in between, and it is still owed."""
+        progress, plan = self.progress, self.plan
+        began = time.monotonic()
+        try:
+            outcome, found = self.last = self.evaluate(wanted)
+        except Asked:
+            return True
+        progress.owed = False
+        score = found["top1"] if outcome is not None else -found["loss"]
+        better = progress.best is None or score > progress.best
+        if better:
+            progress.best, progress.best_step, progress.without_better = score, progress.step, 0
+        else:
+            progress.without_better += 1
+            progress.stopped = plan.recipe.patience is not None and progress.without_better >= plan.recipe.patience
+        assert plan.held_out is not None
+        rate = learning_rate(plan.recipe, progress.step - 1, plan.steps)
+        speed = round(found["n"] / max(1e-9, time.monotonic() - began), 2)
+        place = {**self._place(), "split": plan.held_out.split, **found, "n": int(found["n"])}
+        record({**place, "lr": rate, "images_per_second": speed})
+        evaluated(outcome, better)
+        return False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """A copy of the model's weights, whole and in ordinary memory; every process must ask."""
+        model = self.objective.model
+        assert isinstance(model, nn.Module)
+        return {name: whole(tensor.detach()).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the weights are the average."""
+        assert self.average is not None
+        own = {name: parameter.detach().clone() for name, parameter in self.objective.named_parameters()}
+        try:
+            self._put(self.average.tensors)
+            yield
+        finally:
+            self._put(own)
+
+    @torch.no_grad()
+    def put_weights(self, tensors: dict[str, Tensor]) -> None:
+        """Other weights for the model, whole ones; every process gives the same."""
+        model = self.objective.model
+        assert isinstance(model, nn.Module)
+        for name, parameter in model.named_parameters():
+            own = tensors[name].to(parameter.device)
+            if isinstance(parameter, DTensor):
+                own = distribute_tensor(own, parameter.device_mesh, parameter.placements)
+            parameter.copy_(own)
+
+    @torch.no_grad()
+    def _put(self, tensors: dict[str, Tensor]) -> None:
+        for name, parameter in self.objective.named_parameters():
+            parameter.copy_(tensors[name])
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Ctrl-C, SIGTERM and SIGHUP let the step finish; the list says which came. A second one of a kind ends it at once."""
+    wanted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield wanted
+        return
+    before: dict[int, Any] = {}
+    number: int
+
+    def note(number: int, frame: object) -> None:
+        wanted.append(number)
+        signal.signal(number, before[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
+        before[number] = signal.signal(number, note)
+    try:
+        yield wanted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,39 @@
+"""What a run came to on the split it was judged by: the numbers of the headline, and the pictures it got most wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.evaluation.counts import PerClass
+
+
+@dataclass(frozen=True, eq=False)
+class Mistake:
+    id: str
+    picture: NDArray[np.uint8]
+    """(height, width, 3), or (height, width) where it is grey; of any size, the page makes it small."""
+    truth: tuple[str, ...]
+    guesses: tuple[tuple[str, float], ...]
+    """Class and probability, best first, at most 5."""
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    split: str
+    classes: tuple[str, ...]
+    confusion: NDArray[np.int64]
+    """(truth, guess): how many images of a class were taken for which, by an image's first label. (0, 0) where there are too
+    many classes to count every pair."""
+    top1: float
+    top5: float | None
+    """None where there are too few classes for it to say anything."""
+    n: int
+    loss: float
+    mistakes: tuple[Mistake, ...]
+    """The worst first."""
+    per_class: tuple[PerClass, ...] = ()
+    """Where images have several labels, these are not the confusion's: each label counts. Empty: they follow from it."""

@@ -1,0 +1,346 @@
+"""From what is asked for to a plan: data, recipe, model and machine, each decision with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.classifier import read_checkpoint
+from vitreous.data.operations import Scale
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Source
+from vitreous.errors import VitreousError
+from vitreous.machine import Precision, choose_device, choose_precision
+from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
+from vitreous.models.names import parse
+from vitreous.recipes import tables
+from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain
+from vitreous.recipes.fitting import fit
+from vitreous.recipes.recipe import Recipe, changed, from_json, parse_changes, typed
+from vitreous.training.images import SMALL, Images, images_of
+from vitreous.training.parallel import World, told
+from vitreous.training.plan import Plan
+from vitreous.training.run_folder import recorded_config
+from vitreous.training.trackers import parse_trackers
+from vitreous.training.wanted import Wanted, as_typed
+from vitreous.weights.checkpoint import Checkpoint, file_hash
+from vitreous.weights.find import find
+from vitreous.weights.transfer import adapt
+
+EVALUATIONS = 10  # in a run, where --eval-every does not say
+
+
+def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> Plan:
+    """A plan for what is asked, but for the division into passes (`passes`)."""
+    typed_changes = parse_changes(asked.set)
+    for_model = {key.removeprefix("model."): value for key, value in typed_changes.items() if key.startswith("model.")}
+    changes = {key: typed(key, value) for key, value in typed_changes.items() if not key.startswith("model.")}
+    before = recorded_config(Path(asked.out).expanduser())
+    if asked.extend and before is not None:  # what was fitted to the shorter run stays as it was
+        changes.setdefault("warmup", before["recipe"]["warmup"])
+    patience = changes["patience"] if "patience" in changes else (replayed or {"recipe": {}})["recipe"].get("patience")
+    early = patience is not None
+    images = images_of(asked, stop_early=early)
+    checkpoint = _start(asked)
+    size, reason = _size(asked, images, checkpoint, changes)
+    width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
+    recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
+    model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
+    device = choose_device(asked.device)
+    precision = _precision(asked, device, world)
+    said = [*images.decisions, *([reason] if reason else []), *decisions, *model_notes]
+    said += [precision.note] if precision.note else []
+    plan = Plan(
+        verb=asked.verb,
+        out=Path(asked.out).expanduser(),
+        recipe=recipe,
+        model=model,
+        start=tensors,
+        parent=_parent(asked, checkpoint),
+        licence=checkpoint.licence if checkpoint else None,
+        train=images.train,
+        held_out=images.held_out,
+        data=images.described,
+        classes=images.classes,
+        images=images.count,
+        seed=asked.seed,
+        device=device,
+        precision=precision.name,
+        engine=asked.engine,
+        parallel=asked.parallel,
+        shard_group=asked.shard_group,
+        activation_checkpointing=asked.activation_checkpointing,
+        bad_images=asked.bad_images,
+        eval_every=_eval_every(asked, recipe, before),
+        save_every=asked.save_every,
+        workers=asked.workers,
+        track=parse_trackers(asked.track),
+        extend=asked.extend,
+        decisions=tuple(said),
+        arguments=as_typed(asked),
+        begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
+        bad=images.bad,
+    )
+    return plan
+
+
+def _eval_every(asked: Wanted, recipe: Recipe, before: Mapping[str, Any] | None) -> int:
+    if asked.eval_every is not None:
+        return asked.eval_every
+    if asked.extend and before is not None:
+        return int(before["eval_every"])
+    return max(1, (recipe.steps or 1) // EVALUATIONS)
+
+
+def _precision(asked: Wanted, device: str, world: World) -> Precision:
+    """What the first process found fast, for all; a run that goes on keeps what it began with."""
+    before = recorded_config(Path(asked.out).expanduser())
+    own = choose_precision(asked.precision, device)
+    name = told(world, own.name)
+    if before is not None and before["arguments"].get("precision", "auto") == asked.precision:
+        name = before["precision"]
+    return own if name == own.name else choose_precision(name, device)
+
+
+# Recipe ----------------------------------------------------------------------------------------------------------------
+
+
+def _recipe(
+    asked: Wanted,
+    replayed: Mapping[str, Any] | None,
+    images: Images,
+    checkpoint: Checkpoint | None,
+    size: tuple[int, int],
+    width: int,
+    changes: dict[str, Any],
+) -> tuple[Recipe, list[str]]:
+    said: list[str] = []
+    count = images.count
+    if asked.preprocess is not None:
+        changes = {**changes, "preprocess": asked.preprocess}
+    if replayed is not None and asked.recipe == replayed["arguments"].get("recipe"):
+        recipe = from_json(replayed["recipe"])
+        said.append(f"recipe {recipe.name}, as it was fitted in {asked.config}")
+    elif asked.recipe is not None:
+        recipe = tables.find(asked.recipe)
+        said.append(f"recipe {recipe.name}: {recipe.about}")
+    else:
+        recipe, reasons = _automatic(asked, images, size, width)
+        said += reasons
+    if asked.objective == "masked-patch" and recipe.objective != "masked-patch":
+        raise VitreousError(
+            f"recipe {recipe.name} is for classification, not for --objective masked-patch; use jft-masked-patch"
+        )
+    keep = {*changes}
+    steps, epochs = asked.steps, asked.epochs
+    if count is None and steps is None:
+        steps = changes.get("steps") or recipe.steps
+        if steps is None or epochs is not None:
+            raise VitreousError(f"{asked.data}: nobody knows how many images these shards have, so give --steps, not --epochs")
+    if checkpoint is not None:
+        recipe = _with_scale(recipe, checkpoint, changes)
+    recipe = changed(recipe, changes)
+    if "preprocess" in changes:
+        recipe = _judged_alike(recipe, changes, said)
+    fitted, reasons_ = fit(
+        recipe,
+        images=count or recipe.batch_size,
+        batch_size=asked.batch_size,
+        steps=steps,
+        epochs=epochs,
+        image_size=size,
+        keep=keep,
+    )
+    said += [f"{name}={value}: as asked with --set" for name, value in changes.items()]
+    for field in ("preprocess", "evaluation"):
+        made = Preprocess(getattr(fitted, field))
+        if made.size != size:
+            raise VitreousError(
+                f"{field}={getattr(fitted, field)!r} gives pictures of {made.size}, not of {size[0]} x {size[1]}"
+            )
+    return fitted, [*said, *reasons_]
+
+
+def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
+    count, name = images.count or 10**6, asked.data.partition("@")[0]
+    masked = asked.objective == "masked-patch"
+    if not masked:
+        known = tables.for_finetuning(name) if asked.from_ else tables.for_pretraining(asked.model or "", name)
+        if known is not None:
+            return known, [f"recipe {known.name}: {known.about}"]
+    counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
+    about: dict[str, Any] = dict(where=asked.data, names=images.classes)
+    if asked.from_ is not None:
+        recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)
+    else:
+        recipe, said = automatic_pretrain(
+            count, len(images.classes), size, images.size, counts, width=width, objective=asked.objective, **about
+        )
+    return recipe, list(said)
+
+
+def _judged_alike(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -> Recipe:
+    """A model must be tested on pixel values like those that it learnt from."""
+    training, judging = (Preprocess(text) for text in (recipe.preprocess, recipe.evaluation))
+    if training.scales == judging.scales:
+        return recipe
+    if "evaluation" in changes:
+        raise VitreousError(
+            f"--preprocess {training} and --set evaluation={judging} end in different pixel values; give both the same"
+        )
+    evaluation = _rescaled(judging, training.scales)
+    said.append(f"evaluation {evaluation}: pixel values as in --preprocess")
+    return changed(recipe, {"evaluation": evaluation})
+
+
+def _rescaled(preprocess: Preprocess, scales: tuple[Scale, ...]) -> str:
+    return "|".join(str(op) for op in (*preprocess.ops[: len(preprocess.ops) - len(preprocess.scales)], *scales))
+
+
+def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Recipe:
+    """Pixel values as the checkpoint knows them: one that was trained on ImageNet's mean and deviation goes on with them."""
+    scales = Preprocess(checkpoint.preprocess).scales
+    if not scales:
+        return recipe
+    fields = [field for field in ("preprocess", "evaluation") if field not in changes]
+    return changed(recipe, {field: _rescaled(Preprocess(getattr(recipe, field)), scales) for field in fields})
+
+
+# Model -----------------------------------------------------------------------------------------------------------------
+
+
+def _start(asked: Wanted) -> Checkpoint | None:
+    if asked.from_ is None:
+        if asked.model is None:
+            raise VitreousError("say what to train: --model ViT-B/16 from scratch, or --from CHECKPOINT")
+        return None
+    if asked.model is not None:
+        raise VitreousError(
+            f"--model {asked.model} begins from scratch and --from {asked.from_} from weights; give one of them"
+        )
+    return read_checkpoint(asked.from_)
+
+
+def _size(
+    asked: Wanted, images: Images, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
+) -> tuple[tuple[int, int], str | None]:
+    """Height and width of what the model will see."""
+    if asked.image_size is not None:
+        return asked.image_size, None
+    if changes.get("image_size"):
+        return (changes["image_size"],) * 2, None
+    string = asked.preprocess or changes.get("preprocess")
+    if string and (given := Preprocess(string).size):
+        return given, f"image size {given[0]} x {given[1]}: what the preprocessing gives"
+    if asked.recipe is not None and (side := tables.find(asked.recipe).image_size):
+        return (side, side), f"image size {side}: recipe {asked.recipe}'s"
+    if checkpoint is not None:
+        size = checkpoint.config.image_size
+        return size, f"image size {size[0]} x {size[1]}: the checkpoint's own (the paper fine-tunes at 384: --image-size 384)"
+    if images.size is not None and max(images.size) <= SMALL:
+        return images.size, f"image size {images.size[0]} x {images.size[1]}: the pictures' own"
+    return (224, 224), "image size 224: the paper's"
+
+
+def _model(
+    asked: Wanted,
+    recipe: Recipe,
+    images: Images,
+    checkpoint: Checkpoint | None,
+    overrides: Mapping[str, str],
+    size: tuple[int, int],
+) -> tuple[ModelConfig, Mapping[str, Tensor] | None, list[str]]:
+    masked = recipe.objective == "masked-patch"
+    classes = 0 if masked else len(images.classes)
+    if checkpoint is None:
+        return _from_scratch(asked, recipe, images, overrides, size, classes)
+    for name in overrides:
+        if name not in ("dropout", "attention_dropout", "stochastic_depth"):
+            raise VitreousError(
+                f"--set model.{name}: the architecture is the checkpoint's; only dropout and depth rates can change"
+            )
+    if recipe.representation:
+        raise VitreousError(
+            f"recipe {recipe.name} adds a representation layer, which is for training from scratch; with --from, use "
+            f"--set representation=no"
+        )
+    changed_ = adapt(checkpoint, image_size=size, classes=classes)
+    config, tensors = changed_.config, dict(changed_.tensors)
+    if classes and recipe.head_bias:
+        config, tensors["head.bias"] = replace(config, head_bias=recipe.head_bias), torch.full((classes,), recipe.head_bias)
+    _check_rates(config, recipe)
+    if isinstance(config, ViTConfig):
+        config = replace(config, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth, mask_token=masked)
+        if not masked:
+            tensors.pop("mask_token", None)
+        elif "mask_token" not in tensors:
+            raise VitreousError(f"--from {asked.from_}: has no mask token; masked patches are for --model, from scratch")
+    if overrides:
+        config = replace(config, **{name: float(value) for name, value in overrides.items()})
+    return config, tensors, list(changed_.notes)
+
+
+def _from_scratch(
+    asked: Wanted, recipe: Recipe, images: Images, overrides: Mapping[str, str], size: tuple[int, int], classes: int
+) -> tuple[ModelConfig, None, list[str]]:
+    config = _scratch_config(asked, images, overrides, size, classes)
+    said = ["channels 1: the pictures are grey"] if config.channels == 1 and "channels" not in overrides else []
+    bias = recipe.head_bias if classes else 0.0
+    if isinstance(config, ResNetConfig):
+        if recipe.objective == "masked-patch":
+            raise VitreousError(f"--objective masked-patch needs patches; {config.name} has none")
+        _check_rates(config, recipe)
+        return replace(config, head_bias=bias), None, said
+    config = replace(
+        config,
+        head_bias=bias,
+        representation=config.width if recipe.representation and classes else config.representation,
+        mask_token=recipe.objective == "masked-patch",
+        **({} if "dropout" in overrides else {"dropout": recipe.dropout}),
+        **({} if "stochastic_depth" in overrides else {"stochastic_depth": recipe.stochastic_depth}),
+    )
+    return config, None, said
+
+
+def _check_rates(config: ModelConfig, recipe: Recipe) -> None:
+    if isinstance(config, ResNetConfig) and (recipe.dropout or recipe.stochastic_depth or recipe.representation):
+        raise VitreousError(
+            f"{config.name} has no dropout, stochastic depth or representation layer; use --set dropout=0,stochastic_depth=0,"
+            f"representation=no"
+        )
+
+
+def _scratch_config(
+    asked: Wanted, images: Images, overrides: Mapping[str, str], size: tuple[int, int], classes: int
+) -> ModelConfig:
+    assert asked.model is not None
+    options = {"channels": images.channels, **{key: _typed_model_field(value) for key, value in overrides.items()}}
+    return parse(asked.model, classes=classes, image_size=size, **options)
+
+
+def _typed_model_field(text: str) -> Any:
+    """A field of the model's config from what was typed; the config itself checks name, type and range."""
+    if text.lower() in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    if "," in text or ("x" in text and text.replace("x", "").isdigit()):
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    return text
+
+
+def _parent(asked: Wanted, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    if checkpoint is None or asked.from_ is None:
+        return {}
+    path = find(asked.from_).path
+    weights = next(
+        (p for p in (path / "model.safetensors", path / "checkpoint" / "model.safetensors", path) if p.is_file()), None
+    )
+    return {"source": asked.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

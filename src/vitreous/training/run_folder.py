@@ -1,0 +1,170 @@
+"""A run on disk: `config.json  metrics.jsonl  log.txt  report.html  checkpoint/  state/`.
+
+A folder belongs to one config. Starting again with the same one goes on; with another it is refused and the difference
+shown; of a finished run nothing is changed. Only the first process writes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from vitreous.errors import VitreousError, one_line, some
+from vitreous.files import write_text
+from vitreous.training.parallel import World, told
+
+CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
+
+# What may differ between two starts of one run, because it changes nothing of the result.
+FREE = ("workers", "save_every", "track", "decisions", "versions", "processes", "threads", "arguments")
+
+Claim = Literal["new", "resumed", "finished"]
+
+
+class RunFolder:
+    def __init__(self, path: Path, world: World) -> None:
+        self.path, self.world = path, world
+
+    def claim(self, config: Mapping[str, Any], extend: bool) -> Claim:
+        """Whose folder this is. All processes call this, and all get the same answer or the same error."""
+        answer: Claim | VitreousError = "new"
+        if self.world.first:
+            try:
+                answer = self._claim(config, extend)
+            except VitreousError as error:
+                answer = error
+        answer = told(self.world, answer)
+        if isinstance(answer, VitreousError):
+            raise answer
+        return answer
+
+    def _claim(self, config: Mapping[str, Any], extend: bool) -> Claim:
+        if self.path.exists() and not self.path.is_dir():
+            raise VitreousError(f"--out {self.path}: is a file; a run needs a folder")
+        old = self.config()
+        if old is None:
+            if self.path.exists() and any(not _ours(entry.name) for entry in self.path.iterdir()):
+                raise VitreousError(f"--out {self.path}: is not empty and no run of this program; choose another folder")
+            write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+            return "new"
+        differences = difference(old, config)
+        longer = [line for line in differences if line.startswith(("recipe.steps:", "recipe.epochs:"))]
+        if longer and len(longer) == len(differences):
+            if not extend:
+                raise VitreousError(
+                    f"--out {self.path}: this run has another length ({'; '.join(longer)}); --extend makes it longer, "
+                    f"or choose another --out"
+                )
+            if config["recipe"]["steps"] < old["recipe"]["steps"]:
+                raise VitreousError(f"--out {self.path}: --extend only makes a run longer ({'; '.join(longer)})")
+            (self.path / DONE).unlink(missing_ok=True)  # first: killed in between, the shorter run is finished once more
+            write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+            return "resumed"
+        if differences:
+            raise VitreousError(
+                f"--out {self.path}: belongs to a run with other settings ({some(differences, 6)}); "
+                f"start that one again as it was, or choose another --out"
+            )
+        return "finished" if (self.path / DONE).exists() else "resumed"
+
+    def config(self) -> dict[str, Any] | None:
+        return recorded_config(self.path)
+
+    # Metrics -----------------------------------------------------------------------------------------------------------
+
+    def history(self) -> list[dict[str, Any]]:
+        """All records that can be read: a killed process may have left half a line at the end."""
+        path = self.path / METRICS
+        records = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+        return records
+
+    def cut(self, step: int) -> None:
+        """Forget what was measured after this step: it is measured again."""
+        if self.world.first and (self.path / METRICS).exists():
+            kept = [record for record in self.history() if record.get("step", 0) <= step]
+            write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        self._append(METRICS, json.dumps(record) + "\n")
+
+    # Words -------------------------------------------------------------------------------------------------------------
+
+    def log(self, line: str) -> None:
+        self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+    def _append(self, name: str, text: str) -> None:
+        if not self.world.first:
+            return
+        try:
+            with (self.path / name).open("a", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+        except OSError as error:
+            raise VitreousError(
+                f"{self.path / name}: cannot write ({error.strerror or error}); free some space and start the same command "
+                f"again: the last state is intact"
+            ) from error
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        if self.world.first:
+            write_text(self.path / DONE, json.dumps(result, indent=1) + "\n")
+
+    def result(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.path / DONE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise VitreousError(
+                f"{self.path / DONE}: cannot be read ({one_line(error)}); remove it to finish the run again"
+            ) from error
+        return found
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise VitreousError(
+            f"{path}: cannot be read as a run's config ({one_line(error)}); restore it, or choose another --out"
+        ) from error
+    if not isinstance(config, dict) or not isinstance(config.get("recipe"), dict):
+        raise VitreousError(f"{path}: is not a config of this program; restore it, or choose another --out")
+    return config
+
+
+def recorded_config(out: Path) -> dict[str, Any] | None:
+    """Of a run that goes on: what was found out by measuring is kept, because rounding depends on it."""
+    return read_config(out / CONFIG) if (out / CONFIG).exists() else None
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs, a line each: `recipe.lr: 0.01 there, 0.03 now`."""
+    new = json.loads(json.dumps(new))  # tuples are lists there
+    found = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        name = f"{prefix}{key}"
+        if name in FREE:
+            continue
+        was, now = old.get(key), new.get(key)
+        if isinstance(was, dict) and isinstance(now, dict):
+            found += difference(was, now, f"{name}.")
+        elif was != now:
+            found.append(f"{name}: {_short(was)} there, {_short(now)} now")
+    return found
+
+
+def _ours(name: str) -> bool:
+    """What may lie in a folder before its run: a sweep, and what a start left that was killed at once."""
+    return name == "sweep" or (name.startswith(".") and name.endswith(".part"))
+
+
+def _short(value: Any) -> str:
+    return one_line(json.dumps(value), 60)

@@ -1,0 +1,227 @@
+"""From a plan to a finished run: the model is made, the loop runs, and what it found is written down."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from vitreous.classifier import Classifier
+from vitreous.data.bad_images import NAME as BAD_IMAGES
+from vitreous.data.bad_images import write_bad_images
+from vitreous.data.order import key
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Source
+from vitreous.errors import VitreousError
+from vitreous.evaluation.baseline import closed_form_baseline
+from vitreous.models.build import Model, assemble, layout, with_memory
+from vitreous.models.vit import ViT
+from vitreous.progress import silenced, silent
+from vitreous.training.allocator import keep_memory
+from vitreous.training.display import Display
+from vitreous.training.loop import Loop
+from vitreous.training.masked import MaskedPatches
+from vitreous.training.objectives import Classification, balanced_weights
+from vitreous.training.outcome import Outcome
+from vitreous.training.parallel import World, told
+from vitreous.training.patch_targets import scales_of
+from vitreous.training.plan import Plan, config
+from vitreous.training.report import write_report
+from vitreous.training.run_folder import RunFolder
+from vitreous.training.trackers import Trackers
+from vitreous.weights.checkpoint import Checkpoint, read_folder, write_folder
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run came to."""
+
+    result: Mapping[str, Any]
+    already: bool  # it had been finished before
+    notes: tuple[str, ...] = ()
+
+
+def train(plan: Plan, world: World) -> Finished:
+    folder = RunFolder(plan.out, world)
+    settings = config(plan, world.processes)
+    torch.set_num_threads(torch.get_num_threads())  # said aloud, so that libraries below do not change their minds later
+    if folder.claim(settings, plan.extend) == "finished":
+        return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
+    keep_memory()
+    loop = Loop(plan, objective_of(plan), world, folder)
+    said = (*loop.resume(), *_otherwise(folder.config() or {}, settings))
+    if loop.progress.step == 0 and world.first:
+        if plan.bad:
+            write_bad_images(plan.out / BAD_IMAGES, plan.bad)
+        _compare(plan, folder)
+    trackers = Trackers(plan.track if world.first else (), plan.out, settings, loop.progress.step)
+    title = f"{plan.verb} {plan.model.name}"
+    with (
+        contextlib.closing(trackers),
+        silenced(silent() or not world.first),
+        Display(title, plan.steps, loop.progress.step, plan.recipe.batch_size, world.device) as display,
+    ):
+
+        def tell(line: str) -> None:
+            folder.log(line)
+            display.say(line)
+
+        def record(found: dict[str, Any]) -> None:
+            folder.record(found)
+            trackers.log(found)
+            if found["split"] != "train":
+                accuracy = f", top-1 {found['top1']:.2%}" if "top1" in found else ""
+                tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
+
+        def evaluated(outcome: Outcome | None, better: bool) -> None:
+            if better:
+                tensors = loop.tensors()
+                if world.first:
+                    write_folder(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
+
+        for line in plan.decisions:
+            folder.log(line)
+        for line in said:
+            tell(line)
+        try:
+            loop.run(display, evaluated, record)
+        except BaseException as error:
+            with contextlib.suppress(VitreousError):  # a full disk: the error itself matters more
+                folder.log(f"ended at step {loop.progress.step:,}: {type(error).__name__} {error}")
+            raise
+        if loop.progress.step < plan.steps and not loop.progress.stopped:
+            raise KeyboardInterrupt  # asked to end, by a signal that somebody ignores
+        result = _conclude(plan, loop, folder, world)
+    return Finished(result, False, said)
+
+
+def _otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is allowed to differ between starts and yet rounds otherwise: said, since the bytes will not be the same."""
+    names = [name for name in ("processes", "threads", "versions") if before.get(name, now[name]) != now[name]]
+    return [f"{name}: {before[name]} at first, {now[name]} now; equal up to rounding, not to the bit" for name in names]
+
+
+def _compare(plan: Plan, folder: RunFolder) -> None:
+    """What the frozen features are worth as they are: whoever waits for the run can tell whether it was worth it."""
+    if plan.begun is None or plan.held_out is None or plan.recipe.objective != "classification":
+        return
+    clf, preprocess = Classifier(plan.begun, copy=False), Preprocess(plan.recipe.evaluation, plan.model.channels)
+    found = closed_form_baseline(
+        clf, plan.train, plan.held_out, preprocess, workers=plan.workers, device=plan.device, seed=plan.seed, bad_images="skip"
+    )
+    folder.log(found.sentence())
+    if not silent():
+        print(found.sentence(), file=sys.stderr, flush=True)
+
+
+# The objective ---------------------------------------------------------------------------------------------------------
+
+
+def objective_of(plan: Plan) -> nn.Module:
+    """The model with its loss, drawn by the seed alone: every process makes the same."""
+    torch.manual_seed(key("initialise", plan.seed))
+    model: Model
+    if plan.start is None:
+        model = with_memory(layout(plan.model))
+        model.initialise()
+    else:
+        model = assemble(plan.model, {name: tensor.clone() for name, tensor in plan.start.items()})
+    if isinstance(model, ViT):
+        model.lean = True  # the last layer only for the tokens that are read
+    if plan.activation_checkpointing:
+        _recompute(model)
+    if plan.engine == "compile":
+        for block in model.blocks if isinstance(model, ViT) else [model]:
+            block.compile()
+    recipe = plan.recipe
+    if recipe.objective == "masked-patch":
+        assert isinstance(model, ViT)
+        scales, judging = (scales_of(Preprocess(text, plan.model.channels)) for text in (recipe.preprocess, recipe.evaluation))
+        if scales != judging:
+            raise VitreousError(f"preprocess={recipe.preprocess} and evaluation={recipe.evaluation} end in different values")
+        return MaskedPatches(model, recipe.mask_share, recipe.mask_target, scales)
+    weights = None
+    if recipe.class_weights == "balanced":
+        if not isinstance(plan.train, Source):
+            raise VitreousError("class_weights=balanced needs to count the images of each class, which shards do not tell")
+        weights = balanced_weights(plan.train.counts().tolist())
+    return Classification(model, recipe.loss, recipe.smoothing, weights)
+
+
+def _recompute(model: Model) -> None:
+    """Keep only what enters each block, and compute the rest again in the backward pass: less memory, a third more work."""
+    if not isinstance(model, ViT):
+        raise VitreousError(f"--activation-checkpointing is for models with blocks; {model.config.name} has none")
+    for block in model.blocks:
+        block.forward = functools.partial(recomputed, block.forward, use_reentrant=False)
+
+
+# The result ------------------------------------------------------------------------------------------------------------
+
+
+def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
+    """Write checkpoint, average and report. Killed in here, a run does this part again when it is started again."""
+    target, notes = plan.out / "checkpoint", list(plan.decisions)
+    result: dict[str, Any] = {"steps": loop.progress.step, "seconds": round(loop.progress.seconds, 1)}
+    if loop.average is not None:
+        with loop.averaged():
+            averaged = loop.tensors()
+            its_outcome, result["average"] = _judged(loop)
+        if world.first:
+            write_folder(_checkpoint(plan, averaged, _measured(its_outcome, loop)), target / "average")
+    if loop.progress.best is not None:
+        result["best"] = {"step": loop.progress.best_step, "score": loop.progress.best}
+    if plan.recipe.patience is not None and loop.progress.best is not None:
+        loop.put_weights(told(world, read_folder(target / "best").tensors if world.first else None))
+        loop.last = None
+        notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
+    outcome, measured = loop.last or _judged(loop)
+    result |= measured
+    tensors = loop.tensors()
+    if world.first:
+        step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
+        write_folder(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
+        begun = f"from {plan.parent['source']}" if plan.parent else "from scratch"
+        write_report(
+            plan.out,
+            title=f"{plan.model.name}, {begun}, on {plan.data['name']}",
+            config=folder.config() or {},
+            history=folder.history(),
+            outcome=outcome,
+            notes=notes,
+        )
+        folder.log(f"finished: {result}")
+    folder.finish(result)
+    return result
+
+
+def _judged(loop: Loop) -> tuple[Outcome | None, dict[str, float]]:
+    return loop.evaluate() if loop.judge is not None else (None, {})
+
+
+def _measured(outcome: Outcome | None, loop: Loop) -> dict[str, Any]:
+    found: dict[str, Any] = {"step": loop.progress.step}
+    if outcome is not None:
+        found |= {"split": outcome.split, "n": outcome.n, "top1": outcome.top1, "top5": outcome.top5, "loss": outcome.loss}
+    return found
+
+
+def _checkpoint(plan: Plan, tensors: Mapping[str, Tensor], measured: Mapping[str, Any]) -> Checkpoint:
+    classes = plan.classes if plan.recipe.objective == "classification" else None
+    return Checkpoint(
+        config=plan.model,
+        tensors=tensors,
+        preprocess=plan.recipe.evaluation,
+        classes=classes,
+        outputs=plan.recipe.loss,
+        parent=dict(plan.parent),
+        licence=plan.licence,
+        metrics={**measured, "data": plan.data["name"], "seed": plan.seed},
+    )

@@ -1,0 +1,223 @@
+"""What resuming needs: saved beside the run while it goes on, whole or not at all, the last two kept.
+
+    state/step-00001200/   shard-*.safetensors   every tensor: weights, optimiser, average
+                           state.json            the step, what has been counted so far, the hash of each file
+
+Tensors go through torch.distributed.checkpoint with its safetensors storage: each process writes what it holds, and any
+other number of processes can read it. A state is written under another name by a background thread while training goes
+on, read again to be hashed, and only then renamed; only then is the oldest one dropped. A state whose files are not those
+that its `state.json` describes is passed over for the one before. (The thread writes; `finish`, called after
+the step in which all processes have written, hashes and renames.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from vitreous.errors import VitreousError, one_line
+from vitreous.files import flush, write_text
+from vitreous.training.average import Average
+from vitreous.training.parallel import World, gathered, told
+
+DOCUMENT = "state.json"
+# One process needs no process group, and torch warns of it from its own thread, where no context reaches.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+KEPT = 2  # one that is good, and one more in case that it is not
+
+
+@dataclass(frozen=True)
+class Found:
+    """A state on disk that is complete."""
+
+    folder: Path
+    step: int
+    counted: dict[str, Any]
+    passed_over: tuple[str, ...] = ()  # newer ones that are damaged, and how
+
+
+def tensors_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
+    """Everything that changes in training, by name. Flat, because the storage takes tensors and nothing else."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in objective.named_parameters():
+        found[f"objective.{name}"] = parameter.detach()
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                found[f"optimizer.{key}.{name}"] = value
+    for name, tensor in (average.tensors if average else {}).items():
+        found[f"average.{name}"] = tensor
+    return found
+
+
+class States:
+    """The folder `state/` of a run."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self.folder, self.world = folder, world
+        self._writing: tuple[Future[Any], Path, int, dict[str, Any]] | None = None
+        self.saved: int | None = None  # the step of the newest state that is known to be good
+
+    # Writing -----------------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], counted: Mapping[str, Any]) -> None:
+        """Begin to write the state after `step` steps; what was begun before is finished first. All processes call this."""
+        self.finish()
+        part = self.folder / f".{_name(step)}.part"
+        with self._as_one(f"step {step:,}"):
+            if self.world.first:
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir(parents=True)
+        # Training goes on and changes them. What lies on an accelerator is copied from there by `async_save`.
+        copies = {name: tensor.clone() if tensor.device.type == "cpu" else tensor for name, tensor in tensors.items()}
+        written = async_save(
+            copies,
+            storage_writer=HuggingFaceStorageWriter(str(part), save_distributed=True),
+            process_group=self.world.saving,
+            no_dist=self.world.processes == 1,
+        )
+        assert isinstance(written, Future)
+        self._writing = (written, part, step, dict(counted))
+
+    @property
+    def written(self) -> bool:
+        """Whether this process has written its part of a state that is not sealed yet."""
+        return self._writing is not None and self._writing[0].done()
+
+    def finish(self) -> None:
+        """Wait for what is being written, make it the newest state and drop the oldest. All processes call this."""
+        if self._writing is None:
+            return
+        written, part, step, counted = self._writing
+        self._writing = None
+        with self._as_one(f"step {step:,}"):
+            written.result()
+            for path in part.glob("*.safetensors") if self.world.first else ():
+                flush(path)
+        with self._as_one(f"step {step:,}"):
+            if self.world.first:
+                self._seal(part, step, counted)
+        self.saved = step
+
+    def _seal(self, part: Path, step: int, counted: dict[str, Any]) -> None:
+        files = {path.name: _hash(path) for path in sorted(part.glob("*.safetensors"))}
+        record = {
+            "step": step,
+            "counted": counted,
+            "files": files,
+            "processes": self.world.processes,
+            "torch": torch.__version__,
+        }
+        write_text(part / DOCUMENT, json.dumps(record, indent=1) + "\n")
+        target = self.folder / _name(step)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(part, target)
+        flush(self.folder)
+        for old in self._complete()[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _as_one(self, what: str) -> Iterator[None]:
+        """An error of one process is an error of all: none goes on as if the state had been written."""
+        failure: str | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = (
+                one_line(error.__cause__ or error) if not isinstance(error, OSError) else one_line(error.strerror or error)
+            )
+        failures = [failure for failure in gathered(self.world, failure) if failure]
+        if failures:
+            good = (
+                f"the last good state, of step {self.saved:,}, is intact"
+                if self.saved is not None
+                else "no state was saved yet"
+            )
+            if self.world.first:
+                for part in self.folder.glob(".*.part"):
+                    shutil.rmtree(part, ignore_errors=True)
+            raise VitreousError(
+                f"{self.folder}: cannot save the state of {what} ({failures[0]}); {good}: free some space and start the same "
+                f"command again"
+            )
+
+    # Reading -----------------------------------------------------------------------------------------------------------
+
+    def newest(self) -> Found | None:
+        """The newest state that is whole. The first process looks, and all hear the same."""
+        found: Found | None = None
+        if self.world.first:
+            damaged: list[str] = []
+            for folder in self._complete():
+                try:
+                    record = _checked(folder)
+                except (VitreousError, OSError, ValueError, KeyError, TypeError) as error:
+                    damaged.append(f"{folder.name} is damaged ({one_line(error)})")
+                    continue
+                found = Found(folder, int(record["step"]), dict(record["counted"]), tuple(damaged))
+                break
+            if found is None and damaged:
+                found = Found(self.folder, 0, {}, tuple(damaged))
+        found = told(self.world, found)
+        if found is not None and found.folder != self.folder:
+            self.saved = found.step
+        return found
+
+    def read(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
+        """Fill these tensors, however they are divided now."""
+        try:
+            load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(found.folder)), no_dist=self.world.processes == 1)
+        except Exception as error:
+            raise VitreousError(f"{found.folder}: cannot be read as this run's state ({one_line(error)}); remove it") from error
+
+    def drop_newer(self, used: Found) -> None:
+        """Damaged ones, which have been named: they must not be counted among those that are kept."""
+        for folder in self._complete() if self.world.first else ():
+            if folder.name > used.folder.name:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _complete(self) -> list[Path]:
+        """Newest first."""
+        return sorted((path for path in self.folder.glob("step-*") if path.is_dir()), reverse=True)
+
+    def tidy(self) -> None:
+        """Remove what a killed process left half written."""
+        if self.world.first:
+            for part in self.folder.glob(".*.part"):
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:010d}"
+
+
+def _checked(folder: Path) -> dict[str, Any]:
+    """The document of a state whose files are all there and as they were written."""
+    record: dict[str, Any] = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    for name, digest in record["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise VitreousError(f"{name} is missing")
+        if _hash(path) != digest:
+            raise VitreousError(f"{name} is not as it was written")
+    return record
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

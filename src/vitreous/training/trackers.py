@@ -1,0 +1,176 @@
+"""A run's metrics, sent on to TensorBoard or Weights & Biases. Both read what metrics.jsonl holds; neither is needed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from vitreous.errors import VitreousError, one_line, unknown
+from vitreous.files import write_text
+from vitreous.progress import silent
+
+
+class _Tracker(Protocol):
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def parse_trackers(text: str) -> tuple[str, ...]:
+    """`tensorboard,wandb`: the names, each once; an unknown one is an error with the nearest."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown("tracker", name, TRACKERS)
+    return names
+
+
+class Trackers:
+    """None, one or both. What is missing is said at once; what fails later costs the tracker and never the run."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        folder: Path,
+        config: Mapping[str, Any],
+        start_step: int,
+        say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> None:
+        self._say = say
+        self._open: dict[str, _Tracker] = {}
+        try:
+            for name in parse_trackers(",".join(names)):
+                self._open[name] = TRACKERS[name](folder, config, start_step, say)
+        except BaseException:
+            self.close()
+            raise
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """One record of metrics.jsonl: its numbers, named `train/loss`, `validation/top1` and so on."""
+        values = {f"{record['split']}/{key}": float(value) for key, value in record.items() if key != "step" and _number(value)}
+        for name in tuple(self._open):
+            try:
+                self._open[name].log(int(record["step"]), values)
+            except Exception as error:  # a full disk, a lost connection: whatever it is, the run is worth more
+                self._say(f"{name} failed and is left out from here on: {one_line(error)}; metrics.jsonl has everything")
+                del self._open[name]
+
+    def close(self) -> None:
+        for name, tracker in self._open.items():
+            try:
+                tracker.close()
+            except Exception as error:
+                self._say(f"{name} did not close: {one_line(error)}; metrics.jsonl has everything")
+        self._open.clear()
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, config: Mapping[str, Any], start_step: int, say: Callable[[str], None]) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise _missing("tensorboard") from error
+        # What an earlier start wrote after the state that this one resumes from is hidden: it comes again.
+        purge = start_step + 1 if start_step else 0
+        try:
+            self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+            if not start_step:
+                self._writer.add_text("config", _as_markdown(config), 0)
+        except OSError as error:
+            raise VitreousError(
+                f"{folder / 'tensorboard'}: cannot write here ({error.strerror or error}); free some space or drop the tracker"
+            ) from error
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()  # a killed run has shown what it did
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WeightsAndBiases:
+    def __init__(self, folder: Path, config: Mapping[str, Any], start_step: int, say: Callable[[str], None]) -> None:
+        try:
+            wandb: Any = importlib.import_module("wandb")
+        except ImportError as error:
+            raise _missing("wandb") from error
+        mode = None  # wandb's own choice: WANDB_MODE, or what its settings say
+        if not os.environ.get("WANDB_MODE") and not _answers(str(wandb.Settings().base_url)):
+            mode = "offline"
+            say(f"wandb: no connection, so the run is kept in {folder / 'wandb'}; `wandb sync` sends it later")
+        try:
+            self._run: Any = wandb.init(
+                project=os.environ.get("WANDB_PROJECT") or "vitreous",
+                name=folder.resolve().name,
+                id=_lasting_id(folder),
+                dir=str(folder),
+                config=json.loads(json.dumps(dict(config), default=str)),
+                resume="allow",
+                mode=mode,
+                # The bar is no output worth keeping, and --quiet is meant for wandb too.
+                settings=wandb.Settings(console="off", **({"silent": True} if silent() else {})),
+            )
+        except VitreousError:
+            raise
+        except Exception as error:
+            raise VitreousError(
+                f"wandb could not start: {one_line(error)}; `wandb login`, or set WANDB_MODE=offline, or drop the tracker"
+            ) from error
+        self._first = int(self._run.step or 0)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        if step >= self._first:  # before it, an exact resume repeats what is there, which wandb would refuse line by line
+            self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+TRACKERS: Mapping[str, Callable[[Path, Mapping[str, Any], int, Callable[[str], None]], _Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _WeightsAndBiases,
+}
+
+
+def _lasting_id(folder: Path) -> str:
+    """Kept in the run folder, so that a run that is moved stays itself and a new one in an old place does not become it."""
+    path = folder / "wandb" / "id.txt"
+    if path.exists() and (known := path.read_text(encoding="utf-8").strip()).isalnum():
+        return known
+    made = secrets.token_hex(8)
+    write_text(path, made + "\n")
+    return made
+
+
+def _answers(address: str) -> bool:
+    """Whether anything answers there, through a proxy if the environment names one. A refusal is an answer."""
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _missing(package: str) -> VitreousError:
+    return VitreousError(f"the tracker {package} is not installed; pip install 'vitreous[track]', or drop the tracker")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _as_markdown(config: Mapping[str, Any]) -> str:
+    lines = json.dumps(dict(config), indent=2, ensure_ascii=False, default=str).splitlines()
+    return "\n".join("    " + line for line in lines)  # an indented block is code

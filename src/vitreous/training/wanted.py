@@ -1,0 +1,103 @@
+"""What somebody asks for: the options of `pretrain` and `finetune`, as typed. `prepare` makes a plan of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitreous.data.source import Policy
+from vitreous.errors import VitreousError, unknown
+from vitreous.recipes.recipe import Objective, parse_changes
+from vitreous.training.parallel import Parallel
+from vitreous.training.plan import Engine
+from vitreous.training.run_folder import read_config
+
+
+@dataclass(frozen=True)
+class Wanted:
+    verb: Literal["pretrain", "finetune"]
+    data: str = ""
+    out: str = ""
+    model: str | None = None  # a name: begin from scratch
+    from_: str | None = None  # a checkpoint: begin with its weights
+    objective: Objective = "classification"
+    recipe: str | None = None
+    set: tuple[str, ...] = ()
+    config: str | None = None
+    seed: int = 0
+    steps: int | None = None
+    epochs: float | None = None
+    batch_size: int | None = None
+    image_size: tuple[int, int] | None = None
+    preprocess: str | None = None
+    save_every: int | None = None
+    eval_every: int | None = None
+    workers: int | None = None
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    engine: Engine = "eager"
+    micro_batch: str | int | None = None
+    parallel: Parallel = "ddp"
+    shard_group: int | None = None
+    activation_checkpointing: bool = False
+    bad_images: Policy = "stop"
+    subset: int | None = None
+    per_class: int | None = None
+    held_out: float | None = None
+    sweep: bool = False
+    sweep_share: float | None = None  # of a trial: judge by this share of what the run itself trains on
+    track: str = ""
+    extend: bool = False
+
+
+def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> tuple[Wanted, dict[str, Any] | None]:
+    """What was asked for, and the config that is replayed, if any: what is given by hand goes before what stands there."""
+    names = {field.name for field in dataclasses.fields(Wanted)} - {"verb"}
+    for name in given:
+        if name not in names:
+            raise unknown("option", name, names)
+    replayed: dict[str, Any] | None = None
+    if path := given.get("config"):
+        replayed = read_config(Path(path).expanduser())
+        if replayed.get("verb") != verb:
+            raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {verb}`")
+        typed = {
+            key: value
+            for key, value in replayed["arguments"].items()
+            if key in names and key not in ("out", "config", "extend")
+        }
+        for key, value in typed.items():
+            typed[key] = tuple(value) if isinstance(value, list) else value
+        changes = {**parse_changes(typed.get("set", ())), **parse_changes(given.get("set", ()))}  # field by field
+        given = {**typed, **given, "set": tuple(f"{field}={value}" for field, value in changes.items())}
+    if verb == "pretrain" and not given.get("model"):
+        given = {**given, "model": "ViT-B/16"}
+    asked = Wanted(verb, **given)
+    for name, what in (("data", "DATA"), ("out", "--out")):
+        if not getattr(asked, name):
+            raise VitreousError(f"{what} is missing; for example: vitreous {verb} photos/ --out runs/photos")
+    for name in ("steps", "batch_size", "save_every", "subset", "per_class", "shard_group"):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise VitreousError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    if asked.epochs is not None and not asked.epochs > 0:
+        raise VitreousError(f"--epochs {asked.epochs:g}: must be more than 0")
+    if asked.eval_every is not None and asked.eval_every < 0:
+        raise VitreousError(f"--eval-every {asked.eval_every}: must be a number of steps, or 0 for the end only")
+    if asked.seed < 0:
+        raise VitreousError(f"--seed {asked.seed}: must be 0 or more")
+    if asked.held_out is not None and not 0 < asked.held_out < 1:
+        raise VitreousError(f"--held-out {asked.held_out:g}: must be a share of the training images, as 0.1")
+    if asked.subset is not None and asked.per_class is not None:
+        raise VitreousError("--subset and --per-class both choose images; give one of them")
+    return asked, replayed
+
+
+def as_typed(asked: Wanted) -> dict[str, Any]:
+    """What differs from the defaults; replaying it asks for the same."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Wanted)}
+    own = {name: value for name, value in vars(asked).items() if name not in ("verb", "config", "extend")}
+    return {name: value for name, value in own.items() if value != defaults[name]}

@@ -1,0 +1,70 @@
+"""One run as its user sees it: what was decided is said, learning rates are tried if asked, then it trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import VitreousError
+from vitreous.progress import silent
+from vitreous.recipes.recipe import parse_changes
+from vitreous.training.parallel import World
+from vitreous.training.passes import with_passes
+from vitreous.training.prepare import plan_of
+from vitreous.training.run_folder import recorded_config
+from vitreous.training.start import Finished, train
+from vitreous.training.wanted import Wanted
+
+
+def run(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> Finished:
+    """Train as asked, or go on with it."""
+    said: tuple[str, ...] = ()
+    if asked.sweep:
+        asked, sentence = _swept(asked, replayed, world)
+        said = (sentence,)
+    goes_on = recorded_config(Path(asked.out).expanduser()) is not None
+    plan = with_passes(plan_of(asked, replayed, world), asked, world)
+    plan = replace(plan, decisions=(*plan.decisions, *said))
+    if not goes_on:
+        _say(world, plan.decisions)
+    return train(plan, world)
+
+
+def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> tuple[Wanted, str]:
+    """The paper's way to a learning rate: each is tried on the training images but a share, and judged by that share.
+
+    Each trial is a run of its own in OUT/sweep, so that a sweep that was interrupted goes on too.
+    """
+    changes = parse_changes(asked.set)
+    if "lr" in changes:
+        raise VitreousError(f"--sweep chooses the learning rate, and --set lr={changes['lr']} gives it; leave one of them out")
+    asked = replace(asked, sweep=False)
+    recipe = plan_of(asked, replayed, world).recipe
+    if not recipe.sweep:
+        raise VitreousError(
+            f"--sweep: recipe {recipe.name} names no learning rates; give them with --set sweep=0.001:0.003:0.01"
+        )
+    found: dict[float, float] = {}
+    for rate in recipe.sweep:
+        trial = replace(
+            asked,
+            out=str(Path(asked.out) / "sweep" / f"lr-{rate:g}"),
+            sweep_share=recipe.sweep_share,
+            set=(*asked.set, f"lr={rate!r}"),
+        )
+        _say(world, (f"sweep: lr {rate:g}, judged by {recipe.sweep_share:.0%} of the training images",))
+        plan = with_passes(plan_of(trial, replayed, world), trial, world)
+        found[rate] = float(train(plan if not found else replace(plan, begun=None), world).result["top1"])
+    best = max(found, key=lambda rate: (found[rate], -rate))  # of equals the smaller
+    listed = ", ".join(f"{rate:g}: {score:.2%}" for rate, score in found.items())
+    sentence = f"lr {best:g}: the best of the sweep ({listed}, judged by {recipe.sweep_share:.0%} of the training images)"
+    _say(world, (sentence,))
+    return replace(asked, set=(*asked.set, f"lr={best!r}")), sentence
+
+
+def _say(world: World, lines: tuple[str, ...]) -> None:
+    for line in lines if world.first and not silent() else ():
+        print(line, file=sys.stderr, flush=True)

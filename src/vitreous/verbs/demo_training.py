@@ -1,0 +1,129 @@
+"""The demo's runs: from scratch, by masked patches and then few labels, and one that is killed and goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from vitreous.progress import silenced
+from vitreous.verbs.finetune import finetune
+from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.training_run import Run
+
+SMALL = ("model.width=64", "model.depth=4", "model.heads=2", "model.mlp=256", "lr=2e-3")
+COMMON: dict[str, Any] = dict(batch_size=64, workers=0, precision="float32", device="cpu")
+
+
+def runs(folder: Path) -> list[dict[str, Any]]:
+    """A row for each run. Real digits: 1,097 to learn from, 200 to judge by."""
+    rows: list[dict[str, Any]] = []
+    whole = _row("from scratch, all labels", rows, folder / "scratch", epochs=20)
+    few: dict[str, Any] = dict(per_class=10, steps=150, eval_every=0)
+    _row("from scratch, 10 labels a class", rows, folder / "scratch-10", **few)
+    with silenced():
+        masked = pretrain(
+            "builtin:digits", "ViT-Ti/2", "masked-patch", out=str(folder / "masked"), set=SMALL, epochs=20, **COMMON
+        )
+    rows.append(_shown("masked patches, no labels", masked))
+    with silenced():
+        tuned = finetune(
+            "builtin:digits", str(folder / "masked"), out=str(folder / "masked-10"), set=("lr=0.03",), **COMMON, **few
+        )
+    rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
+    rows.append({"run": "killed with -9, started again", "objective": "classification", **_killed(folder / "killed", whole)})
+    return rows
+
+
+def _row(name: str, rows: list[dict[str, Any]], out: Path, **options: Any) -> Run:
+    with silenced():
+        run = pretrain("builtin:digits", "ViT-Ti/2", out=str(out), set=SMALL, **COMMON, **options)
+    rows.append(_shown(name, run))
+    return run
+
+
+def _shown(name: str, run: Run) -> dict[str, Any]:
+    config = json.loads((Path(run.out) / "config.json").read_text())
+    masked = config["recipe"]["objective"] == "masked-patch"
+    right = f"{run.result['top1']:.1%}" + (" of hidden patches' colours" if masked else "")
+    return {
+        "run": name,
+        "objective": config["recipe"]["objective"],
+        "images": config["data"]["train"],
+        "steps": run.result["steps"],
+        "seconds": run.result["seconds"],
+        "right": right,
+        "equal": True,
+    }
+
+
+def _killed(out: Path, whole: Run) -> dict[str, Any]:
+    """The first run once more, in a process that is killed after its first state; then the same command again."""
+    config = json.loads((Path(whole.out) / "config.json").read_text())
+    options = [
+        *("--set", *SMALL),
+        "--epochs",
+        "20",
+        "--batch-size",
+        "64",
+        "--workers",
+        "0",
+        "--precision",
+        "float32",
+        "--device",
+        "cpu",
+    ]
+    command = [sys.executable, "-m", "vitreous", "pretrain", "builtin:digits", "--model", "ViT-Ti/2", *options]
+    command += ["--save-every", "40", "--quiet", "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(config["threads"])}  # other threads would round otherwise
+    process = subprocess.Popen(command, env=environment)
+    while process.poll() is None and not list((out / "state").glob("step-*")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    killed = process.wait() == -signal.SIGKILL
+    subprocess.run(command, env=environment, check=True)
+    digests = [
+        hashlib.sha256((Path(run) / "checkpoint" / "model.safetensors").read_bytes()).digest() for run in (whole.out, out)
+    ]
+    result = json.loads((out / "state" / "done.json").read_text())
+    same = killed and digests[0] == digests[1]
+    return {
+        "images": config["data"]["train"],
+        "steps": result["steps"],
+        "seconds": result["seconds"],
+        "right": f"{result['top1']:.1%}, the same bytes as undisturbed" if same else "other bytes",
+        "equal": same,
+    }
+
+
+def draw_runs(folder: Path, path: Path) -> Path:
+    """Learning curves: what labels, few labels and masked patches give."""
+    from vitreous.verbs.demo_steps import save_figure
+
+    figure = Figure(figsize=(12, 4.2))
+    axes = figure.subplots(1, 2)
+    names = {
+        "scratch": "from scratch, all labels",
+        "scratch-10": "from scratch, 10 a class",
+        "masked-10": "masked patches first, 10 a class",
+    }
+    for (name, label), colour in zip(names.items(), ("#2457a6", "#c0622d", "#1e7b34"), strict=True):
+        records = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        train = [record for record in records if record["split"] == "train"]
+        axes[0].plot([r["seconds"] for r in train], [r["loss"] for r in train], color=colour, lw=1.2, label=label)
+        final = [record for record in records if record["split"] != "train"][-1]
+        axes[1].barh(label, 100 * final["top1"], color=colour)
+        axes[1].annotate(f" {final['top1']:.1%}", (100 * final["top1"], label), va="center", fontsize=9)
+    axes[0].set(xlabel="seconds on this machine", ylabel="training loss", title="Learning the digits")
+    axes[0].legend(frameon=False)
+    axes[1].set(xlim=(0, 110), xlabel="% of 200 held-out digits right", title="Judged")
+    axes[1].invert_yaxis()
+    return save_figure(figure, axes, path)

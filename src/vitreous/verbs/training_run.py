@@ -1,0 +1,50 @@
+"""What `pretrain` and `finetune` have in common: from options to a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitreous.verbs.table import table
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    out: str
+    result: Mapping[str, Any]
+    already: bool
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+    def text(self) -> str:
+        rows = [(name, _shown(name, value)) for name, value in self.result.items() if not isinstance(value, dict)]
+        for name in ("average", "best"):
+            if isinstance(found := self.result.get(name), dict):
+                rows += [(f"{name} {key}", _shown(key, value)) for key, value in found.items()]
+        return table(("result", "value"), rows) + f"\n\n{self.out}/report.html has curves, classes and mistakes"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"out": self.out, "finished_before": self.already, **self.result}]
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, float) and name in ("top1", "top5", "score") and 0 <= value <= 1:
+        return f"{value:.2%}"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def train(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
+    """`given` holds the options that were given and no others."""
+    from vitreous.machine import choose_device
+    from vitreous.training.parallel import joined
+    from vitreous.training.wanted import wanted
+
+    asked, replayed = wanted(verb, given)
+    with joined(choose_device(asked.device)) as world:
+        from vitreous.training.whole_run import run
+
+        finished = run(asked, replayed, world)
+    return Run(asked.out, finished.result, finished.already, finished.notes)

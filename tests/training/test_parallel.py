@@ -1,0 +1,106 @@
+"""Two processes on this machine, by gloo: the same losses as one, the same bytes after a kill, one result for all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import TINY, child, digest, finished, metrics, pretrain, states, together, wait_for
+from safetensors.torch import load_file
+
+TWENTY: dict[str, Any] = dict(steps=20, eval_every=10, set=("average=0.9", "clip=1"))
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp", "hybrid"])
+def test_two_processes_see_the_losses_of_one(tmp_path: Path, how: str) -> None:
+    pretrain(tmp_path / "one", **TWENTY)
+    options = {**TWENTY, "parallel": how, "micro_batch": "4"}  # accumulation too: 16 images each, in four passes
+    finished(together(tmp_path / "two", **options))
+    alone, both = (metrics(tmp_path / name, "train") for name in ("one", "two"))
+    assert [record["step"] for record in both] == list(range(1, 21))
+    for one, two in zip(alone, both, strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        assert two["images"] == one["images"]
+    for one, two in zip(metrics(tmp_path / "one", "validation"), metrics(tmp_path / "two", "validation"), strict=True):
+        assert two["n"] == one["n"] == 200  # every image once, though 200 is no multiple of two batches of 16
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        assert two["top1"] == pytest.approx(one["top1"], abs=0.01)
+    for name in ("", "average/"):
+        weights = [load_file(tmp_path / run / "checkpoint" / name / "model.safetensors") for run in ("one", "two")]
+        assert weights[0].keys() == weights[1].keys()
+        one, two = (torch.cat([weights_[key].flatten() for key in weights[0]]) for weights_ in weights)
+        assert (two - one).norm() < 1e-4 * one.norm()  # Adam makes much of gradients that are rounding alone, as of key biases
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_a_state_of_two_resumes_on_two_and_on_one(tmp_path: Path, how: str) -> None:
+    options: dict[str, Any] = dict(steps=12, save_every=2, eval_every=6, set=("dropout=0.1", "average=0.9"), parallel=how)
+    finished(together(tmp_path / "whole", **options))
+    for name in ("on-two", "on-one"):
+        children = together(tmp_path / name, **options)
+        assert wait_for(lambda name=name: max(states(tmp_path / name), default=0) >= 4, children[0])
+        for process in children:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    finished(together(tmp_path / "on-two", **options))
+    assert digest(tmp_path / "on-two") == digest(tmp_path / "whole")
+    pretrain(tmp_path / "on-one", **options)
+    assert metrics(tmp_path / "on-one", "train")[-1]["step"] == 12
+    log = (tmp_path / "on-one" / "log.txt").read_text()
+    assert "going on from the state of step" in log
+
+
+def test_a_state_of_one_resumes_on_two(tmp_path: Path) -> None:
+    options: dict[str, Any] = dict(steps=12, save_every=2, eval_every=6, parallel="fsdp")
+    pretrain(tmp_path / "whole", **options)
+    process = child(tmp_path / "run", **options)
+    assert wait_for(lambda: max(states(tmp_path / "run"), default=0) >= 4, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    finished(together(tmp_path / "run", **options))
+    pairs = zip(metrics(tmp_path / "whole", "train"), metrics(tmp_path / "run", "train"), strict=True)
+    for whole, resumed in pairs:
+        assert resumed["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+
+
+def test_one_process_killed_ends_the_job_and_it_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "vitreous", "pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", *TINY, "--steps", "60"),
+        *("--batch-size", "32", "--workers", "0", "--eval-every", "0", "--subset", "200", "--save-every", "5"),
+        *("--precision", "float32", "--out", str(out)),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    until = time.monotonic() + 120
+    while not states(out) and time.monotonic() < until and job.poll() is None:
+        time.sleep(0.01)
+    assert states(out), job.communicate()[0]
+    workers = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and str(out).encode() in _command(entry) and b"torch.distributed.run" not in _command(entry)
+    ]
+    assert len(workers) == 2
+    os.kill(max(workers), signal.SIGKILL)
+    assert job.wait(60) != 0  # it does not hang
+    assert not (out / "checkpoint" / "model.safetensors").exists()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("report.html") == 1  # the first process alone reports
+    assert "going on from the state of step" in (out / "log.txt").read_text()
+
+
+def _command(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except OSError:
+        return b""

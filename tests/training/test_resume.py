@@ -1,0 +1,203 @@
+"""A run that was killed, torn or starved goes on, and ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from runs import child, digest, metrics, pretrain, states, wait_for
+
+from vitreous.errors import VitreousError
+
+# Everything that goes by chance or remembers: augmentation, dropout, stochastic depth, mixup, averaging, accumulation.
+EVERYTHING = dict(
+    set=(
+        "model.stochastic_depth=0.1",
+        "dropout=0.1",
+        "mixup=0.2",
+        "average=0.9",
+        "clip=1",
+        "preprocess=resize(10)|random_crop(8)|flip|range(-1,1)",
+    ),
+    micro_batch="8",
+    save_every=2,
+    steps=16,
+    eval_every=5,
+)
+
+
+def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    pretrain(tmp_path / "whole", **EVERYTHING, workers=2)
+    wanted = [digest(tmp_path / "whole", f"checkpoint/{name}model.safetensors") for name in ("", "best/", "average/")]
+    for number, kill_at in enumerate((2, 6, 10)):
+        out = tmp_path / f"killed-{number}"
+        process = child(out, **EVERYTHING, workers=1)
+        assert wait_for(lambda out=out, at=kill_at: max(states(out), default=0) >= at, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not (out / "checkpoint" / "model.safetensors").exists()
+        pretrain(out, **EVERYTHING, workers=0)
+        assert [digest(out, f"checkpoint/{name}model.safetensors") for name in ("", "best/", "average/")] == wanted
+        steps = [(record["split"], record["step"]) for record in metrics(out)]
+        assert steps == [(record["split"], record["step"]) for record in metrics(tmp_path / "whole")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_end_it_saves_and_leaves_within_a_step(tmp_path: Path, number: int) -> None:
+    out = tmp_path / "run"
+    process = child(out, steps=400, eval_every=0)
+    assert wait_for(lambda: len(metrics(out)) > 3, process)
+    os.kill(process.pid, number)
+    process.join(30)
+    assert process.exitcode == 130
+    assert len(states(out)) == 1
+    assert 3 < states(out)[0] < 400
+    last = metrics(out)[-1]["step"]
+    assert states(out)[0] - last <= 1  # nothing was trained that was not saved
+
+
+def test_a_damaged_state_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    pretrain(tmp_path / "whole", save_every=4)
+    for number, damage in enumerate((_truncate, _flip_a_bit, _lose_document, _lose_shard)):
+        out = tmp_path / f"damaged-{number}"
+        process = child(out, save_every=4, steps=12)
+        assert wait_for(lambda out=out: len(states(out)) == 2, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        newest = sorted((out / "state").glob("step-*"))[-1]
+        damage(newest)
+        pretrain(out, save_every=4)
+        assert digest(out) == digest(tmp_path / "whole")
+        log = (out / "log.txt").read_text()
+        assert f"{newest.name} is damaged" in log
+        assert "going on from the state of step" in log
+
+
+def _shard(state: Path) -> Path:
+    return next(state.glob("*.safetensors"))
+
+
+def _truncate(state: Path) -> None:
+    os.truncate(_shard(state), _shard(state).stat().st_size // 2)
+
+
+def _flip_a_bit(state: Path) -> None:
+    content = bytearray(_shard(state).read_bytes())
+    content[-5] ^= 1
+    _shard(state).write_bytes(content)
+
+
+def _lose_document(state: Path) -> None:
+    (state / "state.json").write_text('{"step": ')
+
+
+def _lose_shard(state: Path) -> None:
+    _shard(state).unlink()
+
+
+def test_with_every_state_damaged_it_begins_anew(tmp_path: Path) -> None:
+    pretrain(tmp_path / "whole", save_every=4)
+    out = tmp_path / "run"
+    process = child(out, save_every=4)
+    assert wait_for(lambda: len(states(out)) >= 1, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    for state in (out / "state").glob("step-*"):
+        _truncate(state)
+    pretrain(out, save_every=4)
+    assert digest(out) == digest(tmp_path / "whole")
+    assert "begins anew" in (out / "log.txt").read_text()
+
+
+def test_a_finished_run_says_so_and_changes_nothing(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    again = pretrain(tmp_path / "run", workers=1, save_every=3)
+    assert again.already
+    assert again.exit_code == 0
+    assert "finished" in again.notes[0]
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run")
+    before = digest(tmp_path / "run", "config.json")
+    with pytest.raises(VitreousError, match=r"belongs to a run with other settings \(.*seed: 0 there, 1 now"):
+        pretrain(tmp_path / "run", seed=1)
+    with pytest.raises(VitreousError, match=r"recipe.lr: .* there, 0.5 now"):
+        pretrain(tmp_path / "run", set=("lr=0.5",))
+    with pytest.raises(VitreousError, match=r"data.train: 200 there, 150 now"):
+        pretrain(tmp_path / "run", subset=150)
+    assert digest(tmp_path / "run", "config.json") == before
+
+
+def test_a_longer_run_needs_extend_and_then_goes_on(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run", set=("schedule=constant", "warmup=0"))
+    with pytest.raises(VitreousError, match="--extend makes it longer"):
+        pretrain(tmp_path / "run", set=("schedule=constant", "warmup=0"), steps=20)
+    with pytest.raises(VitreousError, match="only makes a run longer"):
+        pretrain(tmp_path / "run", set=("schedule=constant", "warmup=0"), steps=5, extend=True)
+    longer = pretrain(tmp_path / "run", set=("schedule=constant", "warmup=0"), steps=20, extend=True)
+    assert longer.result["steps"] == 20
+    pretrain(tmp_path / "at-once", set=("schedule=constant", "warmup=0"), steps=20)
+    assert digest(tmp_path / "run") == digest(tmp_path / "at-once")
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(VitreousError, match="is not empty and no run"):
+        pretrain(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{")
+    with pytest.raises(VitreousError, match="cannot be read as a run's config"):
+        pretrain(tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json"]
+
+
+def test_a_full_disk_is_a_clear_error_and_the_last_state_is_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vitreous.training.state as state
+
+    pretrain(tmp_path / "whole", save_every=4)
+    real, calls = state.async_save, []
+
+    def full(*args: object, **kwargs: object) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            from concurrent.futures import Future
+
+            future: Future[None] = Future()
+            future.set_exception(OSError(28, "No space left on device"))
+            return future
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(state, "async_save", full)
+    with pytest.raises(VitreousError, match=r"No space left on device.*the last good state, of step 4, is intact"):
+        pretrain(tmp_path / "run", save_every=4)
+    assert states(tmp_path / "run") == [4]
+    monkeypatch.setattr(state, "async_save", real)
+    pretrain(tmp_path / "run", save_every=4)
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_config_json_replays_a_run(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run", set=("lr=0.002",))
+    import vitreous
+    from vitreous.progress import silenced
+
+    with silenced():
+        vitreous.pretrain(config=str(tmp_path / "run" / "config.json"), out=str(tmp_path / "again"))
+    assert digest(tmp_path / "run") == digest(tmp_path / "again")
+    first, second = (json.loads((tmp_path / name / "config.json").read_text())["recipe"] for name in ("run", "again"))
+    assert first == second
+
+
+def test_the_average_lies_beside_the_result_and_is_another(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    pretrain(tmp_path / "run", set=("average=0.9",))
+    result, average = (load_file(tmp_path / "run" / "checkpoint" / name / "model.safetensors") for name in ("", "average"))
+    assert result.keys() == average.keys()
+    assert any(not result[name].equal(average[name]) for name in result)

@@ -1,0 +1,261 @@
+"""Runs as their users meet them: what is decided, written, refused and said."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import TINY, digest, metrics, pretrain, states
+from safetensors.torch import load_file
+
+import vitreous
+from vitreous.errors import VitreousError
+from vitreous.progress import silenced
+
+
+def finetune(out: Path, **options: Any) -> Any:
+    common = dict(data="builtin:digits", steps=8, batch_size=32, workers=0, eval_every=0, device="cpu", precision="float32")
+    with silenced():
+        return vitreous.finetune(out=str(out), **{**common, **options})
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small pretrained model, with the tanh layer of pre-training."""
+    out = tmp_path_factory.mktemp("start") / "run"
+    pretrain(out, set=("representation=yes", "loss=sigmoid", "head_bias=-10", "smoothing=1e-4"), subset=None, steps=30)
+    return out
+
+
+def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
+    result = pretrain(tmp_path / "run", set=("average=0.9",))
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"config.json", "metrics.jsonl", "log.txt", "report.html", "checkpoint", "state"}
+    inside = {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()}
+    assert {"model.safetensors", "model.json", "best", "average"} <= inside
+    keys = {"step", "epoch", "images", "seconds", "split", "loss", "lr", "images_per_second"}
+    for record in metrics(tmp_path / "run"):
+        assert keys <= record.keys()
+    assert "top1" in metrics(tmp_path / "run", "validation")[-1]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["recipe"]["steps"] == 12
+    assert config["model"]["width"] == 32
+    assert config["decisions"]
+    assert result.result["n"] == 200
+    clf = vitreous.load(tmp_path / "run")  # the run itself is a checkpoint
+    assert clf.classes == tuple("0123456789")
+    digits = vitreous.open_data("builtin:digits").splits["validation"]
+    right = [int(clf.predict(digits.read(i), top=1).classes[0]) in digits.labels(i) for i in range(len(digits))]
+    assert np.mean(right) == pytest.approx(result.result["top1"])  # what the checkpoint predicts is what was reported
+    html = (tmp_path / "run" / "report.html").read_text()
+    assert "<html" in html
+    assert "http://" not in html.replace("http://www.w3.org", "")
+
+
+def test_evaluation_of_the_run_counts_every_image_once(tmp_path: Path) -> None:
+    pretrain(tmp_path / "a", batch_size=32, steps=1)
+    assert metrics(tmp_path / "a", "validation")[0]["n"] == 200
+
+
+def test_micro_batches_change_rounding_alone(tmp_path: Path) -> None:
+    pretrain(tmp_path / "whole")
+    pretrain(tmp_path / "parts", micro_batch="5")  # 32 = 6 x 5 + 2
+    for one, two in zip(metrics(tmp_path / "whole", "train"), metrics(tmp_path / "parts", "train"), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_activation_checkpointing_and_compiling_change_nothing_but_rounding(tmp_path: Path) -> None:
+    pretrain(tmp_path / "plain", set=("dropout=0.1",))
+    pretrain(tmp_path / "recomputed", set=("dropout=0.1",), activation_checkpointing=True)
+    assert digest(tmp_path / "plain") == digest(tmp_path / "recomputed")  # dropout too is drawn again as it was
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_step_and_images(tmp_path: Path) -> None:
+    wild = ("lr=1e6", "optimizer=sgd", "warmup=0", "schedule=constant", "clip=none")
+    with pytest.raises(VitreousError, match=r"step \d+: the loss is (nan|inf).*batch: \d+, .*state of step \d+ is kept"):
+        pretrain(tmp_path / "run", set=wild, save_every=1, steps=50)
+    (listed,) = (tmp_path / "run").glob("not-finite-step-*.txt")
+    assert len(listed.read_text().splitlines()) == 32
+    assert states(tmp_path / "run")
+    newest = sorted((tmp_path / "run" / "state").glob("step-*"))[-1]
+    for path in newest.glob("*.safetensors"):
+        assert all(torch.isfinite(tensor).all() for name, tensor in load_file(path).items() if name.startswith("objective"))
+
+
+def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
+    result = pretrain(tmp_path / "run", set=("patience=2", "lr=0"), steps=100, eval_every=5)  # nothing can get better
+    assert result.result["steps"] == 15
+    assert result.result["best"]["step"] == 5
+    assert digest(tmp_path / "run") == digest(tmp_path / "run", "checkpoint/best/model.safetensors")
+    again = pretrain(tmp_path / "run", set=("patience=2", "lr=0"), steps=100, eval_every=5)
+    assert again.already
+
+
+def test_subsets_are_fixed_and_nested(tmp_path: Path) -> None:
+    from vitreous.data.splits import labelled_per_class, random_subset
+
+    train = vitreous.open_data("builtin:digits").splits["train"]
+    small, large = (random_subset(train, count, 3) for count in (50, 300))
+    ids = [{part.id(i) for i in range(len(part))} for part in (small, large)]
+    assert ids[0] < ids[1]
+    few = labelled_per_class(train, 7, 0)
+    assert few.counts().tolist() == [7] * 10
+
+
+# Fine-tuning -----------------------------------------------------------------------------------------------------------
+
+
+def test_fine_tuning_begins_with_the_weights_and_a_zero_head(start: Path, tmp_path: Path) -> None:
+    finetune(tmp_path / "run", from_=str(start), set=("lr=0", "train=all"), steps=1)
+    before, after = (load_file(run / "checkpoint" / "model.safetensors") for run in (start, tmp_path / "run"))
+    assert not [name for name in after if name.startswith("representation")]  # dropped, as in section 3.2
+    assert torch.equal(after["head.weight"], torch.zeros(10, 32))
+    for name in after:
+        if not name.startswith("head"):
+            assert torch.equal(after[name], before[name]), name
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["from"]["source"] == str(start)
+    document = json.loads((tmp_path / "run" / "checkpoint" / "model.json").read_text())
+    assert document["parent"]["source"] == str(start)
+    assert "frozen features with a linear classifier get" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_fine_tuning_at_a_higher_resolution_resizes_positions(start: Path, tmp_path: Path) -> None:
+    finetune(tmp_path / "run", from_=str(start), image_size=(12, 16), steps=2)
+    clf = vitreous.load(tmp_path / "run")
+    assert clf.config.grid == (6, 8)
+    assert clf.preprocess.size == (12, 16)
+
+
+def test_a_linear_probe_changes_the_head_alone(start: Path, tmp_path: Path) -> None:
+    finetune(tmp_path / "run", from_=str(start), set=("train=head", "lr=0.1"))
+    before, after = (load_file(run / "checkpoint" / "model.safetensors") for run in (start, tmp_path / "run"))
+    changed = {name for name in after if name not in before or not torch.equal(after[name], before[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_masked_patches_then_fine_tuning(tmp_path: Path) -> None:
+    result = pretrain(tmp_path / "masked", objective="masked-patch", steps=20)
+    assert "top1" in result.result
+    losses = [record["loss"] for record in metrics(tmp_path / "masked", "validation")]
+    assert losses[-1] < losses[0]
+    assert vitreous.load(tmp_path / "masked").config.classes == 0
+    tuned = finetune(tmp_path / "tuned", from_=str(tmp_path / "masked"), set=("lr=0.01",))
+    assert tuned.result["n"] == 200
+    assert not vitreous.load(tmp_path / "tuned").config.mask_token
+
+
+def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, tmp_path: Path) -> None:
+    result = finetune(tmp_path / "run", from_=str(start), sweep=True, set=("sweep=1e-6:0.05", "sweep_share=0.2"), steps=12)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["recipe"]["lr"] == 0.05
+    assert config["data"]["train"] == 1097  # all of them
+    trial = json.loads((tmp_path / "run" / "sweep" / "lr-0.05" / "config.json").read_text())
+    assert trial["data"]["train"] + trial["data"]["held_out"] == 1097
+    assert trial["data"]["judged_by"] == "validation"
+    assert any("the best of the sweep" in line for line in config["decisions"])
+    again = finetune(tmp_path / "run", from_=str(start), sweep=True, set=("sweep=1e-6:0.05", "sweep_share=0.2"), steps=12)
+    assert again.already
+    assert again.result == result.result
+
+
+# Bad input -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(set=("lrr=1",)), "unknown recipe field 'lrr'; did you mean 'lr'"),
+        (dict(set=("model.widht=64",)), "widht"),
+        (dict(set=("lr=fast",)), "--set lr=fast: expected a number"),
+        (dict(recipe="imagenet-ViT-B/17"), "unknown recipe"),
+        (dict(steps=5, epochs=2.0), "contradict each other"),
+        (dict(steps=0), "--steps 0: must be at least 1"),
+        (dict(device="cuda:99"), "cuda"),
+        (dict(micro_batch="many"), "--micro-batch many"),
+        (dict(subset=5000), "--subset 5000: there are only 1,097"),
+        (dict(subset=5, per_class=2), "give one of them"),
+        (dict(track="tensorbord"), "did you mean 'tensorboard'"),
+        (dict(preprocess="resize(9)|range(-1,1)"), "9"),
+        (dict(config="nowhere.json"), "nowhere.json"),
+        (dict(data="builtin:digit"), "digit"),
+        (dict(held_out=1.5), "--held-out 1.5"),
+        (dict(seed=-1), "--seed -1"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitreousError) as error:
+        pretrain(tmp_path / "run", **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def _photos(folder: Path, bad: int) -> None:
+    for name in ("cat", "dog"):
+        for number in range(12):
+            path = folder / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            noise = np.random.default_rng(number).integers(0, 255, (24, 30, 3), np.uint8)
+            Image.fromarray(noise).save(path)
+    for number in range(bad):
+        (folder / "cat" / f"broken{number}.png").write_bytes(b"not a picture")
+
+
+def test_bad_images_stop_or_are_left_out(tmp_path: Path) -> None:
+    _photos(tmp_path / "photos", bad=2)
+    options = dict(data=str(tmp_path / "photos"), model="ViT-Ti/8", image_size=(16, 16), batch_size=4, steps=3, subset=None)
+    with pytest.raises(VitreousError, match=r"2 images cannot be read, the first: .*broken.*--bad-images skip"):
+        pretrain(tmp_path / "run", **options)
+    pretrain(tmp_path / "run", **options, bad_images="skip")
+    listed = [json.loads(line) for line in (tmp_path / "run" / "bad_images.jsonl").read_text().splitlines()]
+    assert len(listed) == 2
+    assert "broken" in listed[0]["path"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["data"]["train"] + config["data"]["held_out"] == 24
+
+
+def test_bfloat16_keeps_loss_and_norms_in_float32(tmp_path: Path) -> None:
+    """In a process of its own: where bfloat16 would crash, the limit must be set before the first operation."""
+    script = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import torch
+from pathlib import Path
+from torch import nn
+from runs import pretrain
+kinds = set()
+plain = nn.LayerNorm.forward
+nn.LayerNorm.forward = lambda self, x: (kinds.add(x.dtype), plain(self, x))[1]
+pretrain(Path({str(tmp_path / "run")!r}), precision="bfloat16", steps=3, eval_every=0)
+assert kinds == {{torch.float32}}, kinds
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert all(math.isfinite(record["loss"]) for record in metrics(tmp_path / "run"))
+    tensors = load_file(tmp_path / "run" / "checkpoint" / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+
+
+def test_the_command_line_trains_reports_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from vitreous.cli import main
+
+    words = ["pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", *TINY, "--steps", "4", "--batch-size", "16"]
+    words += ["--workers", "0", "--eval-every", "0", "--precision", "float32", "--out", str(tmp_path / "run")]
+    assert main([*words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["steps"] == 4
+    assert "batch_size" in err  # decisions, with their reasons
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([*words, "--seed", "3"]) == 2
+    assert "seed: 0 there, 3 now" in capsys.readouterr().err
