@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         for name in ("SIGTERM", "SIGHUP"):  # to leave as Ctrl-C does: what is half written is removed
-            if hasattr(signal, name):
+            if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(getattr(signal, name), _terminate)
     try:
         if not words or words[0] in ("-h", "--help"):
@@ -81,7 +81,20 @@ def verb(name: str) -> Callable[..., Result]:
     return function
 
 
+def _joined(words: Sequence[str], option: str) -> list[str]:
+    """An option given twice with lists of values, as --set, once with all of them: the parser would drop the first."""
+    rest: list[str] = []
+    values: list[str] = []
+    taking = False
+    for word in words:
+        taking = word == option or (taking and not word.startswith("--"))
+        if word != option:
+            (values if taking else rest).append(word)
+    return [*rest, option, *values] if values else list(words)
+
+
 def _run(name: str, words: Sequence[str]) -> int:
+    words = _joined(words, "--set")
     log = logging.getLogger("vitreous")
     log.addFilter(_no_notes)  # results carry their notes, which are printed below
     try:

@@ -165,9 +165,9 @@ def test_from_scratch_follows_table_3_where_it_can() -> None:
 
 
 def test_small_data_from_scratch_is_warned_of() -> None:
-    assert "fewshot" in automatic_pretrain(5_000, 2, (32, 32), (32, 32), (2_500, 2_500), width=96)[1][0]
+    assert "vitreous finetune" in automatic_pretrain(5_000, 2, (32, 32), (32, 32), (2_500, 2_500), width=96)[1][0]
     said = automatic_pretrain(1_281_167, 2, (224, 224), None, (640_583, 640_584), width=768)[1]
-    assert not any("fewshot" in sentence for sentence in said)
+    assert not any("vitreous finetune" in sentence for sentence in said)
 
 
 def test_masked_patches_need_no_labels() -> None:

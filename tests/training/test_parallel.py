@@ -70,6 +70,19 @@ def test_a_state_of_one_resumes_on_two(tmp_path: Path) -> None:
         assert resumed["loss"] == pytest.approx(whole["loss"], rel=1e-5)
 
 
+def test_a_signal_at_one_process_ends_all_of_them_unfinished(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    children = together(out, steps=3000, eval_every=0)
+    assert wait_for(lambda: len(metrics(out)) > 2, children[0])
+    os.kill(children[1].pid, signal.SIGTERM)  # the second one alone
+    for process in children:
+        process.join(60)
+        assert process.exitcode == 130
+    assert len(states(out)) == 1
+    assert not (out / "state" / "done.json").exists()
+    assert not (out / "checkpoint").exists()
+
+
 def test_one_process_killed_ends_the_job_and_it_resumes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [

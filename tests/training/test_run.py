@@ -111,6 +111,13 @@ def test_subsets_are_fixed_and_nested(tmp_path: Path) -> None:
     assert few.counts().tolist() == [7] * 10
 
 
+def test_evaluation_sees_pixel_values_like_training(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run", preprocess="resize(8)|normalise(0.5,0.25)", steps=1)
+    assert str(vitreous.load(tmp_path / "run").preprocess).endswith("normalise(0.5,0.25)")
+    with pytest.raises(VitreousError, match="different pixel values"):
+        pretrain(tmp_path / "b", preprocess="resize(8)|normalise(0.5,0.25)", set=("evaluation=resize(8)|range(-1,1)",))
+
+
 # Fine-tuning -----------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +197,12 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(data="builtin:digit"), "digit"),
         (dict(held_out=1.5), "--held-out 1.5"),
         (dict(seed=-1), "--seed -1"),
+        (dict(epochs=math.inf, steps=None), "--epochs inf"),
+        (dict(workers=-3), "--workers -3"),
+        (dict(micro_batch="²"), "--micro-batch ²"),
+        (dict(set=("model.classes=4",)), "--set model.classes=4"),
+        (dict(set=("model.pool=a,b",)), "pool"),
+        (dict(shard_group=2), "--shard-group 2 is for --parallel hybrid"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -244,6 +257,57 @@ assert kinds == {{torch.float32}}, kinds
     assert all(math.isfinite(record["loss"]) for record in metrics(tmp_path / "run"))
     tensors = load_file(tmp_path / "run" / "checkpoint" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+
+
+def test_pictures_without_classes_are_for_masked_patches(tmp_path: Path) -> None:
+    for number in range(9):
+        path = tmp_path / "flat" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
+    options = dict(data=str(tmp_path / "flat"), batch_size=4, steps=2, subset=None)
+    with pytest.raises(VitreousError, match="has no labels to learn; use class folders, or --objective masked-patch"):
+        pretrain(tmp_path / "run", **options)
+    pretrain(tmp_path / "run", **options, objective="masked-patch")
+
+
+def test_what_is_refused_leaves_the_folder_free(tmp_path: Path) -> None:
+    options: dict[str, Any] = dict(set=("model.width=32",), steps=1, batch_size=8, workers=0, activation_checkpointing=True)
+    with silenced(), pytest.raises(VitreousError, match="activation-checkpointing"):
+        vitreous.pretrain("builtin:digits", "R26x1", out=str(tmp_path / "run"), precision="float32", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_set_may_be_given_twice(tmp_path: Path) -> None:
+    from vitreous.cli import main
+
+    words = [
+        "pretrain",
+        "builtin:digits",
+        "--model",
+        "ViT-Ti/2",
+        "--set",
+        *TINY,
+        "--steps",
+        "2",
+        "--batch-size",
+        "16",
+        "--quiet",
+    ]
+    words += [
+        "--set",
+        "lr=0.004",
+        "--workers",
+        "0",
+        "--eval-every",
+        "0",
+        "--precision",
+        "float32",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(words) == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["model"]["width"], config["recipe"]["lr"]) == (32, 0.004)
 
 
 def test_the_command_line_trains_reports_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def automatic_pretrain(
     if images < _FEW_IMAGES and not masked:
         said.append(
             f"from scratch on {images:,} images: seldom as good as a pretrained model (CIFAR-10, 50,000 images: 98.95 % in "
-            "table 5 after ImageNet-21k); with a checkpoint, try `vitreous finetune`, or `vitreous fewshot` for seconds"
+            "table 5 after ImageNet-21k); with a checkpoint, try `vitreous finetune`"
         )
     batch = sensible_batch(images, 4096)
     said.append(f"batch_size {batch:,}: {plain(images / batch)} steps an epoch; ImageNet in table 3 has 312, of 4,096")

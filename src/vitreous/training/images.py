@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ LOOKED_AT = 16  # pictures, to learn their size
 @dataclass(frozen=True, eq=False)
 class Images:
     train: Source | Stream
-    held_out: Source | Stream
+    held_out: Source | Stream | None  # nothing, where there is too little
     classes: tuple[str, ...]
     count: int | None  # to learn from
     size: tuple[int, int] | None  # of the first picture, where all are of one size
@@ -41,6 +41,14 @@ def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
     dataset = open_data(asked.data, bad_shards=asked.bad_images)
     decisions = list(dataset.said())
     share = asked.held_out or 0.1
+    if not dataset.classes and asked.objective == "classification":
+        raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or --objective masked-patch")
+    few = asked.subset is not None or asked.per_class is not None
+    if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too
+        fewer, sentence = _fewer(dataset.splits["train"], asked)
+        dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
+        decisions.append(sentence)
+        few = False
     train, held_out, sentence = _parts(dataset, asked, stop_early, share)
     decisions.append(sentence)
     if asked.sweep_share is not None:
@@ -55,9 +63,12 @@ def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
         bad = [*found, *others]
         if bad:
             decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
-    if asked.subset is not None or asked.per_class is not None:
+    if few:
         train, sentence = _fewer(train, asked)
         decisions.append(sentence)
+    judges = held_out if not isinstance(held_out, Source) or len(held_out) else None
+    if judges is None:
+        decisions.append("nothing to judge by: no class has two images, so none could be held out")
     count = len(train) if isinstance(train, Source) else train.count()
     if count == 0:
         raise VitreousError(f"{asked.data}: there are no images to train on")
@@ -71,7 +82,7 @@ def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
         "fingerprint": _fingerprint(train, held_out),
         "streams": min(32, len(train.shards)) if isinstance(train, Stream) else 0,
     }
-    return Images(train, held_out, dataset.classes, count, size, channels, described, tuple(bad), tuple(decisions))
+    return Images(train, judges, dataset.classes, count, size, channels, described, tuple(bad), tuple(decisions))
 
 
 def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> tuple[Source | Stream, Source | Stream, str]:

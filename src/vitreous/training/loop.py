@@ -34,7 +34,7 @@ from vitreous.training.judge import Asked, judged, mean_of
 from vitreous.training.objectives import Classification
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
 from vitreous.training.outcome import Outcome
-from vitreous.training.parallel import World, accumulating, gathered, resharded, spread, total, whole
+from vitreous.training.parallel import World, accumulating, gathered, own, resharded, spread, total, whole
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.schedule import learning_rate
@@ -130,7 +130,7 @@ class Loop:
                 asked = self._run(display, evaluated, record, wanted)
             except BaseException:
                 if self.world.processes == 1:  # with others, only what happens to all of them alike may be finished
-                    with contextlib.suppress(Exception):
+                    with contextlib.suppress(VitreousError):
                         self.states.finish()
                 raise
         if asked:  # by a signal, here or at another process; the handlers are the caller's again
@@ -187,6 +187,12 @@ class Loop:
         return self._overdue > 0 if self.plan.save_every is None else self.progress.step % self.plan.save_every == 0
 
     def save(self) -> None:
+        broken = not all(torch.isfinite(own(parameter.detach())).all() for parameter in self.objective.parameters())
+        if any(gathered(self.world, broken)):
+            raise VitreousError(
+                f"step {self.progress.step}: the weights are no longer finite, so this state is not saved; {self._good()}: "
+                f"use a lower --set lr=, a longer warmup= or clip=1"
+            )
         self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
 
     def _step(self, batch: Batch, rate: float, flags: list[bool]) -> tuple[float, ...]:
@@ -199,10 +205,10 @@ class Loop:
         count = float(len(batch))
         if world.processes > 1:  # some images may have been skipped, elsewhere too
             count = float(total(world, torch.tensor([count], dtype=torch.float64)))
-        own = self.loader.own_batch
-        size = min(plan.micro_batch or own, own)
+        mine = self.loader.own_batch
+        size = min(plan.micro_batch or mine, mine)
         sums: dict[str, Tensor] = {}
-        passes = range(0, own, size)
+        passes = range(0, mine, size)
         for number, at in enumerate(passes):
             part, wanted = images[at : at + size], targets[at : at + size]
             real = len(part) > 0
@@ -250,16 +256,18 @@ class Loop:
     def _not_finite(self, batch: Batch, what: str) -> None:
         """The weights are still those of before this step, and the last state is good."""
         step = self.progress.step + 1
-        ids = [item for own in gathered(self.world, list(batch.ids)) for item in own]
+        ids = [item for part in gathered(self.world, list(batch.ids)) for item in part]
         path = self.folder.path / f"not-finite-step-{step}.txt"
         if self.world.first:
             write_text(path, "".join(f"{item}\n" for item in ids))
         self.states.finish()
-        good = f"the state of step {self.states.saved:,} is kept" if self.states.saved is not None else "no state was saved yet"
         raise VitreousError(
-            f"step {step}: {what}; the images of its batch: {some(ids, 4)} (all in {path}); {good}: look at those images, "
-            f"or use a lower --set lr=, a longer warmup= or clip=1"
+            f"step {step}: {what}; the images of its batch: {some(ids, 4)} (all in {path}); {self._good()}: look at those "
+            f"images, or use a lower --set lr=, a longer warmup= or clip=1"
         )
+
+    def _good(self) -> str:
+        return f"the state of step {self.states.saved:,} is kept" if self.states.saved is not None else "no state was saved yet"
 
     # Measuring ---------------------------------------------------------------------------------------------------------
 
@@ -310,6 +318,11 @@ class Loop:
             outcome, found = self.last = self.evaluate(wanted)
         except Asked:
             return True
+        if not math.isfinite(found["loss"]):
+            raise VitreousError(
+                f"step {progress.step}: the loss of held-out images is {found['loss']}; {self._good()}: "
+                f"use a lower --set lr=, a longer warmup= or clip=1"
+            )
         progress.owed = False
         score = found["top1"] if outcome is not None else -found["loss"]
         better = progress.best is None or score > progress.best
@@ -336,12 +349,12 @@ class Loop:
     def averaged(self) -> Iterator[None]:
         """Inside, the weights are the average."""
         assert self.average is not None
-        own = {name: parameter.detach().clone() for name, parameter in self.objective.named_parameters()}
+        last = {name: parameter.detach().clone() for name, parameter in self.objective.named_parameters()}
         try:
             self._put(self.average.tensors)
             yield
         finally:
-            self._put(own)
+            self._put(last)
 
     @torch.no_grad()
     def put_weights(self, tensors: dict[str, Tensor]) -> None:
@@ -349,10 +362,10 @@ class Loop:
         model = self.objective.model
         assert isinstance(model, nn.Module)
         for name, parameter in model.named_parameters():
-            own = tensors[name].to(parameter.device)
+            new = tensors[name].to(parameter.device)
             if isinstance(parameter, DTensor):
-                own = distribute_tensor(own, parameter.device_mesh, parameter.placements)
-            parameter.copy_(own)
+                new = distribute_tensor(new, parameter.device_mesh, parameter.placements)
+            parameter.copy_(new)
 
     @torch.no_grad()
     def _put(self, tensors: dict[str, Tensor]) -> None:
@@ -375,7 +388,8 @@ def _signals() -> Iterator[list[int]]:
         signal.signal(number, before[number])
 
     for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
-        before[number] = signal.signal(number, note)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            before[number] = signal.signal(number, note)
     try:
         yield wanted
     finally:

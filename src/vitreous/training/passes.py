@@ -21,7 +21,7 @@ def with_passes(plan: Plan, asked: Wanted, world: World) -> Plan:
     """The plan with its micro-batch: as asked, as it was, as many images as fit, or (auto) as many as are fastest."""
     text = asked.micro_batch
     if text is not None and text != "auto":
-        if not str(text).isdigit() or int(text) < 1:
+        if not str(text).isdecimal() or int(text) < 1:
             raise VitreousError(f"--micro-batch {text}: give a number of images, at least 1, or auto")
         return dataclasses.replace(plan, micro_batch=int(text))
     before = recorded_config(plan.out)

@@ -280,7 +280,7 @@ def _model(
         elif "mask_token" not in tensors:
             raise VitreousError(f"--from {asked.from_}: has no mask token; masked patches are for --model, from scratch")
     if overrides:
-        config = replace(config, **{name: float(value) for name, value in overrides.items()})
+        config = replace(config, **{name: _typed_model_field(value) for name, value in overrides.items()})
     return config, tensors, list(changed_.notes)
 
 
@@ -318,6 +318,9 @@ def _scratch_config(
     asked: Wanted, images: Images, overrides: Mapping[str, str], size: tuple[int, int], classes: int
 ) -> ModelConfig:
     assert asked.model is not None
+    for name in ("classes", "image_size"):
+        if name in overrides:
+            raise VitreousError(f"--set model.{name}={overrides[name]}: is decided by the data, and the size by --image-size")
     options = {"channels": images.channels, **{key: _typed_model_field(value) for key, value in overrides.items()}}
     return parse(asked.model, classes=classes, image_size=size, **options)
 
@@ -331,9 +334,8 @@ def _typed_model_field(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    if "," in text or ("x" in text and text.replace("x", "").isdigit()):
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
-    return text
+    parts = text.replace("x", ",").split(",")
+    return tuple(map(int, parts)) if len(parts) > 1 and all(part.isdecimal() for part in parts) else text
 
 
 def _parent(asked: Wanted, checkpoint: Checkpoint | None) -> dict[str, Any]:

@@ -6,11 +6,13 @@ shown; of a finished run nothing is changed. Only the first process writes.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import write_text
@@ -21,12 +23,15 @@ CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/d
 # What may differ between two starts of one run, because it changes nothing of the result.
 FREE = ("workers", "save_every", "track", "decisions", "versions", "processes", "threads", "arguments")
 
+_NEEDED = {"verb": str, "recipe": dict, "arguments": dict, "data": dict, "model": dict, "precision": str, "eval_every": int}
+
 Claim = Literal["new", "resumed", "finished"]
 
 
 class RunFolder:
     def __init__(self, path: Path, world: World) -> None:
         self.path, self.world = path, world
+        self._lock: TextIO | None = None
 
     def claim(self, config: Mapping[str, Any], extend: bool) -> Claim:
         """Whose folder this is. All processes call this, and all get the same answer or the same error."""
@@ -49,6 +54,7 @@ class RunFolder:
             if self.path.exists() and any(not _ours(entry.name) for entry in self.path.iterdir()):
                 raise VitreousError(f"--out {self.path}: is not empty and no run of this program; choose another folder")
             write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+            self.lock()
             return "new"
         differences = difference(old, config)
         longer = [line for line in differences if line.startswith(("recipe.steps:", "recipe.epochs:"))]
@@ -60,6 +66,7 @@ class RunFolder:
                 )
             if config["recipe"]["steps"] < old["recipe"]["steps"]:
                 raise VitreousError(f"--out {self.path}: --extend only makes a run longer ({'; '.join(longer)})")
+            self.lock()
             (self.path / DONE).unlink(missing_ok=True)  # first: killed in between, the shorter run is finished once more
             write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
             return "resumed"
@@ -68,7 +75,30 @@ class RunFolder:
                 f"--out {self.path}: belongs to a run with other settings ({some(differences, 6)}); "
                 f"start that one again as it was, or choose another --out"
             )
-        return "finished" if (self.path / DONE).exists() else "resumed"
+        if (self.path / DONE).exists():
+            return "finished"
+        self.lock()
+        return "resumed"
+
+    def lock(self) -> None:
+        """A run that goes on already is not started again beside itself. The system frees the lock when a process dies."""
+        if not self.world.first:
+            return
+        with contextlib.suppress(ImportError):  # Windows
+            import fcntl
+
+            (self.path / "state").mkdir(exist_ok=True)
+            self._lock = (self.path / "state" / ".lock").open("a")
+            try:
+                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise VitreousError(
+                    f"--out {self.path}: another process is at this run just now; wait for it, or end it"
+                ) from error
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def config(self) -> dict[str, Any] | None:
         return recorded_config(self.path)
@@ -91,11 +121,12 @@ class RunFolder:
     def cut(self, step: int) -> None:
         """Forget what was measured after this step: it is measured again."""
         if self.world.first and (self.path / METRICS).exists():
-            kept = [record for record in self.history() if record.get("step", 0) <= step]
+            kept = [record for record in self.history() if isinstance(record.get("step"), int) and record["step"] <= step]
             write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
 
     def record(self, record: Mapping[str, Any]) -> None:
-        self._append(METRICS, json.dumps(record) + "\n")
+        finite = {key: value if not isinstance(value, float) or math.isfinite(value) else None for key, value in record.items()}
+        self._append(METRICS, json.dumps(finite) + "\n")
 
     # Words -------------------------------------------------------------------------------------------------------------
 
@@ -120,8 +151,8 @@ class RunFolder:
 
     def result(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.path / DONE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            found: dict[str, Any] = dict(json.loads((self.path / DONE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
             raise VitreousError(
                 f"{self.path / DONE}: cannot be read ({one_line(error)}); remove it to finish the run again"
             ) from error
@@ -135,7 +166,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise VitreousError(
             f"{path}: cannot be read as a run's config ({one_line(error)}); restore it, or choose another --out"
         ) from error
-    if not isinstance(config, dict) or not isinstance(config.get("recipe"), dict):
+    if not isinstance(config, dict) or any(not isinstance(config.get(key), kind) for key, kind in _NEEDED.items()):
         raise VitreousError(f"{path}: is not a config of this program; restore it, or choose another --out")
     return config
 

@@ -50,12 +50,20 @@ class Finished:
 
 def train(plan: Plan, world: World) -> Finished:
     folder = RunFolder(plan.out, world)
+    try:
+        return _train(plan, world, folder)
+    finally:
+        folder.release()
+
+
+def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
     settings = config(plan, world.processes)
     torch.set_num_threads(torch.get_num_threads())  # said aloud, so that libraries below do not change their minds later
+    objective = objective_of(plan)  # before the folder is claimed: what is refused leaves nothing
     if folder.claim(settings, plan.extend) == "finished":
         return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
     keep_memory()
-    loop = Loop(plan, objective_of(plan), world, folder)
+    loop = Loop(plan, objective, world, folder)
     said = (*loop.resume(), *_otherwise(folder.config() or {}, settings))
     if loop.progress.step == 0 and world.first:
         if plan.bad:

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
@@ -36,6 +37,7 @@ from vitreous.training.average import Average
 from vitreous.training.parallel import World, gathered, told
 
 DOCUMENT = "state.json"
+_FAILURES = (Exception, CheckpointException)  # the latter is none of the former
 # One process needs no process group, and torch warns of it from its own thread, where no context reaches.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
@@ -137,10 +139,8 @@ class States:
         failure: str | None = None
         try:
             yield
-        except Exception as error:
-            failure = (
-                one_line(error.__cause__ or error) if not isinstance(error, OSError) else one_line(error.strerror or error)
-            )
+        except _FAILURES as error:
+            failure = _story(error)
         failures = [failure for failure in gathered(self.world, failure) if failure]
         if failures:
             good = (
@@ -182,8 +182,8 @@ class States:
         """Fill these tensors, however they are divided now."""
         try:
             load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(found.folder)), no_dist=self.world.processes == 1)
-        except Exception as error:
-            raise VitreousError(f"{found.folder}: cannot be read as this run's state ({one_line(error)}); remove it") from error
+        except _FAILURES as error:
+            raise VitreousError(f"{found.folder}: cannot be read as this run's state ({_story(error)}); remove it") from error
 
     def drop_newer(self, used: Found) -> None:
         """Damaged ones, which have been named: they must not be counted among those that are kept."""
@@ -200,6 +200,15 @@ class States:
         if self.world.first:
             for part in self.folder.glob(".*.part"):
                 shutil.rmtree(part, ignore_errors=True)
+
+
+def _story(error: BaseException) -> str:
+    """What went wrong at the bottom of it: torch wraps errors of its processes and threads."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return one_line(error.strerror if isinstance(error, OSError) and error.strerror else error)
 
 
 def _name(step: int) -> str:

@@ -13,7 +13,7 @@ from vitreous.errors import VitreousError, unknown
 from vitreous.recipes.recipe import Objective, parse_changes
 from vitreous.training.parallel import Parallel
 from vitreous.training.plan import Engine
-from vitreous.training.run_folder import read_config
+from vitreous.training.run_folder import CONFIG, read_config
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
             raise unknown("option", name, names)
     replayed: dict[str, Any] | None = None
     if path := given.get("config"):
-        replayed = read_config(Path(path).expanduser())
+        place = Path(path).expanduser()
+        replayed = read_config(place / CONFIG if place.is_dir() else place)
         if replayed.get("verb") != verb:
             raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {verb}`")
         typed = {
@@ -83,8 +84,10 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         value = getattr(asked, name)
         if value is not None and value < 1:
             raise VitreousError(f"--{name.replace('_', '-')} {value}: must be at least 1")
-    if asked.epochs is not None and not asked.epochs > 0:
-        raise VitreousError(f"--epochs {asked.epochs:g}: must be more than 0")
+    if asked.epochs is not None and not 0 < asked.epochs < 1e9:
+        raise VitreousError(f"--epochs {asked.epochs:g}: must be more than 0, and finite")
+    if asked.workers is not None and asked.workers < 0:
+        raise VitreousError(f"--workers {asked.workers}: must be 0 (none) or more")
     if asked.eval_every is not None and asked.eval_every < 0:
         raise VitreousError(f"--eval-every {asked.eval_every}: must be a number of steps, or 0 for the end only")
     if asked.seed < 0:

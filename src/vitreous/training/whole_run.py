@@ -57,6 +57,8 @@ def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> t
         )
         _say(world, (f"sweep: lr {rate:g}, judged by {recipe.sweep_share:.0%} of the training images",))
         plan = with_passes(plan_of(trial, replayed, world), trial, world)
+        if plan.held_out is None:
+            raise VitreousError("--sweep: there are too few images to hold any out; choose a learning rate with --set lr=")
         found[rate] = float(train(plan if not found else replace(plan, begun=None), world).result["top1"])
     best = max(found, key=lambda rate: (found[rate], -rate))  # of equals the smaller
     listed = ", ".join(f"{rate:g}: {score:.2%}" for rate, score in found.items())
