@@ -36,7 +36,12 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     rows.append(_shown("masked patches, no labels", masked))
     with silenced():
         tuned = finetune(
-            "builtin:digits", str(folder / "masked"), out=str(folder / "masked-10"), set=("lr=0.03",), **COMMON, **few
+            "builtin:digits",
+            str(folder / "masked"),
+            out=str(folder / "masked-10"),
+            set=("optimizer=adam", "lr=2e-3", "layer_decay=0.8"),
+            **COMMON,
+            **few,
         )
     rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
     rows.append({"run": "killed with -9, started again", "objective": "classification", **_killed(folder / "killed", whole)})
