@@ -272,7 +272,7 @@ def test_pictures_without_classes_are_for_masked_patches(tmp_path: Path) -> None
 
 def test_what_is_refused_leaves_the_folder_free(tmp_path: Path) -> None:
     options: dict[str, Any] = dict(set=("model.width=32",), steps=1, batch_size=8, workers=0, activation_checkpointing=True)
-    with silenced(), pytest.raises(VitreousError, match="activation.checkpointing"):
+    with silenced(), pytest.raises(VitreousError, match=r"activation.checkpointing"):
         vitreous.pretrain("builtin:digits", "R26x1", out=str(tmp_path / "run"), precision="float32", **options)
     assert not (tmp_path / "run").exists()
 
