@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 
 from vitreous.progress import silenced
@@ -24,7 +25,19 @@ COMMON: dict[str, Any] = dict(batch_size=64, workers=0, precision="float32", dev
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
-    """A row for each run. Real digits: 1,097 to learn from, 200 to judge by."""
+    """A row for each run. Real digits: 1,097 to learn from, 200 to judge by.
+
+    On one thread: such small models gain little from two, and on a busy machine the two wait for each other.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _runs(folder)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     whole = _row("from scratch, all labels", rows, folder / "scratch", epochs=20)
     few: dict[str, Any] = dict(per_class=10, steps=150, eval_every=0)
