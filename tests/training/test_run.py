@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,22 @@ def test_micro_batches_change_rounding_alone(tmp_path: Path) -> None:
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
-def test_activation_checkpointing_and_compiling_change_nothing_but_rounding(tmp_path: Path) -> None:
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler, and there is none")
+def test_compiling_changes_rounding_alone(tmp_path: Path) -> None:
+    pretrain(tmp_path / "eager", steps=4, eval_every=0)
+    pretrain(tmp_path / "compiled", steps=4, eval_every=0, engine="compile")
+    for one, two in zip(metrics(tmp_path / "eager"), metrics(tmp_path / "compiled"), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_compiling_without_a_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(VitreousError, match=r"needs a C\+\+ compiler"):
+        pretrain(tmp_path / "run", engine="compile")
+    assert not (tmp_path / "run").exists()
+
+
+def test_activation_checkpointing_changes_nothing(tmp_path: Path) -> None:
     pretrain(tmp_path / "plain", set=("dropout=0.1",))
     pretrain(tmp_path / "recomputed", set=("dropout=0.1",), activation_checkpointing=True)
     assert digest(tmp_path / "plain") == digest(tmp_path / "recomputed")  # dropout too is drawn again as it was

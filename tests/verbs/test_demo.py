@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 from vitreous.classifier import load
 from vitreous.data.open import open_data
 from vitreous.errors import VitreousError
-from vitreous.verbs import demo, demo_data, demo_steps
+from vitreous.verbs import demo, demo_data, demo_steps, demo_training
 
 
 def test_formats_are_all_equal(tmp_path: Path) -> None:
@@ -59,3 +60,17 @@ def test_pictures_of_data(tmp_path: Path) -> None:
     for draw in (demo_data.draw_rendered, demo_data.draw_augmentations):
         with Image.open(draw(tmp_path / "x.png")) as image:
             assert min(image.size) > 300
+
+
+def test_the_runs_are_drawn_from_their_metrics(tmp_path: Path) -> None:
+    for name, right in (("scratch", 0.9), ("scratch-10", 0.5), ("masked-10", 0.6)):
+        (tmp_path / name).mkdir()
+        records = [{"split": "train", "seconds": s, "loss": 2.0 / (1 + s)} for s in range(5)] + [
+            {"split": "validation", "top1": right}
+        ]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    first = demo_training.draw_runs(tmp_path, tmp_path / "runs.png").read_bytes()
+    (tmp_path / "scratch" / "metrics.jsonl").write_text(
+        '{"split": "train", "seconds": 1, "loss": 1}\n{"split": "test", "top1": 0.1}\n'
+    )
+    assert demo_training.draw_runs(tmp_path, tmp_path / "runs.png").read_bytes() != first

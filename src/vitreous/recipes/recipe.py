@@ -94,8 +94,13 @@ class Recipe:
             )
         if self.schedule == "staircase" and not self.milestones:
             raise VitreousError(f"recipe {self.name}: a staircase needs milestones, as milestones=0.3:0.6:0.9")
-        if self.objective == "masked-patch" and (self.mixup or self.class_weights != "none" or self.train != "all"):
-            raise VitreousError(f"recipe {self.name}: mixup, class_weights and train=head are for classification")
+        if self.objective == "masked-patch" and any(
+            (self.mixup, self.smoothing, self.head_bias, self.representation, self.class_weights != "none", self.train != "all")
+        ):
+            raise VitreousError(
+                f"recipe {self.name}: mixup, smoothing, head_bias, representation, class_weights and train=head are for "
+                f"classification, not for masked-patch"
+            )
         if Preprocess(self.evaluation).random:
             raise VitreousError(f"recipe {self.name}: evaluation={self.evaluation!r} goes by chance; it must be a fixed string")
         Preprocess(self.preprocess)

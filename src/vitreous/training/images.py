@@ -36,7 +36,7 @@ class Images:
     decisions: tuple[str, ...]
 
 
-def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
+def images_of(asked: Wanted, stop_early: bool) -> Images:
     """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set."""
     dataset = open_data(asked.data, bad_shards=asked.bad_images)
     decisions = list(dataset.said())
@@ -56,13 +56,11 @@ def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
         train, held_out = stratified(train, key("sweep", asked.seed), asked.sweep_share)
         decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
-    bad: list[BadImage] = []
-    if scan:
-        train, found = _without_bad(train, asked)
-        held_out, others = _without_bad(held_out, asked)
-        bad = [*found, *others]
-        if bad:
-            decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
+    train, found = _without_bad(train, asked)
+    held_out, others = _without_bad(held_out, asked)
+    bad = (*found, *others)
+    if bad:
+        decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
     if few:
         train, sentence = _fewer(train, asked)
         decisions.append(sentence)
@@ -82,7 +80,7 @@ def images_of(asked: Wanted, stop_early: bool, scan: bool = True) -> Images:
         "fingerprint": _fingerprint(train, held_out),
         "streams": min(32, len(train.shards)) if isinstance(train, Stream) else 0,
     }
-    return Images(train, judges, dataset.classes, count, size, channels, described, tuple(bad), tuple(decisions))
+    return Images(train, judges, dataset.classes, count, size, channels, described, bad, tuple(decisions))
 
 
 def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> tuple[Source | Stream, Source | Stream, str]:

@@ -116,7 +116,7 @@ class Loop:
                 said.append("it had stopped early; --extend lets it go on")
             self.states.drop_newer(found)
             said.append(f"going on from the state of step {found.step:,}")
-        self.folder.cut(self.progress.step)
+        self.folder.cut(self.progress.step, judged=not self.progress.owed)
         return tuple(said)
 
     # Training ----------------------------------------------------------------------------------------------------------
@@ -150,10 +150,11 @@ class Loop:
         before, asked = progress.seconds, False
         with contextlib.closing(self.loader.training(progress.step)) as batches:  # type: ignore[type-var]
             while True:
+                changed = progress.step != self.states.saved  # a run that goes on begins with a state that is saved already
                 if progress.owed and not asked:
-                    asked = self._evaluate(evaluated, record, wanted)
+                    asked, changed = self._evaluate(evaluated, record, wanted), True
                 ends = progress.stopped or progress.step == steps
-                if asked or ends or self._due(saved_at):
+                if changed and (asked or ends or self._due()):
                     self.save()
                     saved_at = time.monotonic()
                 if asked or ends:
@@ -180,7 +181,7 @@ class Loop:
             display.say(f"state of step {progress.step:,} saved; the same command goes on from there")
         return asked
 
-    def _due(self, saved_at: float) -> bool:
+    def _due(self) -> bool:
         """Whether a state is to be saved after this step, at all processes alike."""
         if self.progress.step == 0:
             return False

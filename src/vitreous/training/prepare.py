@@ -51,10 +51,10 @@ def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> 
     recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
     model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
     device = choose_device(asked.device)
-    precision = _precision(asked, device, world)
+    precision = _precision(asked, device, world, before)
     said = [*images.decisions, *([reason] if reason else []), *decisions, *model_notes]
     said += [precision.note] if precision.note else []
-    plan = Plan(
+    return Plan(
         verb=asked.verb,
         out=Path(asked.out).expanduser(),
         recipe=recipe,
@@ -85,7 +85,6 @@ def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> 
         begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
         bad=images.bad,
     )
-    return plan
 
 
 def _eval_every(asked: Wanted, recipe: Recipe, before: Mapping[str, Any] | None) -> int:
@@ -96,9 +95,8 @@ def _eval_every(asked: Wanted, recipe: Recipe, before: Mapping[str, Any] | None)
     return max(1, (recipe.steps or 1) // EVALUATIONS)
 
 
-def _precision(asked: Wanted, device: str, world: World) -> Precision:
+def _precision(asked: Wanted, device: str, world: World, before: Mapping[str, Any] | None) -> Precision:
     """What the first process found fast, for all; a run that goes on keeps what it began with."""
-    before = recorded_config(Path(asked.out).expanduser())
     own = choose_precision(asked.precision, device)
     name = told(world, own.name)
     if before is not None and before["arguments"].get("precision", "auto") == asked.precision:
@@ -155,7 +153,7 @@ def _recipe(
         image_size=size,
         keep=keep,
     )
-    said += [f"{name}={value}: as asked with --set" for name, value in changes.items()]
+    said += [f"{name}={value}: as it was set" for name, value in changes.items()]
     for field in ("preprocess", "evaluation"):
         made = Preprocess(getattr(fitted, field))
         if made.size != size:

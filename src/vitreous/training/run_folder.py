@@ -41,6 +41,8 @@ class RunFolder:
                 answer = self._claim(config, extend)
             except VitreousError as error:
                 answer = error
+            except OSError as error:  # of the lock: a folder that may not be written to
+                answer = VitreousError(f"--out {self.path}: cannot be written to ({error.strerror}); choose another place")
         answer = told(self.world, answer)
         if isinstance(answer, VitreousError):
             raise answer
@@ -118,10 +120,15 @@ class RunFolder:
                 records.append(record)
         return records
 
-    def cut(self, step: int) -> None:
-        """Forget what was measured after this step: it is measured again."""
+    def cut(self, step: int, judged: bool = True) -> None:
+        """Forget what was measured after this step, and unless `judged` its own evaluation too: it is measured again."""
+
+        def stays(record: Mapping[str, Any]) -> bool:
+            at = record.get("step")
+            return isinstance(at, int) and (at < step or (at == step and (judged or record.get("split") == "train")))
+
         if self.world.first and (self.path / METRICS).exists():
-            kept = [record for record in self.history() if isinstance(record.get("step"), int) and record["step"] <= step]
+            kept = [record for record in self.history() if stays(record)]
             write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
 
     def record(self, record: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +109,7 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
         if loop.progress.step < plan.steps and not loop.progress.stopped:
             raise KeyboardInterrupt  # asked to end, by a signal that somebody ignores
         result = _conclude(plan, loop, folder, world)
-    return Finished(result, False, said)
+    return Finished(result, False)
 
 
 def _otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -146,6 +148,8 @@ def objective_of(plan: Plan) -> nn.Module:
     if plan.activation_checkpointing:
         _recompute(model)
     if plan.engine == "compile":
+        if torch.device(plan.device).type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+            raise VitreousError("--engine compile needs a C++ compiler, and none was found; install g++, or use --engine eager")
         for block in model.blocks if isinstance(model, ViT) else [model]:
             block.compile()
     recipe = plan.recipe
