@@ -12,6 +12,7 @@ import pytest
 from runs import child, digest, metrics, pretrain, states, wait_for
 
 from vitreous.errors import VitreousError
+from vitreous.training import loop
 
 # Everything that goes by chance or remembers: augmentation, dropout, stochastic depth, mixup, averaging, accumulation.
 EVERYTHING = dict(
@@ -30,7 +31,8 @@ EVERYTHING = dict(
 )
 
 
-def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "RECORDS", 3)  # a record for several steps, so that states are saved in the middle of one
     pretrain(tmp_path / "whole", **EVERYTHING, workers=2)
     wanted = [digest(tmp_path / "whole", f"checkpoint/{name}model.safetensors") for name in ("", "best/", "average/")]
     for number, kill_at in enumerate((2, 6, 10)):
