@@ -33,10 +33,10 @@ from vitreous.hygiene.findings import Finding, class_findings, in_order, left_ou
 from vitreous.hygiene.kinds import KINDS, corrupts
 from vitreous.hygiene.preview import demand, previews
 from vitreous.hygiene.quick import quick_scan
-from vitreous.hygiene.readable import readable
 from vitreous.hygiene.remedy import check_possible, write_manifest
 from vitreous.hygiene.scan import scan
 from vitreous.hygiene.thumbnails import thumbnails
+from vitreous.pages.readable import readable
 
 PLAIN = Preprocess("resize(24)|range(-1,1)")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from vitreous.errors import VitreousError
 from vitreous.models.build import create, layout
 from vitreous.models.config import ResNetConfig, ViTConfig, from_json, to_json
 from vitreous.models.names import KNOWN, SIZES, UNITS, describe, describe_trunk, parse
+from vitreous.models.vit import ViT
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -61,6 +63,18 @@ def test_overrides() -> None:
     assert parse("ViT-S/16", pool="gap", classes=3).name == "ViT-S/16"
 
 
+def test_a_trunk_of_ones_own() -> None:
+    """For small pictures: two stages of two units on a narrow root, a position for every 8 pixels."""
+    model = create("R+ViT-Ti/2", trunk_units=(2, 2), trunk_width=32, classes=5, image_size=64)
+    config = model.config
+    assert isinstance(model, ViT)
+    assert (config.name, config.trunk.name, config.grid) == ("R14x0.5+ViT-Ti/8", "R14x0.5", (8, 8))
+    assert model.embedding.weight.shape == (192, 256, 1, 1)
+    assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
+    assert parse("R+ViT-Ti/2", trunk_units=1, image_size=32).trunk.units == (1,)
+    assert parse("R26+ViT-S/32").trunk.units == (2, 2, 2, 2)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -86,6 +100,10 @@ def test_overrides() -> None:
         ("ViT-B/16", dict(patch=0), ["patch"]),
         ("R50x1", dict(form="both"), ["form", "pre", "post"]),
         ("R50x1", dict(width=100), ["32", "96"]),
+        ("R50x1", dict(units="34"), ["units", "(3, 4, 6, 3)"]),
+        ("R+ViT-Ti/2", dict(trunk_units=(2, "x")), ["units", "whole numbers"]),
+        ("R+ViT-Ti/2", dict(trunk_width=40), ["32 groups", "width=32"]),
+        ("ViT-Ti/4", dict(trunk_units=(2, 2)), ["trunk_units", "ViT-Ti/4"]),
         ("R50+ViT-B/16", dict(image_size=(230, 64)), []),
     ],
 )

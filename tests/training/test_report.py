@@ -20,11 +20,12 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from vitreous.errors import VitreousError
+from vitreous.evaluation.class_tables import confused_pairs, per_class
 from vitreous.evaluation.counts import PerClass
-from vitreous.training.outcome import Mistake, Outcome
-from vitreous.training.report import wilson, write_report
-from vitreous.training.report_charts import Curve, chart, measured, running_mean, thinned
-from vitreous.training.report_classes import confused_pairs, per_class
+from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.outcome import Mistake, Outcome
+from vitreous.pages.curves import Curve, chart, measured, running_mean, thinned
+from vitreous.training.report import write_report
 
 VOID = {"meta", "img", "br", "line", "path", "circle"}
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a'b\n\x1b[31m\u202e</svg>")

@@ -13,9 +13,10 @@ from typing import Literal
 
 import numpy as np
 
+from vitreous.data import letters
 from vitreous.data.rendered import LARGEST, TASKS, Rendered
 from vitreous.data.rendered_draws import keys, uniform
-from vitreous.data.source import SPLITS, Arrays, Dataset
+from vitreous.data.source import SPLITS, Arrays, Dataset, Source
 from vitreous.errors import VitreousError, unknown
 
 _DIGITS = {"train": 1_097, "validation": 200, "test": 500}
@@ -36,10 +37,11 @@ BUILTIN = (
         Entry(name, "rendered", len(task.classes), dict(zip(SPLITS, task.images, strict=True)), task.question)
         for name, task in TASKS.items()
     ),
+    Entry("letters", "rendered", len(letters.LETTERS), letters.IMAGES, "which letter; printed, grey, light on dark"),
 )
 
 _OPTIONS = {  # smallest, largest
-    "size": (16, 2048),  # below, the smallest symbols are a pixel or two
+    "size": (8, 2048),
     "count": (1, LARGEST),  # images to train on
     "seed": (0, LARGEST),
 }
@@ -59,16 +61,22 @@ def open_builtin(name: str) -> Dataset:
         if asked:
             raise VitreousError(f"{where}: the digits are what they are and take no options; write builtin:digits")
         return _digits()
-    options = _parse(where, text) if asked else {}
-    size, seed = options.get("size", 64), options.get("seed", 0)
-    images = dict(zip(SPLITS, TASKS[base].images, strict=True))
-    images["train"] = options.get("count", images["train"])
-    splits = {split: Rendered(where, split, base, count=images[split], size=size, seed=seed) for split in SPLITS}
+    small = base == "letters"  # which are still letters where the smallest symbols of a scene would be a pixel or two
+    options = _parse(where, text, smallest=8 if small else 16) if asked else {}
+    size, seed = options.get("size", 32 if small else 64), options.get("seed", 0)
+    entry = next(entry for entry in BUILTIN if entry.name == base)
+    images = {**entry.images, "train": options.get("count", entry.images["train"])}
+    splits: dict[str, Source] = {}
+    for split, count in images.items():
+        if small:
+            splits[split] = letters.Letters(where, split, count=count, size=size, seed=seed)
+        else:
+            splits[split] = Rendered(where, split, base, count=count, size=size, seed=seed)
     note = f"{where}: rendered pictures, not photographs; {size} x {size} pixels, seed {seed}"
-    return Dataset(where, TASKS[base].classes, splits, notes=(note,))
+    return Dataset(where, splits["train"].classes, splits, notes=(note,))
 
 
-def _parse(where: str, text: str) -> dict[str, int]:
+def _parse(where: str, text: str, smallest: int) -> dict[str, int]:
     options: dict[str, int] = {}
     for part in text.split("&"):
         key, equals, value = part.partition("=")
@@ -79,6 +87,7 @@ def _parse(where: str, text: str) -> dict[str, int]:
         if key in options:
             raise VitreousError(f"{where}: {key} is given twice; leave one out")
         low, high = _OPTIONS[key]
+        low = smallest if key == "size" else low
         if not re.fullmatch("[0-9]{1,19}", value) or not low <= int(value) <= high:
             raise VitreousError(f"{where}: {key}={value} must be a whole number from {low} to {high}")
         options[key] = int(value)

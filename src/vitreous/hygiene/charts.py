@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.hygiene.readable import readable
+from vitreous.pages.html import scrolled, text
 
 BARS = 60  # classes drawn; of more, the largest and the smallest half of this number
 POINTS = 2000  # sizes drawn; of more, an even sample, with the extremes
-
-
-def text(value: object) -> str:
-    return html.escape(readable(str(value)), quote=True)
-
-
-def scrolled(name: str, inside: str) -> str:
-    """Something wide that scrolls by itself on a narrow screen; by keyboard too."""
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{text(name)}">{inside}</div>'
 
 
 def class_bars(counts: Mapping[str, Mapping[str, int]]) -> str:

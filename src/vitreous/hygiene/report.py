@@ -9,17 +9,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from vitreous.hygiene.charts import class_bars, scrolled, size_cloud, text
+from vitreous.hygiene.charts import class_bars, size_cloud
 from vitreous.hygiene.findings import Demand, Finding
 from vitreous.hygiene.kinds import KINDS, Kind
 from vitreous.hygiene.preview import Preview
 from vitreous.hygiene.scan import Scan
 from vitreous.hygiene.thumbnails import SIDE, jpeg, thumbnails
+from vitreous.pages.html import page, scrolled, text
 
 SHOWN = 100  # findings of one kind on the page; findings.jsonl has all
 PICTURES = 8  # thumbnails of one finding
@@ -44,16 +44,7 @@ class Report:
             wanted = (item for some in shown.values() for finding in some for item in finding.others[:PICTURES])
             theirs = thumbnails(self.against, wanted, workers)
         body = "\n".join(self._body(shown, small, theirs))
-        style = resources.files("vitreous.hygiene").joinpath("report.css").read_text(encoding="utf-8")
-        return (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-            "style-src 'unsafe-inline'\">\n"
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta name="color-scheme" content="light dark">\n'
-            f"<title>{text(self.scan.dataset.where)}: doctor’s report</title>\n<style>\n{style}</style>\n</head>\n"
-            f"<body>\n{body}\n</body>\n</html>\n"
-        )
+        return page(f"{self.scan.dataset.where}: doctor’s report", body)
 
     def _by_kind(self) -> dict[str, list[Finding]]:
         grouped: dict[str, list[Finding]] = {}

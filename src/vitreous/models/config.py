@@ -63,6 +63,8 @@ class ResNetConfig:
         if self.width % 32:
             near = max(32, round(self.width / 32) * 32)
             raise VitreousError(f"width {self.width} does not divide into the 32 groups of group norm; try width={near}")
+        if not all(type(units) is int for units in self.units):
+            raise VitreousError(f"units {self.units!r}: should be whole numbers, one for each stage, as (3, 4, 6, 3)")
         if any(units < 1 for units in self.units):
             raise VitreousError(f"units {self.units}: every stage needs at least one unit")
 

@@ -132,10 +132,15 @@ def _hybrid(
         raise VitreousError(
             f"model {name!r}: /{step} is not possible with this trunk; it must be {choices}, such as /16 or /32"
         )
+    own = {"units": overrides.pop("trunk_units", units), "width": overrides.pop("trunk_width", 64 * width)}
+    if isinstance(own["units"], int):
+        own["units"] = (own["units"],)
     trunk_name = f"R{depth or ''}x{width}"
-    trunk = resnet_config(
-        trunk_name, "post", units=units, width=64 * width, channels=channels, classes=0, image_size=image_size
-    )
+    trunk = resnet_config(trunk_name, "post", **own, channels=channels, classes=0, image_size=image_size)
+    if own != {"units": units, "width": 64 * width}:  # no longer the trunk of that name
+        trunk = replace(trunk, name=describe_trunk(trunk))
+        config = _vit(name, size, pair(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
+        return replace(config, name=describe(config))
     return _vit(name, size, pair(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
 
 

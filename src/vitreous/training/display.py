@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from vitreous import progress
-from vitreous.hygiene.readable import readable
+from vitreous.pages.readable import readable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

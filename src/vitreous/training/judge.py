@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from vitreous.data.loader import Batch, Loader
 from vitreous.data.mixup import one_hot
 from vitreous.evaluation.counts import Counts
-from vitreous.training.outcome import Mistake, Outcome
-from vitreous.training.parallel import World, gathered, total
+from vitreous.evaluation.outcome import Mistake, Outcome
+from vitreous.world import World, gathered, total
 
 
 class Asked(Exception):

@@ -27,18 +27,19 @@ from vitreous.data.mixup import mixup, one_hot
 from vitreous.data.order import key
 from vitreous.data.preprocess import Preprocess
 from vitreous.errors import VitreousError, some
+from vitreous.evaluation.outcome import Outcome
 from vitreous.files import write_text
 from vitreous.training.average import Average
 from vitreous.training.display import Display
 from vitreous.training.judge import Asked, judged, mean_of
 from vitreous.training.objectives import Classification
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
-from vitreous.training.outcome import Outcome
-from vitreous.training.parallel import World, accumulating, gathered, own, resharded, spread, total, whole
+from vitreous.training.parallel import accumulating, own, resharded, spread, whole
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.schedule import learning_rate
 from vitreous.training.state import States, tensors_of
+from vitreous.world import World, gathered, total
 
 SAVE_SECONDS = 180.0  # between states, where --save-every does not say
 RECORDS = 500  # about so many lines of metrics in a run

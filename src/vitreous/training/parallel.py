@@ -1,7 +1,6 @@
-"""One process or many, on one machine or many: who this process is, and how the model is spread over all of them.
+"""How the model is spread over all processes.
 
-Started by `torchrun`, every process runs the same program; the environment says which one it is. Nothing else in the
-package asks: model code has no `if distributed`, and the loop calls `total` and `spread` whether there are others or not.
+Model code knows nothing of it: the loop calls `spread`, alone or not.
 
     ddp      every process holds the whole model; gradients are averaged
     fsdp     parameters, gradients and optimiser state are divided over all processes (FSDP2)
@@ -11,14 +10,9 @@ package asks: model code has no `if distributed`, and the loop calls `total` and
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -27,73 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitreous.errors import VitreousError
 from vitreous.models.vit import ViT
+from vitreous.world import World, processes_here
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
-
-
-@dataclass(frozen=True)
-class World:
-    process: int
-    processes: int
-    device: torch.device
-    words: Any = None  # the process group over which numbers in ordinary memory are sent
-    saving: Any = None  # another one for states, which are written by another thread: words would get mixed up
-
-    @property
-    def first(self) -> bool:
-        return self.process == 0
-
-
-@contextlib.contextmanager
-def joined(device: str, patience: timedelta = timedelta(minutes=30)) -> Iterator[World]:
-    """This process among the others; alone, unless `torchrun` started it."""
-    processes, process = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    kind = torch.device(device)
-    if kind.type == "cuda" and kind.index is None:
-        kind = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(kind)
-    if processes == 1:
-        yield World(0, 1, kind)
-        return
-    mine = not dist.is_initialized()
-    if mine:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if kind.type == "cuda" else "gloo", timeout=patience)
-    try:
-        groups = [dist.new_group(backend="gloo", timeout=patience) for _ in range(2)]
-        yield World(process, processes, kind, *groups)
-    finally:
-        if mine:
-            dist.destroy_process_group()
-
-
-def total(world: World, numbers: Tensor) -> Tensor:
-    """The sum over all processes. Numbers lie in ordinary memory."""
-    if world.processes > 1:
-        dist.all_reduce(numbers, group=world.words)
-    return numbers
-
-
-def told(world: World, value: Any) -> Any:
-    """What the first process has, for all."""
-    if world.processes == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0, group=world.words)
-    return box[0]
-
-
-def gathered(world: World, value: Any) -> list[Any]:
-    """What each process has, at all of them."""
-    if world.processes == 1:
-        return [value]
-    boxes: list[Any] = [None] * world.processes
-    dist.all_gather_object(boxes, value, group=world.words)
-    return boxes
-
-
-def processes_here(world: World) -> int:
-    """On this machine, which share its memory."""
-    return min(world.processes, int(os.environ.get("LOCAL_WORLD_SIZE", world.processes)))
 
 
 def shard_size(how: Parallel, shard_group: int | None, world: World) -> int:

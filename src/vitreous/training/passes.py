@@ -10,11 +10,12 @@ import torch
 from vitreous.errors import VitreousError
 from vitreous.training.memory import memory_per_device
 from vitreous.training.micro_batch import SHARE, find_micro_batch, free_memory
-from vitreous.training.parallel import World, gathered, processes_here, shard_size
+from vitreous.training.parallel import shard_size
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.start import objective_of
 from vitreous.training.wanted import Wanted
+from vitreous.world import World, gathered, processes_here
 
 
 def with_passes(plan: Plan, asked: Wanted, world: World) -> Plan:

@@ -22,7 +22,6 @@ from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain
 from vitreous.recipes.fitting import fit
 from vitreous.recipes.recipe import Recipe, changed, from_json, parse_changes, typed
 from vitreous.training.images import SMALL, Images, images_of
-from vitreous.training.parallel import World, told
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.trackers import parse_trackers
@@ -30,6 +29,7 @@ from vitreous.training.wanted import Wanted, as_typed
 from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.find import find
 from vitreous.weights.transfer import adapt
+from vitreous.world import World, told
 
 EVALUATIONS = 10  # in a run, where --eval-every does not say
 

@@ -1,28 +1,22 @@
-"""A run's page: one file that needs nothing else, stays small however long the run, and reads without its script.
-
-Names of classes and files come from strangers' disks; all of them pass through `text`, which escapes them, and the page lets
-nothing run but its own script, known by its hash.
-"""
+"""A run's page: it stays small however long the run, and reads without its script."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vitreous.evaluation.class_tables import class_table, confusion_section, mistakes_section
+from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.outcome import Outcome
 from vitreous.files import write_text
-from vitreous.hygiene.charts import scrolled, text
-from vitreous.training.outcome import Outcome
-from vitreous.training.report_charts import Curve, chart, measured, number
-from vitreous.training.report_classes import class_table, confusion_section, mistakes_section
+from vitreous.pages.curves import Curve, chart, measured, number
+from vitreous.pages.html import asset, page, scrolled, text
 
 LISTED = 100  # records in the table of numbers
 SETTINGS = 400  # lines in the table of settings
@@ -47,25 +41,9 @@ def write_report(
     `outcome` is None for masked-patch runs, which know no classes, and for a run that has not been judged yet.
     """
     path = folder / "report.html"
-    write_text(path, page(title, "\n".join(_body(folder, title, config, history, outcome, notes))))
+    body = "\n".join(_body(folder, title, config, history, outcome, notes))
+    write_text(path, page(title, body, styles=(asset("results.css"),), script=asset("results.js")))
     return path
-
-
-def page(title: str, body: str) -> str:
-    files = resources.files("vitreous")
-    look = files.joinpath("hygiene", "report.css").read_text(encoding="utf-8")  # the look that both pages share
-    style = look + files.joinpath("training", "report.css").read_text(encoding="utf-8")
-    script = "\n" + files.joinpath("training", "report.js").read_text(encoding="utf-8")
-    seal = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        f"style-src 'unsafe-inline'; script-src 'sha256-{seal}'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n{body}\n<script>{script}</script>\n</body>\n</html>\n"
-    )
 
 
 # Sections ---------------------------------------------------------------------------------------------------------------------
@@ -116,16 +94,6 @@ def _verdict(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> t
                 return False, f"The {split} loss was not a finite number at step {steps[-1]:,.0f}."
             return True, f"{split.capitalize()} loss {values[-1]:.4g} after {steps[-1]:,.0f} steps."
     return False, "Nothing has been measured yet."
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of n: unlike the plain one, it stays within 0 and 1, also for small n."""
-    if not n:
-        return 0.0, 1.0
-    z = 1.959963984540054
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def _facts(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TextIO
 
 from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import write_text
-from vitreous.training.parallel import World, told
+from vitreous.world import World, told
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
 

@@ -23,6 +23,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Source
 from vitreous.errors import VitreousError
 from vitreous.evaluation.baseline import closed_form_baseline
+from vitreous.evaluation.outcome import Outcome
 from vitreous.models.build import Model, assemble, layout, with_memory
 from vitreous.models.vit import ViT
 from vitreous.progress import silenced, silent
@@ -31,14 +32,13 @@ from vitreous.training.display import Display
 from vitreous.training.loop import Loop
 from vitreous.training.masked import MaskedPatches
 from vitreous.training.objectives import Classification, balanced_weights
-from vitreous.training.outcome import Outcome
-from vitreous.training.parallel import World, told
 from vitreous.training.patch_targets import scales_of
 from vitreous.training.plan import Plan, config
 from vitreous.training.report import write_report
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.trackers import Trackers
 from vitreous.weights.checkpoint import Checkpoint, read_folder, write_folder
+from vitreous.world import World, told
 
 
 @dataclass(frozen=True)

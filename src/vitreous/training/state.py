@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from vitreous.errors import VitreousError, one_line
 from vitreous.files import flush, write_text
 from vitreous.training.average import Average
-from vitreous.training.parallel import World, gathered, told
+from vitreous.world import World, gathered, told
 
 DOCUMENT = "state.json"
 _FAILURES = (Exception, CheckpointException)  # the latter is none of the former

@@ -11,12 +11,12 @@ from typing import Any
 from vitreous.errors import VitreousError
 from vitreous.progress import silent
 from vitreous.recipes.recipe import parse_changes
-from vitreous.training.parallel import World
 from vitreous.training.passes import with_passes
 from vitreous.training.prepare import plan_of
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.start import Finished, train
 from vitreous.training.wanted import Wanted
+from vitreous.world import World
 
 
 def run(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> Finished:

@@ -35,7 +35,7 @@ class Examined:
         return 1 if self.corrupt else 0
 
     def text(self) -> str:
-        from vitreous.hygiene.readable import readable
+        from vitreous.pages.readable import readable
 
         lines = [self.verdict]
         if self.findings:

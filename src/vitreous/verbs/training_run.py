@@ -39,8 +39,8 @@ def _shown(name: str, value: Any) -> str:
 def train(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
     """`given` holds the options that were given and no others."""
     from vitreous.machine import choose_device
-    from vitreous.training.parallel import joined
     from vitreous.training.wanted import wanted
+    from vitreous.world import joined
 
     asked, replayed = wanted(verb, given)
     with joined(choose_device(asked.device)) as world:

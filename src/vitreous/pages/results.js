@@ -40,7 +40,7 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
       .reduce((best, other) => Math.abs(other - wanted) < Math.abs(best - wanted) ? other : best);
     marks.replaceChildren();
     const head = document.createElement("div");
-    head.textContent = "step " + step.toLocaleString("en");
+    head.textContent = chart.along + " " + step.toLocaleString("en");
     reading.replaceChildren(head);
     const line = document.createElementNS(SVG, "line");
     const ends = { x1: across(step), x2: across(step), y1: chart.top, y2: chart.bottom, class: "cursor" };
@@ -54,7 +54,7 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
       marks.append(dot);
       const row = document.createElement("div"), swatch = document.createElement("i");
       swatch.className = "s" + one.colour;
-      const late = where === step ? "" : " (step " + where.toLocaleString("en") + ")";
+      const late = where === step ? "" : " (" + chart.along + " " + where.toLocaleString("en") + ")";
       row.append(swatch, one.name + " " + shown(value, chart.percent) + late);
       reading.append(row);
     }

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitreous.evaluation.counts import PerClass
-from vitreous.hygiene.charts import scrolled, text
-from vitreous.training.outcome import Mistake, Outcome
+from vitreous.evaluation.outcome import Mistake, Outcome
+from vitreous.pages.html import picture, scrolled, text
 
 ROWS = 1000  # classes in the table; of more, those with the lowest F1
 CELLS = 40  # classes up to which the whole matrix is drawn
 PAIRS = 25  # of classes, the most confused
 MISTAKES = 48
-SIDE = 160  # of a picture
-TINY = 64  # pictures up to here are kept to the pixel and enlarged without blur
+
+Link = Callable[[int, int], str | None]
+"""Where the pictures of (truth, guess) are on the page; None where none are shown."""
 
 
 def per_class(outcome: Outcome) -> tuple[PerClass, ...]:
@@ -71,18 +70,27 @@ def confused_pairs(confusion: NDArray[np.int64], most: int = PAIRS) -> list[tupl
     return [(int(truth[k]), int(guess[k]), int(count[k])) for k in order]
 
 
-def confusion_section(outcome: Outcome) -> str:
+def confusion_section(outcome: Outcome, link: Link | None = None) -> str:
     """Nothing where the pairs were not counted."""
     if not outcome.confusion.size:
         return ""
     pairs = confused_pairs(outcome.confusion)
-    matrix = _matrix(outcome) if len(outcome.classes) <= CELLS else ""
+    matrix = _matrix(outcome, link) if len(outcome.classes) <= CELLS else ""
     if not pairs:
         return matrix + "<p>Nothing was confused.</p>"
-    there = outcome.confusion.sum(axis=1)
+    shown = pairs_table(outcome.classes, pairs, outcome.confusion.sum(axis=1).tolist(), link)
+    if not matrix:
+        return f'<p class="quiet">The {len(pairs)} most confused pairs of {len(outcome.classes):,} classes.</p>{shown}'
+    return f"{matrix}<details><summary>The {len(pairs)} most confused pairs</summary>{shown}</details>"
+
+
+def pairs_table(
+    classes: Sequence[str], pairs: Sequence[tuple[int, int, int]], there: Sequence[int], link: Link | None = None
+) -> str:
+    """(truth, guess, images) of the most confused; `there` is how many images each class has."""
     rows = "".join(
-        f'<tr><th scope="row">{text(outcome.classes[truth])}</th><td>{text(outcome.classes[guess])}</td>{_cell(count)}'
-        f"{_share(count / there[truth])}</tr>"
+        f'<tr><th scope="row">{text(classes[truth])}</th><td>{_linked(text(classes[guess]), link, truth, guess)}</td>'
+        f"{_cell(count)}{_share(count / max(1, there[truth]))}</tr>"
         for truth, guess, count in pairs
     )
     head = (
@@ -90,10 +98,7 @@ def confusion_section(outcome: Outcome) -> str:
         '<th scope="col" class="number">of the class</th>'
     )
     table = f'<table class="pairs"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    shown = scrolled("the most confused pairs", table)
-    if not matrix:
-        return f'<p class="quiet">The {len(pairs)} most confused pairs of {len(outcome.classes):,} classes.</p>{shown}'
-    return f"{matrix}<details><summary>The {len(pairs)} most confused pairs</summary>{shown}</details>"
+    return scrolled("the most confused pairs", table)
 
 
 def mistakes_section(outcome: Outcome) -> str:
@@ -104,7 +109,7 @@ def mistakes_section(outcome: Outcome) -> str:
 # Pieces -----------------------------------------------------------------------------------------------------------------------
 
 
-def _matrix(outcome: Outcome) -> str:
+def _matrix(outcome: Outcome, link: Link | None) -> str:
     """Rows are classes, columns guesses; what is right in blue, what is wrong in red, deeper for a larger share of the row."""
     there = outcome.confusion.sum(axis=1)
     names = [text(name) for name in outcome.classes]
@@ -121,7 +126,8 @@ def _matrix(outcome: Outcome) -> str:
             depth = share if truth == guess else math.sqrt(share)  # few mistakes should be seen too
             told = f"{names[truth]} taken for {names[guess]}: {count:,}, {share:.1%} of the class"
             deep = " deep" if depth > 0.55 else ""
-            cells.append(f'<td class="{kind}{deep}" style="--d:{max(0.06, depth):.2f}" title="{told}">{_compact(count)}</td>')
+            inside = _linked(_compact(count), link, truth, guess, told)
+            cells.append(f'<td class="{kind}{deep}" style="--d:{max(0.06, depth):.2f}" title="{told}">{inside}</td>')
         rows.append(f'<tr><th scope="row"><span>{names[truth]}</span></th>{"".join(cells)}</tr>')
     table = (
         f'<table class="matrix"><thead><tr><td class="quiet">true ↓ guessed →</td>{head}</tr></thead>'
@@ -130,36 +136,34 @@ def _matrix(outcome: Outcome) -> str:
     return scrolled("confusion matrix", table)
 
 
+def _linked(inside: str, link: Link | None, truth: int, guess: int, told: str = "") -> str:
+    """All of these are escaped already."""
+    target = link(truth, guess) if link is not None else None
+    label = f' aria-label="{told}"' if told else ""
+    return f'<a href="#{target}"{label}>{inside}</a>' if target else inside
+
+
 def _mistake(mistake: Mistake) -> str:
-    bars = []
-    for name, probability in mistake.guesses[:5]:
-        share = min(1.0, max(0.0, probability)) if math.isfinite(probability) else 0.0
-        right = " right" if name in mistake.truth else ""
-        bars.append(
-            f'<li class="guess{right}" style="--p:{share:.3f}"><span title="{text(name)}">{text(name)}</span>'
-            f"<span>{f'{probability:.0%}' if math.isfinite(probability) else '–'}</span></li>"
-        )
+    bars = guess_bars([(name, probability, name in mistake.truth) for name, probability in mistake.guesses[:5]])
     truth = " + ".join(mistake.truth)
     loss = f"loss {mistake.loss:.3g}" if math.isfinite(mistake.loss) else "loss not finite"
     return (
-        f"<figure>{_image(mistake.picture, truth)}<figcaption>"
+        f"<figure>{picture(mistake.picture, truth)}<figcaption>"
         f'<span class="quiet">true:</span> <span class="label">{text(truth)}</span>'
-        f'<ol class="guesses">{"".join(bars)}</ol><span class="quiet">{text(mistake.id)} · {loss}</span></figcaption></figure>'
+        f'{bars}<span class="quiet">{text(mistake.id)} · {loss}</span></figcaption></figure>'
     )
 
 
-def _image(pixels: NDArray[np.uint8], alternative: str) -> str:
-    picture = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
-    tiny = max(picture.size) <= TINY
-    picture.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)
-    out = io.BytesIO()
-    if tiny:
-        picture.save(out, "PNG")
-    else:
-        picture.save(out, "JPEG", quality=80)
-    kind, pixelated = ("png", ' class="pixels"') if tiny else ("jpeg", "")
-    source = base64.b64encode(out.getvalue()).decode()
-    return f'<img{pixelated} loading="lazy" alt="{text(alternative)}" src="data:image/{kind};base64,{source}">'
+def guess_bars(guesses: Sequence[tuple[str, float, bool]]) -> str:
+    """(class, probability, whether it is right), best first."""
+    bars = []
+    for name, probability, right in guesses:
+        share = min(1.0, max(0.0, probability)) if math.isfinite(probability) else 0.0
+        bars.append(
+            f'<li class="guess{" right" if right else ""}" style="--p:{share:.3f}"><span title="{text(name)}">{text(name)}</span>'
+            f"<span>{f'{probability:.0%}' if math.isfinite(probability) else '–'}</span></li>"
+        )
+    return f'<ol class="guesses">{"".join(bars)}</ol>'
 
 
 def _share(value: float, known: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Curves for a run's page: inline SVG that reads without a script, with the numbers along for the script that shows them."""
+"""Curves for a page: inline SVG that reads without a script, with the numbers along for the script that shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.hygiene.charts import text
+from vitreous.pages.html import text
 
 POINTS = 1000  # of one curve; of more, the lowest and the highest of each of 500 stretches, so that no spike is lost
 NOISY = 60  # points from which a running mean is drawn over a training curve
@@ -77,8 +77,11 @@ def running_mean(values: Floats, reach: int) -> Floats:
         return np.where(number_of > 0, (sums[high] - sums[low]) / number_of, np.nan)
 
 
-def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, percent: bool = False) -> str:
-    """One figure; nothing if no curve has a finite value. `logarithmic` holds where all values are above zero."""
+def chart(title: str, curves: Sequence[Curve], *, along: str = "step", logarithmic: bool = False, percent: bool = False) -> str:
+    """One figure; nothing if no curve has a finite value. `logarithmic` holds where all values are above zero.
+
+    `along` names what lies along the horizontal axis.
+    """
     finite = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves] or [np.empty(0)])
     if not len(finite):
         return ""
@@ -88,7 +91,7 @@ def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, per
     across = _Axis(first, last if last > first else first + 1, False)
     logarithmic = logarithmic and float(finite.min()) > 0 and float(finite.max()) / 30 > float(finite.min())
     up = _value_axis(finite, logarithmic, percent)
-    parts = [*_frame(across, up, percent)]
+    parts = [*_frame(across, up, percent, along)]
     data = []
     for curve in curves:
         steps, values = thinned(curve.steps, curve.values)
@@ -100,7 +103,7 @@ def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, per
             parts.append(_line(*thinned(curve.steps, mean), across, up, style))
         points = [[_short(s), _short(v)] for s, v in zip(steps.tolist(), values.tolist(), strict=True) if math.isfinite(v)]
         data.append({"name": curve.name, "colour": curve.colour % 4, "points": points})
-    scale = dict(x=[across.low, across.high], y=[up.low, up.high], log=up.logarithmic, percent=percent)
+    scale = dict(along=along, x=[across.low, across.high], y=[up.low, up.high], log=up.logarithmic, percent=percent)
     box = dict(left=_LEFT, right=_RIGHT, top=_TOP, bottom=_BOTTOM)
     carried = text(json.dumps({**scale, **box, "series": data}, separators=(",", ":")))
     legend = " ".join(
@@ -112,7 +115,7 @@ def chart(title: str, curves: Sequence[Curve], *, logarithmic: bool = False, per
     scaled = ' <span class="quiet">(logarithmic)</span>' if up.logarithmic else ""
     return (
         f'<figure class="chart"><figcaption><strong>{text(title)}</strong>{scaled} {legend}</figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(_told(title, curves, percent))}" '
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(_told(title, curves, percent, along))}" '
         f'data-chart="{carried}">{drawn}</svg></figure>'
     )
 
@@ -166,19 +169,19 @@ def _y(value: float, axis: _Axis) -> float:
     return _BOTTOM - (_BOTTOM - _TOP) * axis.share(value)
 
 
-def _frame(across: _Axis, up: _Axis, percent: bool) -> list[str]:
+def _frame(across: _Axis, up: _Axis, percent: bool, along: str) -> list[str]:
     parts = []
     for tick in up.ticks():
         y = _y(tick, up)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(tick, percent)}</text>')
-    ticks = [tick for tick in across.ticks() if tick == round(tick)]
+    ticks = [tick for tick in across.ticks() if along != "step" or tick == round(tick)]
     for tick in ticks:
         x = _x(tick, across)
         anchor = "end" if x > _RIGHT - 20 else "middle"
-        parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="{anchor}">{tick:,.0f}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="{anchor}">{_tick(tick)}</text>')
     parts.append(f'<line class="base" x1="{_LEFT}" x2="{_RIGHT}" y1="{_BOTTOM}" y2="{_BOTTOM}"/>')
-    parts.append(f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 31}" text-anchor="middle">step</text>')
+    parts.append(f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 31}" text-anchor="middle">{text(along)}</text>')
     return parts
 
 
@@ -197,6 +200,10 @@ def _line(steps: Floats, values: Floats, across: _Axis, up: _Axis, style: str) -
     return f'<path class="{style}" d="{"".join(path)}"/>' + "".join(alone)
 
 
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+
+
 def _label(value: float, percent: bool) -> str:
     if percent:
         return f"{round(100 * value, 6):g} %"
@@ -209,14 +216,14 @@ def _label(value: float, percent: bool) -> str:
     return f"{float(short):g}"
 
 
-def _told(title: str, curves: Sequence[Curve], percent: bool) -> str:
+def _told(title: str, curves: Sequence[Curve], percent: bool, along: str) -> str:
     said = []
     for curve in curves:
         finite = np.flatnonzero(np.isfinite(curve.values))
         if len(finite):
             begin, end = (_label(float(curve.values[finite[k]]), percent) for k in (0, -1))
             said.append(f"{curve.name} from {begin} to {end}")
-    return f"{title} by step: {'; '.join(said)}"
+    return f"{title} by {along}: {'; '.join(said)}"
 
 
 def _short(value: float) -> float | int:

@@ -1,0 +1,1 @@
+"""Grids of runs, each with one table and one figure: what the paper's claims rest on."""
