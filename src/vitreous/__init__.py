@@ -27,12 +27,15 @@ _PUBLIC = {
     "convert": "vitreous.verbs.convert",
     "demo": "vitreous.verbs.demo",
     "doctor": "vitreous.verbs.doctor",
+    "evaluate": "vitreous.verbs.evaluate",
+    "fewshot": "vitreous.verbs.fewshot",
     "finetune": "vitreous.verbs.finetune",
     "list": "vitreous.verbs.list",
     "predict": "vitreous.verbs.predict",
     "pretrain": "vitreous.verbs.pretrain",
     "shard": "vitreous.verbs.shard",
     "verify": "vitreous.verbs.verify",
+    "vtab": "vitreous.verbs.vtab",
 }
 
 __all__ = sorted(_PUBLIC)
@@ -48,12 +51,15 @@ if TYPE_CHECKING:
     from vitreous.verbs.convert import convert as convert
     from vitreous.verbs.demo import demo as demo
     from vitreous.verbs.doctor import doctor as doctor
+    from vitreous.verbs.evaluate import evaluate as evaluate
+    from vitreous.verbs.fewshot import fewshot as fewshot
     from vitreous.verbs.finetune import finetune as finetune
     from vitreous.verbs.list import list as list
     from vitreous.verbs.predict import predict as predict
     from vitreous.verbs.pretrain import pretrain as pretrain
     from vitreous.verbs.shard import shard as shard
     from vitreous.verbs.verify import verify as verify
+    from vitreous.verbs.vtab import vtab as vtab
 
 
 def __getattr__(name: str) -> Any:

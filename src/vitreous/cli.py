@@ -14,7 +14,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
@@ -24,7 +24,20 @@ from vitreous.errors import VitreousError, nearest
 from vitreous.progress import silenced
 from vitreous.verbs.shared import Result
 
-VERBS = ("demo", "doctor", "pretrain", "finetune", "predict", "convert", "verify", "shard", "list")
+VERBS = (
+    "demo",
+    "doctor",
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "fewshot",
+    "vtab",
+    "predict",
+    "convert",
+    "verify",
+    "shard",
+    "list",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,12 +116,19 @@ def _run(name: str, words: Sequence[str]) -> int:
         log.removeFilter(_no_notes)
     for note in () if quiet else result.notes:
         print(_printable(f"note: {note}", sys.stderr), file=sys.stderr)
-    if as_json:
-        for record in result.records():
-            print(_json(record))
-    elif not quiet:
-        print(_printable(result.text(), sys.stdout))
-    return int(result.exit_code)
+    # A result with `lines` is made while it is printed: it may be larger than memory, and its reader need not wait for the end.
+    lines: Callable[[], Iterable[str]] | None = getattr(result, "lines", None)
+    with silenced(quiet):
+        if as_json:
+            for record in result.records():
+                print(_json(record), flush=lines is not None)
+        elif lines is not None:
+            for line in lines():  # where nothing is to be said, it is made all the same
+                if not quiet:
+                    print(_printable(line, sys.stdout), flush=True)
+        elif not quiet:
+            print(_printable(result.text(), sys.stdout))
+        return int(result.exit_code)
 
 
 def _no_notes(record: logging.LogRecord) -> bool:

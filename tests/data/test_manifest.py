@@ -44,6 +44,18 @@ def test_json_lines(tmp_path: Path) -> None:
     assert source.counts().tolist() == [1, 1, 1]
 
 
+def test_a_correction_stands_in_place_of_the_label(tmp_path: Path) -> None:
+    """What `vitreous evaluate` writes to relabel.csv, after somebody filled in the empty column where a label was wrong."""
+    table = tmp_path / "relabel.csv"
+    table.write_text("path,label,new_label\n1.jpg,cat,dog\n2.jpg,cat,\n3.jpg,cat, \n4.jpg,,dog\n5.jpg,cat,cat;dog\n")
+    labels = ["dog"], ["cat"], ["cat"], ["dog"], ["cat", "dog"]
+    assert rows(table, "all") == [(f"{number}.jpg", tuple(own)) for number, own in enumerate(labels, 1)]
+    assert not any("new_label" in note for note in open_data(table).notes)
+    lines = tmp_path / "relabel.jsonl"
+    lines.write_text('{"path": "1.jpg", "label": 1, "new_label": 0}\n{"path": "2.jpg", "label": 1, "new_label": null}\n')
+    assert rows(lines, "all") == [("1.jpg", ("0",)), ("2.jpg", ("1",))]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

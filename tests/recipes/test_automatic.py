@@ -126,6 +126,7 @@ def test_the_strings_make_pictures_of_that_size(size: tuple[int, int], native: t
         ("builtin:position", (), False, False),
         ("builtin:position?size=32&seed=3", (), False, False),
         ("builtin:orientation:train", (), False, True),
+        ("builtin:letters?size=16", (), False, True),
         ("builtin:count", tuple("12345678"), True, False),
         ("builtin:digits", tuple("0123456789"), False, True),
         ("signs/", ("turn-left", "turn-right"), False, True),

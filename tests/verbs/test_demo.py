@@ -63,7 +63,7 @@ def test_pictures_of_data(tmp_path: Path) -> None:
 
 
 def test_the_runs_are_drawn_from_their_metrics(tmp_path: Path) -> None:
-    for name, right in (("scratch", 0.9), ("scratch-10", 0.5), ("masked-10", 0.6)):
+    for name, right in (("scratch", 0.9), ("scratch-10", 0.5), ("masked-10", 0.6), ("letters-10", 0.8)):
         (tmp_path / name).mkdir()
         records = [{"split": "train", "seconds": s, "loss": 2.0 / (1 + s)} for s in range(5)] + [
             {"split": "validation", "top1": right}

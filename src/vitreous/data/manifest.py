@@ -4,7 +4,8 @@
     a/1.jpg,cat,train                    {"path": "a/2.jpg", "label": ["cat", "dog"]}
 
 Paths are relative to the manifest's own folder, or absolute. `label` may be empty or missing, or several: a list in JSON,
-`cat;dog` in CSV. `split` is train, validation (or val) or test; without it there is one split.
+`cat;dog` in CSV. `split` is train, validation (or val) or test; without it there is one split. Where a column `new_label`, as
+in the relabel.csv of `vitreous evaluate`, is filled in, it stands in place of the label.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from vitreous.files import whole_file
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _KEYS = ("path", "label", "split")
+_CORRECTION = "new_label"
 _SEPARATOR = ";"
 
 Row = tuple[str, tuple[str, ...], str]  # path, labels, split
@@ -62,7 +64,7 @@ def _read(path: Path) -> tuple[list[Row], list[str]]:
     try:
         for line, fields in _csv(path) if path.suffix.lower() in (".csv", ".tsv") else _json(path):
             row = _row(path, line, fields)
-            ignored.update({str(key): None for key in fields if key not in _KEYS})
+            ignored.update({str(key): None for key in fields if key not in (*_KEYS, _CORRECTION)})
             if row[0] in seen:
                 raise VitreousError(f"{path}: line {line}: {row[0]} stands on line {seen[row[0]]} already; remove one of them")
             seen[row[0]] = line
@@ -113,6 +115,9 @@ def _check_keys(path: Path, line: int, keys: Any) -> None:
 
 def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
     name, label, split = (fields.get(key) for key in _KEYS)
+    corrected = fields.get(_CORRECTION)
+    if corrected not in (None, []) and str(corrected).strip():  # 0 is a name for a class
+        label = corrected
     if not isinstance(name, str) or not name.strip():
         raise VitreousError(f"{path}: line {line}: no path")
     name = _path(path, line, name)

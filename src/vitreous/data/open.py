@@ -6,6 +6,7 @@
     builtin:digits            built in (see `builtin`)
     cifar10  cifar10@DIR      a known set in its original files, in DIR or fetched (see `named`)
     hf:OWNER/NAME             Hugging Face datasets (see `hub`)
+    vtab:TASK@DIR             a task of VTAB-1k (see `vtab`)
 
 With a split's name behind it, that split alone: `cifar10:test`, `photos/:validation` (not with `hf:`).
 """
@@ -35,6 +36,10 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
         from vitreous.data.hub import open_hub
 
         return open_hub(text)
+    if text.startswith("vtab:"):
+        from vitreous.data.vtab import open_vtab
+
+        return open_vtab(text, bad_shards)
     if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
         from vitreous.data.shards import open_shards
 

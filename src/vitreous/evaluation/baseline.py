@@ -7,10 +7,8 @@ worth the while. How many images are used depends on what the model costs, and t
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.classifier import Classifier
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.loader import Loader
 from vitreous.data.order import permuted
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.errors import VitreousError
+from vitreous.evaluation.features import default_batch, feature_batches, frozen
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.models.build import Model
 from vitreous.models.cost import cost_of
@@ -98,7 +97,7 @@ def closed_form_baseline(
     all_train, all_test = _labelled(train), _labelled(held_out)
     few, few_test = _how_many(int(budget / _macs(model, preprocess)), all_train, all_test, most, most_test)
 
-    with _frozen(model, device), shown("closed-form baseline", few + few_test) as advance:
+    with frozen(model, device), shown("closed-form baseline", few + few_test) as advance:
         run = _Features(model, preprocess, workers, device, bad_images, advance)
         features, labels = run(_sample(train, few, seed, every_class=True), few)
         tests, truths = run(_sample(held_out, few_test, seed, every_class=False), few_test)
@@ -190,38 +189,20 @@ class _Features:
         self.bad_images, self.advance, self.bad = bad_images, advance, 0
 
     def __call__(self, data: Source | Stream, few: int) -> tuple[Tensor, list[tuple[int, ...]]]:
-        loader = Loader(data, self.preprocess, _BATCH, workers=self.workers, bad_images=self.bad_images)
+        batch_size = min(_BATCH, default_batch(self.preprocess, self.device))
+        loader = Loader(data, self.preprocess, batch_size, workers=self.workers, bad_images=self.bad_images)
         rows: list[Tensor] = []
         labels: list[tuple[int, ...]] = []
-        with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
-            for images, own in _labelled_only(batches, few):
-                rows.append(self.model.features(images.to(self.device)).float().cpu())
-                labels += own
-                self.advance(len(own))
+        with contextlib.closing(feature_batches(self.model, loader, self.device)) as batches:
+            for values, batch in batches:
+                kept = [row for row, own in enumerate(batch.labels) if own][: few - len(labels)]
+                rows.append(values[kept])
+                labels += [batch.labels[row] for row in kept]
+                self.advance(len(kept))
+                if len(labels) == few:
+                    break
         self.bad += len(loader.bad)
         if not labels:
             bad = f"; {len(loader.bad):,} could not be read" if loader.bad else ""
             raise VitreousError(f"{data.where} {data.split}: no image with a label{bad}; see `vitreous doctor`")
         return torch.cat(rows), labels
-
-
-def _labelled_only(batches: Iterator[Batch], few: int) -> Iterator[tuple[Tensor, list[tuple[int, ...]]]]:
-    for batch in batches:
-        kept = list(itertools.islice((row for row, own in enumerate(batch.labels) if own), few))
-        if kept:
-            few -= len(kept)
-            yield batch.images[kept], [batch.labels[row] for row in kept]
-        if not few:
-            return
-
-
-@contextlib.contextmanager
-def _frozen(model: Model, device: torch.device | str) -> Iterator[None]:
-    """On the device, without dropout and gradients; afterwards where and as it was."""
-    before, training = next(model.parameters()).device, model.training
-    try:
-        with torch.no_grad():
-            model.to(device).eval()
-            yield
-    finally:
-        model.to(before).train(training)

@@ -159,8 +159,9 @@ def guess_bars(guesses: Sequence[tuple[str, float, bool]]) -> str:
     bars = []
     for name, probability, right in guesses:
         share = min(1.0, max(0.0, probability)) if math.isfinite(probability) else 0.0
+        kind = "guess right" if right else "guess"
         bars.append(
-            f'<li class="guess{" right" if right else ""}" style="--p:{share:.3f}"><span title="{text(name)}">{text(name)}</span>'
+            f'<li class="{kind}" style="--p:{share:.3f}"><span title="{text(name)}">{text(name)}</span>'
             f"<span>{f'{probability:.0%}' if math.isfinite(probability) else '–'}</span></li>"
         )
     return f'<ol class="guesses">{"".join(bars)}</ol>'

@@ -28,7 +28,7 @@ _FEW_IMAGES = 200_000  # below, training from scratch is warned of
 
 # Sets of this package whose labels a mirror image or a crop would make wrong. (VTAB leaves them out for the same reasons:
 # flips in dSprites and in smallNORB's azimuth, crops where things are counted or located.)
-_NO_FLIP = ("builtin:position", "builtin:orientation")
+_NO_FLIP = ("builtin:position", "builtin:orientation", "builtin:letters")
 _NO_CROP = ("builtin:position", "builtin:count", "builtin:objects")
 _SIDED = re.compile(r"(?:^|[^a-z])(?:left|right|east|west|clockwise|anticlockwise)(?:[^a-z]|$)", re.IGNORECASE)
 

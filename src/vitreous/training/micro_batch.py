@@ -7,22 +7,18 @@ because a process that asks for too much is killed and not told.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import torch
 
 from vitreous.errors import VitreousError
+from vitreous.free_memory import free_memory
 
 SHARE = 0.8  # of the free memory: the data's workers, the state that is being saved and others need some too
 SECONDS = 20.0  # after which no further candidate is timed
 _WORSE = 0.8  # of the best speed, from which on larger ones are not tried: they only get slower
 _ALIKE = 0.98  # of the best speed: then the larger one, with fewer passes
-
-_MEMINFO, _CGROUP, _CGROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def find_micro_batch(
@@ -101,47 +97,6 @@ def _fastest(step: Callable[[int], None], sizes: Iterable[int], memory: str) -> 
     chosen = max(size for size, speed in speeds.items() if speed >= _ALIKE * best)
     listed = ", ".join(f"{size}: {speed:,.3g}" for size, speed in speeds.items())
     return chosen, f"micro-batch {chosen}: the fastest of those timed (images/s by size, {listed}; {memory})"
-
-
-def free_memory() -> int | None:
-    """Bytes that this process may still take: what the system has, or what its control groups leave. None: nobody says."""
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        try:  # macOS: no such file; half of all memory, since what others use is not told
-            free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        except (AttributeError, OSError, ValueError):
-            return None
-    return min([free, *_left_by_groups()])
-
-
-def _left_by_groups() -> Iterable[int]:
-    """What each control group above this process leaves, version 2 or 1. Cached file pages count as free: they give way."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in _CGROUP.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers not in ("", "memory"):
-                continue
-            names = ("memory.max", "memory.current") if not controllers else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            root = _CGROUPS / controllers if controllers else _CGROUPS
-            inner = root / path.lstrip("/")
-            for folder in (inner, *inner.parents):
-                if not folder.is_relative_to(root):
-                    break
-                # A container may see its own group as the root, and not the path that leads there.
-                with contextlib.suppress(OSError, ValueError):
-                    limit = int((folder / names[0]).read_text())  # "max" is no number: no limit
-                    yield max(0, limit - int((folder / names[1]).read_text()) + _cached(folder))
-
-
-def _cached(folder: Path) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in (folder / "memory.stat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name in ("inactive_file", "total_inactive_file"):
-                return int(value)
-    return 0
 
 
 def _giga(size: int) -> str:

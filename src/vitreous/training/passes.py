@@ -8,8 +8,9 @@ import functools
 import torch
 
 from vitreous.errors import VitreousError
+from vitreous.free_memory import free_memory
 from vitreous.training.memory import memory_per_device
-from vitreous.training.micro_batch import SHARE, find_micro_batch, free_memory
+from vitreous.training.micro_batch import SHARE, find_micro_batch
 from vitreous.training.parallel import shard_size
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import recorded_config

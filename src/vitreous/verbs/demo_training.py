@@ -1,4 +1,4 @@
-"""The demo's runs: from scratch, by masked patches and then few labels, and one that is killed and goes on."""
+"""The demo's runs: from scratch, by masked patches or printed letters and then few labels, and one that is killed."""
 
 from __future__ import annotations
 
@@ -56,6 +56,26 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
             **COMMON,
             **few,
         )
+    rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
+    with silenced():
+        letters = pretrain(
+            "builtin:letters?size=8&count=6000",
+            "ViT-Ti/2",
+            out=str(folder / "letters"),
+            set=SMALL,
+            **{**COMMON, "batch_size": 128},
+            epochs=10,
+            eval_every=0,
+        )
+        tuned = finetune(
+            "builtin:digits",
+            str(folder / "letters"),
+            out=str(folder / "letters-10"),
+            set=("optimizer=adam", "lr=5e-4"),
+            **COMMON,
+            **few,
+        )
+    rows.append(_shown("6,000 printed letters, no digit", letters))
     rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
     rows.append({"run": "killed with -9, started again", "objective": "classification", **_killed(folder / "killed", whole)})
     return rows
@@ -123,7 +143,7 @@ def _killed(out: Path, whole: Run) -> dict[str, Any]:
 
 
 def draw_runs(folder: Path, path: Path) -> Path:
-    """Learning curves: what labels, few labels and masked patches give."""
+    """Learning curves: what labels, few labels, masked patches and other signs give."""
     from vitreous.verbs.demo_steps import save_figure
 
     figure = Figure(figsize=(12, 4.2))
@@ -132,8 +152,9 @@ def draw_runs(folder: Path, path: Path) -> Path:
         "scratch": "from scratch, all labels",
         "scratch-10": "from scratch, 10 a class",
         "masked-10": "masked patches first, 10 a class",
+        "letters-10": "printed letters first, 10 a class",
     }
-    for (name, label), colour in zip(names.items(), ("#2457a6", "#c0622d", "#1e7b34"), strict=True):
+    for (name, label), colour in zip(names.items(), ("#2457a6", "#c0622d", "#1e7b34", "#7a4fa3"), strict=True):
         records = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
         train = [record for record in records if record["split"] == "train"]
         axes[0].plot([r["seconds"] for r in train], [r["loss"] for r in train], color=colour, lw=1.2, label=label)

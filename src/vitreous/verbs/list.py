@@ -88,6 +88,7 @@ def _recipes() -> Listing:
 def _data() -> Listing:
     from vitreous.data.builtin import BUILTIN
     from vitreous.data.named_sets import SETS
+    from vitreous.data.vtab_tasks import TASKS
     from vitreous.files import cache_folder
 
     rows: builtins.list[tuple[Any, ...]] = []
@@ -102,7 +103,8 @@ def _data() -> Listing:
     note = (
         f"files may also be put into {own}/NAME, or into $VITREOUS_DATA/NAME; docs/data-sets.md names them; also hf:OWNER/NAME"
     )
-    return Listing(headings, tuple(rows), notes=(note,))
+    vtab = f"vtab:TASK@DIR is a task of VTAB-1k (docs/vtab-data.md): {', '.join(task.name for task in TASKS)}"
+    return Listing(headings, tuple(rows), notes=(note, vtab))
 
 
 def _words(cell: Any) -> Any:

@@ -27,19 +27,22 @@ def unpacked(place: Place, archives: Sequence[Path], wanted: Wanted) -> Path:
 
 
 def picture_dataset(
-    place: Place, root: Path, classes: tuple[str, ...], splits: Mapping[str, Listed], notes: tuple[str, ...] = ()
+    place: Place,
+    root: Path,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Listed],
+    notes: tuple[str, ...] = (),
+    remedy: str = "",
 ) -> Dataset:
-    """One table over all splits; every file that a list names must be there."""
+    """One table over all splits; every file that a list names must be there, and `remedy` says what to do if it is not."""
+    remedy = remedy or f"unpack the whole archive, or put the archive itself in {place.root}"
     here = _present(root, {path.rpartition("/")[0] for listed in splits.values() for path, _ in listed})
     builder, ranges = TableBuilder(str(root)), {}
     for split, listed in splits.items():
         missing = [path for path, _ in listed if path not in here]
         if missing:
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
-            raise VitreousError(
-                f"{place.where}: {root / missing[0]}{others} of the {split} list are not there; "
-                f"unpack the whole archive, or put the archive itself in {place.root}"
-            )
+            raise VitreousError(f"{place.where}: {root / missing[0]}{others} of the {split} list are not there; {remedy}")
         start = len(builder)
         for folder, names, labels in _by_folder(listed):
             builder.add_labelled(folder, names, [(label,) for label in labels])

@@ -1,0 +1,177 @@
+"""From a model's answers to the numbers of an evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitreous.data.real import real_labels, with_real
+from vitreous.data.source import Arrays, Source, Stream
+from vitreous.errors import VitreousError, some
+from vitreous.evaluation.answers import Answers, classes_there
+from vitreous.evaluation.calibration import calibration
+from vitreous.evaluation.class_tables import confused_pairs
+from vitreous.evaluation.intervals import Method, of_mean_recall, of_share
+
+PAIRS = 25  # of classes, the most confused
+
+
+def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
+    """What `evaluate --json` tells of one checkpoint. Shares are from 0 to 1; None where there is nothing to tell."""
+    counts, labelled = answers.counts, answers.labelled()
+    if not counts.n:
+        raise VitreousError(_no_labels(answers))
+    _check_classes(answers.where, answers.split, len(_judged(answers)))
+    right = answers.right()[labelled]
+    sure = calibration(answers.probabilities[labelled, 0], right)
+    top5 = counts.top5 if answers.mapping.competing > 5 else None
+    every = counts.per_class()
+    there = [row for row in every if row.n]
+    mean = {name: sum(getattr(row, name) for row in there) / len(there) for name in ("precision", "recall", "f1")}
+    intervals = {"top1": of_share(int(right.sum()), counts.n, method, seed)}
+    if top5 is not None:
+        intervals["top5"] = of_share(round(top5 * counts.n), counts.n, method, seed)
+    if all(len(own) < 2 for own in answers.labels):
+        hits = np.array([round(row.recall * row.n) for row in every])
+        intervals["mean_recall"] = of_mean_recall(hits, np.array([row.n for row in every]), seed)
+    mapped_away = sum(bool(given) and not own for given, own in zip(answers.given, answers.labels, strict=True))
+    return {
+        "data": answers.where,
+        "split": answers.split,
+        "n": counts.n,
+        "top1": counts.top1,
+        "top5": top5,
+        "interval": list(intervals["top1"]),
+        "interval_method": method,
+        "intervals": {name: list(ends) for name, ends in intervals.items()},
+        "loss": counts.loss,
+        "mean_per_class": mean,
+        "ece": sure.ece,
+        "ece_equal_mass": sure.ece_equal_mass,
+        "brier": sure.brier,
+        "confidence": sure.confidence,
+        "reliability": sure.reliability(),
+        "unlabelled": counts.unlabelled - mapped_away,
+        "mapped_to_nothing": mapped_away,
+        "bad": [{"place": place, "why": why} for place, why in answers.bad],
+        "seconds": answers.seconds,
+        "images_per_second": len(answers) / answers.seconds if answers.seconds else None,
+        "model_images_per_second": len(answers) / answers.model_seconds if answers.model_seconds else None,
+        "confused": [
+            {"class": answers.classes[truth], "taken_for": answers.classes[guess], "n": n} for truth, guess, n in pairs(answers)
+        ],
+        "per_class": [{"class": name, **row._asdict()} for name, row in zip(answers.classes, every, strict=True)],
+        **({"per_data_class": _by_data_class(answers)} if _several(answers) else {}),
+        "classes": list(answers.classes),
+        "confusion": None if counts.confusion is None else counts.confusion.tolist(),
+    }
+
+
+def pairs(answers: Answers, most: int = PAIRS) -> list[tuple[int, int, int]]:
+    """(class, taken for, images), the most confused first."""
+    if answers.counts.confusion is not None:
+        return confused_pairs(answers.counts.confusion.numpy(), most)
+    found: dict[tuple[int, int], int] = {}
+    for own, guess in zip(answers.labels, answers.top[:, 0].tolist(), strict=True):
+        if own and own[0] != guess:
+            found[own[0], guess] = found.get((own[0], guess), 0) + 1
+    first = sorted(found, key=lambda pair: (-found[pair], pair))[:most]
+    return [(*pair, found[pair]) for pair in first]
+
+
+def worst_classes(numbers: Mapping[str, Any], most: int = 5) -> list[Mapping[str, Any]]:
+    """With the lowest F1, of those that have images; of equals the larger first."""
+    there = [row for row in numbers["per_class"] if row["n"]]
+    return sorted(there, key=lambda row: (row["f1"], -row["n"]))[:most]
+
+
+# Bad input -------------------------------------------------------------------------------------------------------------
+
+
+def check_data(data: Source | Stream, real: Path | None = None) -> None:
+    """What can be told before the model has run for an hour."""
+    if real is not None and isinstance(data, Source):
+        _real(data, real)
+    elif real is not None:
+        real_labels(real)
+    there = classes_there(data)
+    if not isinstance(data, Source) or there is None:
+        return
+    if not len(data):
+        raise VitreousError(f"{data.where} {data.split}: there are no images in this split")
+    if not there:
+        raise VitreousError(f"{data.where} {data.split}: no image has a label; put them into class folders, or list them")
+    _check_classes(data.where, data.split, len(there))
+
+
+def _check_classes(where: str, split: str, different: int) -> None:
+    if different < 2:
+        raise VitreousError(
+            f"{where} {split}: all images have the same class, so that a model which always names it would be perfect; "
+            f"add images of other classes, or look at these with `vitreous predict`"
+        )
+
+
+def _judged(answers: Answers) -> set[int]:
+    """The data's classes that are measured."""
+    return {label for given, own in zip(answers.given, answers.labels, strict=True) if own for label in given}
+
+
+def _no_labels(answers: Answers) -> str:
+    if any(answers.given):
+        return f"{answers.where} {answers.split}: no image has a class that maps to one of the model's; mend the mapping"
+    bad = f"; {len(answers.bad):,} could not be read" if answers.bad else ""
+    return f"{answers.where} {answers.split}: there is no image with a label to judge by{bad}"
+
+
+# Several classes for one -----------------------------------------------------------------------------------------------
+
+
+def _several(answers: Answers) -> bool:
+    return any(len(own) > 1 for own in answers.mapping.to)
+
+
+def _by_data_class(answers: Answers) -> list[dict[str, Any]]:
+    """Where a data class is several of the model's: the recall of the data's own classes, which `per_class` cannot tell."""
+    n, hits = (np.zeros(len(answers.mapping.data), np.int64) for _ in range(2))
+    for given, own, guess in zip(answers.given, answers.labels, answers.top[:, 0].tolist(), strict=True):
+        for label in given if own else ():
+            n[label] += 1
+            hits[label] += guess in answers.mapping.to[label]
+    return [
+        {"class": name, "model_classes": [answers.classes[k] for k in to], "recall": int(hit) / int(count), "n": int(count)}
+        for name, to, hit, count in zip(answers.mapping.data, answers.mapping.to, hits, n, strict=True)
+        if count
+    ]
+
+
+# ReaL ------------------------------------------------------------------------------------------------------------------
+
+
+def real_accuracy(answers: Answers, path: Path, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
+    """Top 1 by the reassessed labels (PAPER 5): right if the guess is one of them; an image that has none is left out."""
+    blank = np.zeros((len(answers), 1, 1), np.uint8)
+    ours = Arrays(answers.where, answers.split, answers.mapping.data, blank, np.full(len(answers), -1), answers.ids)
+    source = _real(ours, path)
+    labels = [answers.mapping.labels(source.labels(row)) for row in range(len(source))]
+    right = sum(guess in own for own, guess in zip(labels, answers.top[:, 0].tolist(), strict=True))
+    n = sum(map(bool, labels))
+    if not n:
+        raise VitreousError(f"{path}: none of these images has a ReaL label that is a class of the model")
+    return {"top1": right / n, "n": n, "interval": list(of_share(right, n, method, seed)), "left_out": len(labels) - n}
+
+
+def _real(source: Source, path: Path) -> Source:
+    labelled = with_real(source, path)
+    names = Counter(source.id(index).rpartition("/")[2] for index in range(len(source)))
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise VitreousError(
+            f"{source.where} {source.split}: {some(twice, 3)}: more than one image of that name, by which ReaL labels go; "
+            f"remove the copies"
+        )
+    return labelled

@@ -1,0 +1,77 @@
+"""Whether a model is right as often as it says: the probability of its guess against how often the guess is right.
+
+Of a head with sigmoid outputs the probability is that of its likeliest class by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import VitreousError
+
+BINS = 15  # as in Guo et al. 2017, and nearly everywhere since: the number changes the error, so it must be the same
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Images whose confidence lies above `low` and up to `high`; of an empty one, mean and accuracy are 0."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float  # the mean
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    ece: float  # the mean distance between confidence and accuracy over bins of equal width, each by its images
+    ece_equal_mass: float  # the same over bins of equally many images, which no crowded bin can hide in
+    confidence: float  # the mean: above the accuracy, the model is too sure
+    accuracy: float
+    brier: float  # mean square of confidence minus 1 where right and 0 where wrong: of the guess alone, not of all classes
+    bins: tuple[Bin, ...]
+
+    def reliability(self) -> list[dict[str, Any]]:
+        """For JSON and the chart."""
+        return [vars(one).copy() for one in self.bins]
+
+    def sentence(self) -> str:
+        gap = self.confidence - self.accuracy
+        if abs(gap) < 0.005:
+            return "on the whole as sure as it is right"
+        return f"on the whole too {'sure' if gap > 0 else 'modest'}, by {100 * abs(gap):.1f} points"
+
+
+def calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
+    """From the probability of each guess and whether it was right."""
+    if not len(right) or confidence.shape != right.shape:
+        raise VitreousError(f"calibration of {len(confidence):,} confidences and {len(right):,} answers; not one set's")
+    sure, correct = confidence.astype(np.float64), right.astype(np.float64)
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)  # exactly 0 belongs to the first
+    equal_width = [np.flatnonzero(place == k) for k in range(bins)]
+    made = tuple(_bin(edges[k], edges[k + 1], sure[rows], correct[rows]) for k, rows in enumerate(equal_width))
+    equal_mass = np.array_split(np.argsort(sure, kind="stable"), bins)
+    return Calibration(
+        ece=_error(sure, correct, equal_width),
+        ece_equal_mass=_error(sure, correct, equal_mass),
+        confidence=float(sure.mean()),
+        accuracy=float(correct.mean()),
+        brier=float(np.square(sure - correct).mean()),
+        bins=made,
+    )
+
+
+def _bin(low: float, high: float, sure: NDArray[np.float64], correct: NDArray[np.float64]) -> Bin:
+    n = len(sure)
+    return Bin(float(low), float(high), n, float(sure.mean()) if n else 0.0, float(correct.mean()) if n else 0.0)
+
+
+def _error(sure: NDArray[np.float64], correct: NDArray[np.float64], parts: Sequence[NDArray[np.int64]]) -> float:
+    return float(sum(abs(float((sure[rows] - correct[rows]).sum())) for rows in parts) / len(sure))

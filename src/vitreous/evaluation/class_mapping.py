@@ -1,0 +1,280 @@
+"""Which classes of the model count as right for each class of the data.
+
+Names decide. A model may know more classes than the data has (ImageNet's thousand, judged by a folder of ten), and their
+order may differ. Numbers are trusted only where one side has nothing else. What names cannot say, a file says (`read_mapping`):
+
+    {"bicycle": ["mountain bike", "tandem"], "clock": [409, 530], "sandal": "sandal; clog", "air freshener": []}
+
+as JSON, as TOML, or as CSV with the columns `data` and `model` and a row for each pair. This is how ObjectNet is judged by
+ImageNet's classes (PAPER 5): an image is right if the model names any of its classes; a class with none is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vitreous.errors import VitreousError, nearest, some
+
+Among = Literal["all", "mapped"]
+
+_SYNSET = re.compile(r"n\d{8}")
+
+
+@dataclass(frozen=True)
+class ClassMapping:
+    data: tuple[str, ...]
+    model: tuple[str, ...]
+    to: tuple[tuple[int, ...], ...]  # of each data class, the model classes that are right; none: it is left out
+    among: tuple[int, ...] | None = None  # the model classes that compete; None: all
+    notes: tuple[str, ...] = ()
+
+    def labels(self, own: Iterable[int]) -> tuple[int, ...]:
+        """An image's labels, as classes of the model."""
+        return tuple(dict.fromkeys(number for label in own for number in self.to[label]))
+
+    @property
+    def competing(self) -> int:
+        return len(self.model) if self.among is None else len(self.among)
+
+
+def aligned(
+    data: tuple[str, ...],
+    model: tuple[str, ...],
+    *,
+    where: str = "the data",
+    there: Iterable[int] | None = None,
+    model_named: bool = True,
+    among: Among = "all",
+) -> ClassMapping:
+    """By name; by number only where one side has nothing else, which is noted.
+
+    `there`: the data classes that have images; the others need not be known. `model_named` is False where the model's names
+    are its numbers because nobody knows better.
+    """
+    wanted = sorted(set(range(len(data)) if there is None else there))
+    notes: tuple[str, ...] = ()
+    to: tuple[tuple[int, ...], ...]
+    if data == model:
+        to = tuple((number,) for number in range(len(data)))
+    else:
+        found = _by_name(data, model)
+        if any(found[label] is None for label in wanted) and (numbered := _by_number(data, model, wanted, model_named)):
+            to, note = numbered
+            notes = (f"{where}: {note}",)
+        elif unknown := [data[label] for label in wanted if found[label] is None]:
+            raise _unknown(where, unknown, data, model, model_named)
+        else:
+            to = tuple(() if own is None else (own,) for own in found)
+    used = sorted({number for label in wanted for number in to[label]})
+    if len(used) < len(model) and not notes:
+        notes = (f"{where}: has {len(used):,} of the model's {len(model):,} classes{_choice(among)}",)
+    return _among(ClassMapping(data, model, to, None, notes), among)
+
+
+def read_mapping(
+    path: Path,
+    data: tuple[str, ...],
+    model: tuple[str, ...],
+    *,
+    there: Iterable[int] | None = None,
+    among: Among = "all",
+) -> ClassMapping:
+    """As the file says, and no guess beside it: a data class that it does not name is left out."""
+    entries = _entries(path)
+    place = _finder(data)
+    find = _finder(model)
+    to: list[tuple[int, ...]] = [()] * len(data)
+    elsewhere = []
+    for name, targets in entries.items():
+        label = place(name)
+        if label is None:
+            elsewhere.append(name)
+        elif to[label]:
+            raise VitreousError(f"{path}: {name!r} and another entry are both {data[label]!r}; give it one entry")
+        else:
+            to[label] = tuple(dict.fromkeys(n for target in targets for n in _targets(path, name, target, model, find)))
+    wanted = sorted(set(range(len(data)) if there is None else there))
+    if not any(to[label] for label in wanted):
+        raise VitreousError(
+            f"{path}: maps none of the data's classes ({some([data[label] for label in wanted], 3)}) to a class of the model"
+        )
+    left = [data[label] for label in wanted if not to[label]]
+    notes = [f"{path}: {len(left):,} of the data's {len(wanted):,} classes map to nothing and are left out ({some(left, 3)})"]
+    notes = notes if left else []
+    if elsewhere:
+        notes.append(f"{path}: {len(elsewhere):,} of its entries are no classes of the data ({some(elsewhere, 3)})")
+    return _among(ClassMapping(data, model, tuple(to), None, tuple(notes)), among)
+
+
+def _among(mapping: ClassMapping, among: Among) -> ClassMapping:
+    if among == "all":
+        return mapping
+    own = tuple(sorted({number for several in mapping.to for number in several}))
+    if len(own) < 2:
+        raise VitreousError("--among mapped leaves the model one class to choose from; use --among all")
+    return replace(mapping, among=own)
+
+
+def _choice(among: Among) -> str:
+    return "; it chooses among those alone" if among == "mapped" else ", and may name any (--among mapped: only those)"
+
+
+# By name ---------------------------------------------------------------------------------------------------------------
+
+
+def _folded(name: str) -> str:
+    return " ".join(re.split(r"[\s_\-]+", name.casefold().strip()))
+
+
+def _first_word(name: str) -> str:
+    """Of 'tench, Tinca tinca' the first: ImageNet's classes are written with all their synonyms or with one."""
+    return _folded(name.partition(",")[0])
+
+
+def _finder(names: Sequence[str]) -> Callable[[str], int | None]:
+    """The number of a name: as it is, else whatever its case and spacing, else by its first synonym; where that is one."""
+    tables = []
+    for key in (str, _folded, _first_word):
+        table: dict[str, int | None] = {}
+        for number, name in enumerate(names):
+            table[key(name)] = number if key(name) not in table else None  # two of them: no answer rather than a wrong one
+        tables.append((key, table))
+
+    def find(name: str) -> int | None:
+        for key, table in tables:
+            if key(name) in table:
+                return table[key(name)]
+        return None
+
+    return find
+
+
+def _by_name(data: tuple[str, ...], model: tuple[str, ...]) -> list[int | None]:
+    """One to one: of two data classes with one answer, only one that is spelt exactly so has it."""
+    find = _finder(model)
+    found = [find(name) for name in data]
+    takers: dict[int, list[int]] = {}
+    for label, number in enumerate(found):
+        if number is not None:
+            takers.setdefault(number, []).append(label)
+    for number, labels in takers.items():
+        exact = [label for label in labels if data[label] == model[number]]
+        for label in labels:
+            if len(labels) > 1 and [label] != exact:
+                found[label] = None
+    return found
+
+
+# By number -------------------------------------------------------------------------------------------------------------
+
+
+def _by_number(
+    data: tuple[str, ...], model: tuple[str, ...], wanted: Sequence[int], model_named: bool
+) -> tuple[tuple[tuple[int, ...], ...], str] | None:
+    synsets = len(data) == len(model) == 1000 and all(_SYNSET.fullmatch(name) for name in data) and data == tuple(sorted(data))
+    if synsets:
+        why = "WordNet ids, which in their order are ImageNet's thousand classes, as the model has them"
+    elif _numbers(data) and all(int(data[label]) < len(model) for label in wanted):
+        to = tuple((int(name),) if int(name) < len(model) else () for name in data)
+        return to, f"its classes are numbers, taken for the model's own, from 0 ({model[0]!r}) on"
+    elif not (model_named and not _numbers(model)) and len(data) == len(model):
+        why = f"the model's classes have no names, so they are taken to be the data's, in their order ({data[0]!r} first)"
+    else:
+        return None
+    return tuple((number,) for number in range(len(data))), why
+
+
+def _numbers(names: Sequence[str]) -> bool:
+    return all(name.isascii() and name.isdigit() for name in names)
+
+
+def _unknown(
+    where: str, unknown: Sequence[str], data: tuple[str, ...], model: tuple[str, ...], model_named: bool
+) -> VitreousError:
+    remedy = "say which is which with --mapping FILE"
+    if not model_named or _numbers(model):
+        return VitreousError(
+            f"{where}: {len(data):,} classes ({some(data, 3)}), and a model of {len(model):,} whose names are not known; "
+            f"{remedy}"
+        )
+    alike = ", ".join(f"{name!r} (nearest: {nearest(name, model)[0]!r})" for name in unknown[:3])
+    more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+    return VitreousError(f"{where}: classes that the model does not know: {alike}{more}; {remedy}")
+
+
+# The file --------------------------------------------------------------------------------------------------------------
+
+
+def _entries(path: Path) -> Mapping[str, list[Any]]:
+    readers: dict[str, Callable[[Path], Iterable[tuple[str, Any]]]] = {".json": _json, ".toml": _toml, ".csv": _csv}
+    read = readers.get(path.suffix.lower())
+    if read is None:
+        raise VitreousError(f"{path}: a mapping is a .json, .toml or .csv file, from data classes to model classes")
+    entries: dict[str, list[Any]] = {}
+    try:
+        for name, value in read(path):
+            if name in entries and read is not _csv:
+                raise VitreousError(f"{path}: {name!r} stands there twice; give it one entry")
+            entries.setdefault(name, []).extend(value if isinstance(value, list) else [] if value is None else [value])
+    except OSError as error:
+        raise VitreousError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise VitreousError(f"{path}: not {path.suffix[1:].upper()} ({error})") from error
+    if not entries:
+        raise VitreousError(f"{path}: maps nothing; it should name data classes and the model's classes for each")
+    return entries
+
+
+def _json(path: Path) -> Iterable[tuple[str, Any]]:
+    pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda found: _Pairs(found))
+    if not isinstance(pairs, _Pairs):
+        raise VitreousError(f'{path}: should be an object, as {{"bicycle": ["mountain bike", "tandem"]}}')
+    return pairs
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON with what stands there twice."""
+
+
+def _toml(path: Path) -> Iterable[tuple[str, Any]]:
+    return tomllib.loads(path.read_text(encoding="utf-8-sig")).items()
+
+
+def _csv(path: Path) -> Iterable[tuple[str, Any]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file, restkey="")
+        if not {"data", "model"} <= set(rows.fieldnames or ()):
+            raise VitreousError(f"{path}: needs the columns data and model in its first line")
+        for row in rows:
+            if None in (row["data"], row["model"]) or "" in row:
+                raise VitreousError(f"{path}: line {rows.line_num} has not as many cells as the first line")
+            yield row["data"], [row["model"]] if row["model"].strip() else []
+
+
+def _targets(path: Path, name: str, target: Any, model: tuple[str, ...], find: Callable[[str], int | None]) -> Iterable[int]:
+    """One entry: a number, a name, or several names with ; between, as in ObjectNet's own file."""
+    if type(target) is int:
+        if not 0 <= target < len(model):
+            raise VitreousError(f"{path}: {name!r} maps to class {target}; the model's are 0 to {len(model) - 1:,}")
+        return [target]
+    if not isinstance(target, str):
+        raise VitreousError(f"{path}: {name!r} maps to {str(target)[:40]!r}, which is neither a name nor a number")
+    words = [target] if find(target) is not None else [word.strip() for word in target.split(";") if word.strip()]
+    numbers = []
+    for word in words:
+        number = find(word)
+        if number is None and word.isascii() and word.isdigit() and int(word) < len(model):
+            number = int(word)
+        if number is None:
+            twice = sum(_folded(other) == _folded(word) for other in model) > 1
+            why = "several are called so; give its number" if twice else f"nearest: {nearest(word, model)[0]!r}"
+            raise VitreousError(f"{path}: {name!r} maps to {word!r}, which is no class of the model ({why})")
+        numbers.append(number)
+    return numbers

@@ -1,0 +1,188 @@
+"""Features on disk, so that a model runs over the same images once.
+
+An entry is found by everything that its numbers follow from: the weights and the architecture, the preprocessing, the
+precision, and the data. Of data that is files (or shards) on this machine, the path, size, time of writing and time of
+change of each stand for its content: reading a million photographs again only to see that they are the same ones would take
+as long as some models need for them. Everything else (arrays, archives, rendered pictures) has no times, and its content is
+read and hashed, which costs little beside the model. Shards that are far away are not kept: nobody can say without fetching
+them whether they have changed.
+
+The cache may be deleted at any time. It never ends the work: an entry that is damaged is computed again, one that cannot be
+written is not kept, and either is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from vitreous.classifier import Classifier
+from vitreous.data.decode import BadImage
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Policy, Source, Stream
+from vitreous.errors import VitreousError, one_line
+from vitreous.files import cache_folder, whole_file
+from vitreous.machine import Name as Precision
+from vitreous.models.config import to_json
+from vitreous.progress import shown
+
+VERSION = 1  # of the entries; to be raised when a model's features come out otherwise than before
+MOST_BYTES = 20_000_000_000  # in all; beyond, what was not used for longest goes
+_SLOW = 20_000  # items from which hashing is worth a word
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What lies in an entry."""
+
+    values: NDArray[np.float32]
+    numbers: NDArray[np.int64]
+    ids: tuple[str, ...]
+    labels: tuple[tuple[int, ...], ...]
+    bad: tuple[tuple[str, str], ...]
+
+
+def folder() -> Path:
+    return cache_folder() / "features"
+
+
+# The key ---------------------------------------------------------------------------------------------------------------
+
+
+def key(clf: Classifier, data: Source | Stream, preprocess: Preprocess, precision: Precision, title: str) -> str | None:
+    """None where nobody can say whether the data is still the same."""
+    content = _of_stream(data) if isinstance(data, Stream) else _of_source(data, title)
+    if content is None:
+        return None
+    words = (VERSION, weights_hash(clf), json.dumps(to_json(clf.config)), str(preprocess), preprocess.channels, precision)
+    return hashlib.sha256("\0".join(map(str, (*words, content))).encode()).hexdigest()
+
+
+def weights_hash(clf: Classifier) -> str:
+    """Of the weights as they are now: a model that was trained on is another one."""
+    digest = hashlib.sha256()
+    for name, tensor in clf.model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().float().cpu().contiguous().flatten().numpy().data)
+    return digest.hexdigest()
+
+
+def _of_source(data: Source, title: str) -> str:
+    digest = hashlib.sha256(data.fingerprint().encode())
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(shown(f"looking for {title}", len(data))) if len(data) >= _SLOW else None
+        for index in range(len(data)):
+            path = data.path(index)
+            digest.update(_content(data, index) if path is None else _of_file(path))
+            if advance is not None:
+                advance(1)
+    return digest.hexdigest()
+
+
+def _of_stream(data: Stream) -> str | None:
+    if not all(Path(shard).is_file() for shard in data.shards):
+        return None
+    digest = hashlib.sha256(repr((data.classes, data.split, data.shard_lengths())).encode())
+    for shard in data.shards:
+        digest.update(_of_file(shard))
+    return digest.hexdigest()
+
+
+def _of_file(path: str) -> bytes:
+    """The time of change too: whoever replaces a file and sets the time of writing back cannot set that one back."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # a Path for each of a million files takes longer than the question
+    except OSError as error:
+        return f"{path}\0{error.errno}\0".encode(errors="surrogateescape")
+    times = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return f"{os.path.abspath(path)}\0{times}\0".encode(errors="surrogateescape")  # noqa: PTH100
+
+
+def _content(data: Source, index: int) -> bytes:
+    try:
+        content = data.read(index)
+    except BadImage as error:
+        return error.why.encode(errors="surrogateescape")
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).digest()
+    return hashlib.sha256(repr(content.shape).encode() + np.ascontiguousarray(content).tobytes()).digest()
+
+
+# Entries ---------------------------------------------------------------------------------------------------------------
+
+
+def read(key: str, data: Source | Stream, bad_images: Policy) -> tuple[Kept | None, tuple[str, ...]]:
+    """The entry, if there is a whole one, and what is to be said. One with bad images is none for who stops at them."""
+    path = folder() / f"{key}.safetensors"
+    if not path.exists():
+        return None, ()
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in ("values", "numbers", "label_ids", "label_ends", "about")}
+            if (file.metadata() or {}).get("sha256") != _checksum(arrays):
+                raise ValueError("its checksum differs")
+        kept = _unpacked(arrays)
+        with contextlib.suppress(OSError):
+            os.utime(path)  # it was used: the last to go
+    except (OSError, SafetensorError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        return None, (f"{path}: a damaged cache entry ({one_line(error, 80)}); the features are computed again",)
+    return (None, ()) if kept.bad and bad_images == "stop" else (kept, ())
+
+
+def write(key: str, kept: Kept) -> tuple[str, ...]:
+    """What is to be said, if it could not be written."""
+    ends = np.cumsum([len(own) for own in kept.labels], dtype=np.int64)
+    about = json.dumps({"ids": kept.ids, "bad": kept.bad}).encode("ascii")
+    arrays: dict[str, NDArray[Any]] = {
+        "values": np.ascontiguousarray(kept.values, np.float32),
+        "numbers": np.ascontiguousarray(kept.numbers, np.int64),
+        "label_ids": np.array([label for own in kept.labels for label in own], np.int64),
+        "label_ends": ends,
+        "about": np.frombuffer(about, np.uint8),
+    }
+    try:
+        with whole_file(folder() / f"{key}.safetensors") as part:
+            save_file(arrays, part, metadata={"sha256": _checksum(arrays)})
+        _make_room()
+    except (VitreousError, SafetensorError, OSError, MemoryError) as error:
+        return (f"the features could not be kept for the next time: {one_line(error)}",)
+    return ()
+
+
+def _unpacked(arrays: dict[str, NDArray[Any]]) -> Kept:
+    about = json.loads(arrays["about"].tobytes())
+    flat, ends = arrays["label_ids"].tolist(), arrays["label_ends"].tolist()
+    labels = tuple(tuple(flat[start:end]) for start, end in zip([0, *ends], ends, strict=False))
+    values, numbers = arrays["values"].astype(np.float32, copy=False), arrays["numbers"].astype(np.int64, copy=False)
+    ids, bad = tuple(about["ids"]), tuple((place, why) for place, why in about["bad"])
+    if not len(values) == len(numbers) == len(ids) == len(labels):
+        raise ValueError("its parts have different lengths")
+    return Kept(values, numbers, ids, labels, bad)
+
+
+def _checksum(arrays: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\0".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def _make_room() -> None:
+    entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry) for entry in folder().glob("*.safetensors"))
+    size = sum(entry[1] for entry in entries)
+    for _, own, path in entries[:-1]:  # the newest stays however large it is
+        if size <= MOST_BYTES:
+            return
+        path.unlink(missing_ok=True)
+        size -= own

@@ -1,0 +1,202 @@
+"""Images whose label is likely wrong, because a model that never saw them is sure of another one.
+
+Confident learning (Northcutt and others, 2021). What "sure" means depends on the class: its threshold is the mean probability
+that the model gives it on the images which carry its label. An image is suspected where the likeliest of the classes that
+pass their thresholds is none of its own, and likelier than its own. The margin, by which it is likelier, ranks them.
+
+Of each image the five likeliest classes are known, and the probability of its own label. That is enough: a class beyond them
+has at most a sixth of a softmax's probability, and would be suggested only where none of the five passes its threshold.
+
+Only for images the model was not trained on: of those it was, it has learned the wrong labels too.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.data.manifest import check_expressible
+from vitreous.data.source import ALL, Source, Stream
+from vitreous.errors import VitreousError
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.features import Features
+from vitreous.evaluation.nearest import nearest
+from vitreous.files import whole_file
+
+NEIGHBOURS = 10  # training images that are asked
+ASKED = 2000  # suspects for which they are; the ones with the smallest margins get along without
+COLUMNS = ("path", "label", "new_label", "suggested", "confidence", "margin", "neighbours", "split", "id")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet would take a cell that begins so for a formula
+
+
+class Neighbours(NamedTuple):
+    """How many of the nearest training images have which label."""
+
+    suggested: int
+    own: int
+    asked: int
+
+    @property
+    def margin(self) -> float:
+        return (self.suggested - self.own) / self.asked
+
+
+@dataclass(frozen=True)
+class Suspect:
+    row: int  # in the answers
+    given: tuple[int, ...]
+    suggested: int
+    confidence: float  # probability of the suggested class
+    margin: float  # by how much it is likelier than the image's own
+    neighbours: Neighbours | None = None
+
+    @property
+    def score(self) -> float:
+        """By which they are ranked, at most 1: the margin, or its mean with what the neighbours say."""
+        return self.margin if self.neighbours is None else (self.margin + self.neighbours.margin) / 2
+
+
+def thresholds(answers: Answers) -> NDArray[np.float64]:
+    """For each class, the mean probability of the images that carry its label; infinite where there are none.
+
+    Of an image with several labels the likeliest one's probability is known; it counts for all of them, which makes the
+    thresholds higher rather than lower.
+    """
+    sums, counts = np.zeros(len(answers.classes)), np.zeros(len(answers.classes))
+    for row, own in enumerate(answers.labels):
+        if own and np.isfinite(answers.truth[row]):
+            sums[list(set(own))] += float(answers.truth[row])
+            counts[list(set(own))] += 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts > 0, sums / counts, np.inf)
+
+
+def label_errors(
+    answers: Answers, training: Features | None = None, features: NDArray[np.float32] | None = None
+) -> list[Suspect]:
+    """The suspects, the likeliest errors first.
+
+    With `training` and the `features` of the answers' images (their own, unless given), neighbours are asked too.
+    """
+    passed = thresholds(answers)[answers.top] <= answers.probabilities
+    found = []
+    for row, own in enumerate(answers.labels):
+        best = int(passed[row].argmax())  # the likeliest come first
+        if not own or not passed[row, best] or int(answers.top[row, best]) in own:
+            continue
+        confidence = float(answers.probabilities[row, best])
+        margin = confidence - float(answers.truth[row])
+        if margin > 0:  # an own label that is likelier, but below a high threshold, is no reason to suspect it
+            found.append(Suspect(row, own, int(answers.top[row, best]), confidence, margin))
+    found.sort(key=lambda suspect: (-suspect.margin, suspect.row))
+    features = answers.features if features is None else features
+    if training is not None and features is not None and found and len(training):
+        asked = _with_neighbours(found[:ASKED], answers.classes, training, features)
+        found = sorted([*asked, *found[ASKED:]], key=lambda suspect: (-suspect.score, suspect.row))
+    return found
+
+
+def _with_neighbours(
+    suspects: Sequence[Suspect], classes: Sequence[str], training: Features, features: NDArray[np.float32]
+) -> list[Suspect]:
+    near = nearest(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
+    known = [{_folded(training.classes[label]) for label in own} for own in training.labels]
+
+    def having(rows: NDArray[np.int64], wanted: Iterable[int]) -> int:
+        names = {_folded(classes[label]) for label in wanted}
+        return sum(not known[row].isdisjoint(names) for row in rows.tolist())
+
+    return [
+        replace(suspect, neighbours=Neighbours(having(rows, (suspect.suggested,)), having(rows, suspect.given), len(rows)))
+        for suspect, rows in zip(suspects, near.rows, strict=True)
+    ]
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").split())
+
+
+# A table to re-label from -----------------------------------------------------------------------------------------------------
+
+
+def write_relabel(path: Path, data: Source | Stream, answers: Answers, suspects: Sequence[Suspect]) -> str | None:
+    """Every image of the split, the suspects first: a manifest, so that with `new_label` filled in it is data again.
+
+    Names are the data's own, where the model calls its classes otherwise. What comes back is why it cannot be read as a
+    manifest, if it cannot: the table then says which images they are and no more.
+    """
+    named = class_names(answers)
+    first = {suspect.row: suspect for suspect in suspects}
+    rows = [*first, *(row for row in range(len(answers.ids)) if row not in first)]
+    base = path.parent.resolve()
+    files = True
+    # With a mark that it is UTF-8, without which spreadsheets spoil what is not English, and save it so.
+    with whole_file(path) as part, part.open("w", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for row in rows:
+            place = _path(data, int(answers.numbers[row]), base)
+            files = files and bool(place)
+            writer.writerow((place, *_cells(answers, row, first.get(row), named)))
+    if not files:
+        return "these images are not files of their own"
+    try:
+        check_expressible(path, answers.mapping.data or named.values(), (answers.split,))
+    except VitreousError as error:
+        return str(error).partition(": ")[2].rpartition("; ")[0]
+    return None
+
+
+def class_names(answers: Answers) -> dict[int, str]:
+    """What the data calls the model's classes; of several of its classes that one class of the model stands for, the first."""
+    names = dict(enumerate(answers.classes))
+    for name, numbers in reversed(list(zip(answers.mapping.data, answers.mapping.to, strict=True))):
+        names |= dict.fromkeys(numbers, name)
+    return names
+
+
+def _cells(answers: Answers, row: int, suspect: Suspect | None, named: dict[int, str]) -> Iterator[str]:
+    if answers.given and answers.mapping.data:
+        given = [answers.mapping.data[label] for label in answers.given[row]]
+    else:
+        given = [named[label] for label in answers.labels[row]]
+    yield _label(";".join(given))
+    yield ""  # new_label: theirs to fill in
+    if suspect is None:
+        yield from ("", "", "", "")
+    else:
+        yield _label(named[suspect.suggested])
+        yield f"{suspect.confidence:.4f}"
+        yield f"{suspect.margin:.4f}"
+        yield "" if suspect.neighbours is None else f"{suspect.neighbours.margin:.2f}"
+    yield "" if answers.split == ALL else answers.split
+    yield _harmless(answers.ids[row], "'")
+
+
+def _path(data: Source | Stream, number: int, base: Path) -> str:
+    """Relative to the table, as a manifest's paths are."""
+    path = data.path(number) if isinstance(data, Source) else None
+    if path is None:
+        return ""
+    try:
+        relative = os.path.relpath(path, base)
+    except ValueError:  # another drive, on Windows
+        relative = path
+    return _harmless(Path(relative).as_posix(), "./")
+
+
+def _label(name: str) -> str:
+    """A manifest's reader takes the space away again."""
+    return _harmless(name, " ")
+
+
+def _harmless(cell: str, before: str) -> str:
+    """Names come from strangers, and tables are opened with spreadsheets, which run formulas."""
+    return before + cell if cell.startswith(_FORMULA) else cell

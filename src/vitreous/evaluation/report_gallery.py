@@ -1,0 +1,293 @@
+"""The pictures of an evaluation's page: which are shown, what the model said of them, where it looked, what they resemble.
+
+The page stays one file of a few megabytes, so of each cell of the confusion only some are shown: of the wrong ones those with
+the highest loss, of the right ones those it was least sure of. Each is shown as the model got it, cropped and resized, or the
+places it looked at would lie elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.classifier import Classifier
+from vitreous.data.decode import decode
+from vitreous.data.pictures import to_bytes, to_tensor
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Content, Source, Stream
+from vitreous.errors import VitreousError
+from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.class_tables import guess_bars
+from vitreous.evaluation.features import Features, default_batch, frozen
+from vitreous.evaluation.nearest import nearest
+from vitreous.inspection.rollout import looked_at
+from vitreous.models.cost import cost_of
+from vitreous.pages.html import TINY, picture, text
+from vitreous.progress import shown
+
+IN_CELL = 12  # pictures of one wrong cell
+WRONG = 200  # of all wrong cells
+RIGHT_IN_CELL, RIGHT = 3, 60
+NEIGHBOURS = 3
+BYTES = 7_000_000  # of all pictures; what comes later is left out
+_THUMBNAIL = 72  # pixels of a neighbour
+_CPU_MACS, _OTHER_MACS = 5e12, 2e14  # multiply-adds spent on looking: under a minute on two cores
+_LEAST_LOOKED = 24
+
+Cell = tuple[int, int]  # truth and guess
+
+# Which ------------------------------------------------------------------------------------------------------------------------
+
+
+def cells_of(answers: Answers) -> dict[Cell, list[int]]:
+    """The rows of every cell of the confusion: of wrong ones the highest loss first, of right ones the least sure."""
+    found: defaultdict[Cell, list[int]] = defaultdict(list)
+    for row, own in enumerate(answers.labels):
+        if own:
+            found[own[0], int(answers.top[row, 0])].append(row)
+    for (truth, guess), rows in found.items():
+        keys = answers.probabilities[rows, 0] if truth == guess else -_finite(answers.losses[rows])
+        rows[:] = [rows[k] for k in np.argsort(keys, kind="stable")]
+    return dict(found)
+
+
+def chosen(cells: Mapping[Cell, Sequence[int]], allowed: Iterable[Cell] | None = None) -> dict[Cell, list[int]]:
+    """What is shown of each cell. Every cell gets one picture before any gets a second, the fullest cells first."""
+    wanted = set(cells if allowed is None else allowed)
+    order = sorted((cell for cell in cells if cell in wanted), key=lambda cell: (-len(cells[cell]), cell))
+    wrong = _in_turns(cells, [cell for cell in order if cell[0] != cell[1]], IN_CELL, WRONG)
+    return wrong | _in_turns(cells, [cell for cell in order if cell[0] == cell[1]], RIGHT_IN_CELL, RIGHT)
+
+
+def _in_turns(cells: Mapping[Cell, Sequence[int]], order: Sequence[Cell], each: int, most: int) -> dict[Cell, list[int]]:
+    kept: dict[Cell, list[int]] = {}
+    for turn in range(each):
+        for cell in order:
+            if turn < len(cells[cell]) and most > 0:
+                kept.setdefault(cell, []).append(cells[cell][turn])
+                most -= 1
+    return kept
+
+
+def _finite(losses: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.nan_to_num(losses, nan=0.0, posinf=float(np.finfo(np.float32).max))
+
+
+# What is in them --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    image: str  # HTML, or nothing where the picture is not at hand
+    label: str
+    similarity: float
+    id: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One picture, ready for the page."""
+
+    image: str
+    heat: str
+    neighbours: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    answers: Answers
+    names: Mapping[int, str]  # of the model's classes
+    shown: Mapping[int, Shown]  # by row
+    left_out: int  # for the size of the page
+    unreadable: int
+    looked: int  # pictures of which it is known where the model looked
+
+    def card(self, row: int, extra: str = "") -> str:
+        """A figure; nothing where the picture is not there. `extra` is HTML below the guesses."""
+        if row not in self.shown:
+            return ""
+        there, answers = self.shown[row], self.answers
+        own = answers.labels[row]
+        truth = " + ".join(self.names[label] for label in own) or "unknown"
+        guesses = [
+            (self.names[int(k)], float(p), int(k) in own)
+            for k, p in zip(answers.top[row], answers.probabilities[row], strict=True)
+        ]
+        loss = f" · loss {answers.losses[row]:.3g}" if math.isfinite(answers.losses[row]) else ""
+        return (
+            f'<figure class="card"><div class="view">{there.image}{there.heat}</div><figcaption>'
+            f'<span class="quiet">true:</span> <span class="label">{text(truth)}</span>{guess_bars(guesses)}{extra}'
+            f'{_neighbours(there.neighbours)}<span class="quiet id">{text(answers.ids[row])}{loss}</span></figcaption></figure>'
+        )
+
+    def cards(self, rows: Iterable[int], extra: Callable[[int], str] = lambda row: "") -> str:
+        return f'<div class="cards">{"".join(self.card(row, extra(row)) for row in rows)}</div>'
+
+
+def _neighbours(neighbours: Sequence[Neighbour]) -> str:
+    if not neighbours:
+        return ""
+    parts = "".join(
+        f'<li title="{text(near.id)}, similarity {near.similarity:.2f}">{near.image}<span>{text(near.label)}</span></li>'
+        for near in neighbours
+    )
+    return f'<span class="quiet">nearest in training:</span><ul class="near">{parts}</ul>'
+
+
+def gallery(
+    clf: Classifier,
+    data: Source | Stream,
+    answers: Answers,
+    rows: Sequence[int],
+    *,
+    names: Mapping[int, str],
+    preprocess: Preprocess | None = None,
+    device: torch.device | str = "cpu",
+    training: Features | None = None,
+    training_data: Source | Stream | None = None,
+) -> Gallery:
+    """Everything about these rows of the answers, the most important first: later ones are left out where room or time ends."""
+    preprocess = preprocess or clf.preprocess
+    rows = list(dict.fromkeys(rows))
+    images: dict[int, str] = {}
+    heats: dict[int, str] = {}
+    features: dict[int, NDArray[np.float32]] = {}
+    looks = _affordable(clf, preprocess, device)
+    wants = training is not None and len(training) > 0
+    own = answers.features
+    size, left_out, batch = 0, 0, default_batch(preprocess, device)
+    room = BYTES - (len(rows) * NEIGHBOURS * 3500 if wants and training_data is not None else 0)
+    with frozen(clf.model, device), shown("pictures for the page", len(rows)) as advance:
+        for part in _batches(_contents(data, answers.numbers, answers.ids, rows), batch):
+            prepared: list[tuple[int, Tensor]] = []
+            for row, content in part:
+                if size > room:
+                    left_out += 1
+                    continue
+                try:
+                    seen = preprocess.picture(content, place=answers.ids[row])
+                except VitreousError:  # it was there a moment ago; the page does without
+                    continue
+                truth = " + ".join(names[label] for label in answers.labels[row])
+                images[row] = picture(np.ascontiguousarray(to_bytes(seen)), truth)
+                size += len(images[row])
+                prepared.append((row, preprocess.finished(to_tensor(seen))))
+            looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
+            if looking:
+                for (row, _), map_ in zip(looking, _looked(clf, looking, device), strict=True):
+                    heats[row] = heat(map_)
+                    size += len(heats[row])
+            if wants and own is None and prepared:
+                features |= dict(zip([row for row, _ in prepared], _features(clf, prepared, device), strict=True))
+            advance(len(part))
+    near: dict[int, tuple[Neighbour, ...]] = {}
+    if training is not None and wants:
+        known = {row: own[row] for row in images} if own is not None else features
+        near = _nearest(known, training, training_data)
+    kept = {row: Shown(images[row], heats.get(row, ""), near.get(row, ())) for row in rows if row in images}
+    return Gallery(answers, names, kept, left_out, len(rows) - len(kept) - left_out, len(heats))
+
+
+def heat(values: NDArray[np.float32]) -> str:
+    """Laid over the picture: the higher the value (0 to 1), the more of a colour that few pictures have."""
+    alpha = np.round(np.clip(values, 0, 1) * 190).astype(np.uint8)
+    colour = np.broadcast_to(np.array([255, 0, 110], np.uint8), (*alpha.shape, 3))
+    out = io.BytesIO()
+    Image.fromarray(np.concatenate([colour, alpha[..., None]], axis=2)).save(out, "PNG", optimize=True)
+    source = base64.b64encode(out.getvalue()).decode()
+    return f'<img class="heat" alt="" src="data:image/png;base64,{source}">'
+
+
+# Pieces -----------------------------------------------------------------------------------------------------------------------
+
+
+def _affordable(clf: Classifier, preprocess: Preprocess, device: torch.device | str) -> int:
+    height, width = preprocess.size or clf.config.image_size
+    own_height, own_width = clf.config.image_size
+    macs = cost_of(clf.config).macs * height * width / (own_height * own_width)
+    budget = _CPU_MACS if torch.device(device).type == "cpu" else _OTHER_MACS
+    return max(_LEAST_LOOKED, int(budget / macs))
+
+
+def _looked(clf: Classifier, prepared: Sequence[tuple[int, Tensor]], device: torch.device | str) -> NDArray[np.float32]:
+    images = torch.stack([image for _, image in prepared]).to(device)
+    return np.asarray(looked_at(clf.model, images).float().cpu().numpy(), np.float32)
+
+
+@torch.no_grad()
+def _features(clf: Classifier, prepared: Sequence[tuple[int, Tensor]], device: torch.device | str) -> NDArray[np.float32]:
+    images = torch.stack([image for _, image in prepared]).to(device)
+    return np.asarray(clf.model.features(images).float().cpu().numpy(), np.float32)
+
+
+def _nearest(
+    known: Mapping[int, NDArray[np.float32]], training: Features, data: Source | Stream | None
+) -> dict[int, tuple[Neighbour, ...]]:
+    if not known:
+        return {}
+    rows = list(known)
+    found = nearest(np.stack([known[row] for row in rows]), training.values, NEIGHBOURS)
+    pictures: dict[int, str] = {}
+    if data is not None:
+        wanted = sorted(set(found.rows.flatten().tolist()))
+        for there, content in _contents(data, training.numbers, training.ids, wanted):
+            pictures[there] = _thumbnail(content, training.ids[there])
+
+    def neighbour(there: int, similarity: float) -> Neighbour:
+        label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
+        return Neighbour(pictures.get(there, ""), label, similarity, training.ids[there])
+
+    return {row: tuple(map(neighbour, found.rows[k].tolist(), found.similarities[k].tolist())) for k, row in enumerate(rows)}
+
+
+def _thumbnail(content: Content, place: str) -> str:
+    try:
+        image = decode(content, place=place)
+    except VitreousError:
+        return ""
+    if max(image.size) > TINY:
+        image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR)
+    return picture(np.asarray(image), "", _THUMBNAIL)
+
+
+def _contents(
+    data: Source | Stream, numbers: NDArray[np.int64], ids: Sequence[str], rows: Sequence[int]
+) -> Iterator[tuple[int, Content]]:
+    """Of a source in the order asked; of a stream, whose items have names of their own, in the order they come."""
+    if isinstance(data, Source):
+        for row in rows:
+            try:
+                yield row, data.read(int(numbers[row]))
+            except VitreousError:
+                continue
+        return
+    wanted = {ids[row]: row for row in rows}
+    try:
+        for item in data.items():
+            if item.id in wanted:
+                yield wanted.pop(item.id), item.content
+            if not wanted:
+                return
+    except VitreousError:
+        return
+
+
+def _batches(found: Iterable[tuple[int, Content]], size: int) -> Iterator[list[tuple[int, Content]]]:
+    part: list[tuple[int, Content]] = []
+    for entry in found:
+        part.append(entry)
+        if len(part) == size:
+            yield part
+            part = []
+    if part:
+        yield part
