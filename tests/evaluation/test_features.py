@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import threading
@@ -250,12 +251,14 @@ def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads stand for processes: they wait for each other where processes would."""
-    barrier, boxes = threading.Barrier(2), {}
+    barrier, boxes, clf = threading.Barrier(2), {}, model()
 
     def gathered(world: World, value: Any) -> list[Any]:
         boxes[world.process] = value
-        barrier.wait()
-        return [boxes[0], boxes[1]]
+        barrier.wait(20)
+        everyone = [boxes[0], boxes[1]]
+        barrier.wait(20)  # until both have read
+        return everyone
 
     def told(world: World, value: Any) -> Any:
         return gathered(world, value)[0]
@@ -267,14 +270,14 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def run(process: int) -> None:
         world = World(process, 2, torch.device("cpu"))
-        results[process] = features_of(model(), source, workers=0, batch_size=4, world=world, cache=False)
+        results[process] = features_of(copy.deepcopy(clf), source, workers=0, batch_size=4, world=world, cache=False)
 
     threads = [threading.Thread(target=run, args=(process,)) for process in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    alone = features_of(model(), source, workers=0, cache=False)
+    alone = features_of(clf, source, workers=0, cache=False)
     for process in (0, 1):
         assert results[process].ids == alone.ids
         assert results[process].labels == alone.labels

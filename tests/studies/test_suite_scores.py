@@ -150,7 +150,7 @@ def test_the_chart_is_a_picture_and_the_same_each_time(
     names: tuple[str, ...], accuracies: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:
     suite = vtab_suite("d", names)
-    found = summary_of(suite, accuracies[: len(suite.tasks)])
+    found = summary_of(suite, accuracies[: len(suite.tasks)], checkpoint="costs $5 and $6_")
     for folder in ("a", "b"):
         write_chart(found, tmp_path / folder)
     for name in ("vtab.png", "vtab.svg"):
@@ -159,6 +159,7 @@ def test_the_chart_is_a_picture_and_the_same_each_time(
     for task in suite.tasks:
         assert task.shown in text
     assert found.counted in text
+    assert "costs $5 and $6_" in text
     assert "ViT-H/14 (JFT)" in text
     with Image.open(tmp_path / "a" / "vtab.png") as picture:
         assert min(picture.size) > 400

@@ -1,0 +1,213 @@
+"""The paper's few-shot evaluator (PAPER 4.4): how far a few labelled images of each class go, in closed form.
+
+    rounds = fewshot([Task("photos", train, test)], shots=(1, 5, 10, 25), seeds=(0, 1, 2))
+
+For every number of shots and every seed a subset is drawn, a ridge classifier fitted to its frozen features, and all test
+images judged. The images of a smaller subset are among those of a larger one of the same seed, so that two points of a
+learning curve differ by the added labels alone.
+
+The penalty l2 is one number for everything (today's big_vision: 2^10); or it is chosen for every fit by leaving each training
+image out in turn, which no test image has a part in and which is the default; or, as in the paper, it is the one for each
+number of shots whose rank, averaged over all data sets, is best. That choice is made by the test images themselves: the
+accuracies are those of the paper's protocol, and a little better than they would be on new images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.data.order import key
+from vitreous.errors import VitreousError, some
+from vitreous.evaluation.features import Features
+from vitreous.evaluation.ridge import L2S, Ridge
+from vitreous.progress import Advance
+
+Shots = int | Literal["all"]
+Choice = float | Literal["leave-one-out", "joint"]
+Draw = Literal["seed", "first"]
+
+FIXED = 1024.0  # 2^10: big_vision's, for whoever has nothing to choose by
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Features of the labelled images of one data set: those to draw from, and those to judge by."""
+
+    name: str
+    train: Features
+    test: Features
+
+    def __post_init__(self) -> None:
+        if self.train.classes != self.test.classes:
+            raise VitreousError(f"{self.name}: its parts have different classes; open them as one data set")
+        for part, found in (("train", self.train), ("test", self.test)):
+            if not len(found) or not all(found.labels):
+                raise VitreousError(f"{self.name}: no image with a label to {'fit to' if part == 'train' else 'judge by'}")
+            if not np.isfinite(found.values).all():
+                raise VitreousError(f"{self.name}: some images have features that are not finite; the model is broken")
+        if len(set(self.train.targets().tolist())) < 2:
+            raise VitreousError(
+                f"{self.name}: its training images are of one class only ({self.train.classes[self.train.labels[0][0]]}); "
+                f"there is nothing to tell apart"
+            )
+        twice = _repeated(self.train.ids) or _repeated(self.test.ids)
+        if twice:
+            raise VitreousError(f"{self.name}: {some(twice, 3)} is there twice; remove one, or accuracy counts it double")
+        both = sorted(set(self.train.ids) & set(self.test.ids))
+        if both:
+            raise VitreousError(f"{self.name}: {some(both, 3)} is to be fitted to and judged by; remove it from one split")
+
+    def fewest(self) -> tuple[int, str]:
+        """How many training images the smallest class that is asked for has, and its name."""
+        counts = np.bincount(self.train.targets(), minlength=len(self.train.classes))
+        there = np.flatnonzero((counts > 0) | (np.bincount(self.test.targets(), minlength=len(counts)) > 0))
+        least = int(there[np.argmin(counts[there])])
+        return int(counts[least]), self.train.classes[least]
+
+
+def _repeated(ids: Sequence[str]) -> list[str]:
+    if len(set(ids)) == len(ids):
+        return []
+    seen: set[str] = set()
+    return sorted({name for name in ids if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One subset, one fit, one accuracy."""
+
+    data: str
+    shots: Shots
+    seed: int | None  # None where nothing was drawn by chance
+    l2: float
+    accuracy: float
+    n_train: int
+    n_test: int
+    fitted: float  # accuracy on the training subset itself
+    left_out: float  # accuracy on each image of the subset, by a fit to all others
+    per_class: float  # training images of a class, on average
+    right: NDArray[np.bool_]  # which test images were right
+
+    def record(self) -> dict[str, Any]:
+        names = ("data", "shots", "seed", "l2", "accuracy", "n_train", "n_test", "fitted", "left_out")
+        return {name: getattr(self, name) for name in names}
+
+
+def fewshot(
+    tasks: Sequence[Task],
+    *,
+    shots: Sequence[Shots],
+    seeds: Sequence[int] = (0, 1, 2),
+    l2: Choice = "leave-one-out",
+    draw: Draw = "seed",
+    advance: Advance = lambda more: None,
+) -> tuple[Round, ...]:
+    """Every task, number of shots and seed. `advance` is told of each fit, of which there are `fits`."""
+    if not tasks or not shots or (draw == "seed" and not seeds):
+        raise VitreousError("nothing to measure; give at least one data set, one number of shots and one seed")
+    if l2 == "joint" and len(tasks) < 2:
+        raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
+    for task in tasks:
+        fewest, name = task.fewest()
+        asked = max((number for number in shots if number != "all"), default=1)
+        if fewest < asked:
+            remedy = f"use --shots {fewest}" if fewest else "remove it, or give it some"
+            raise VitreousError(f"--shots {asked}: class {name!r} of {task.name} has {fewest:,} training images; {remedy}")
+    plan = [(task, number, seed) for number in shots for task in tasks for seed in _seeds(number, seeds, draw)]
+    chosen: dict[Shots, float] = {}
+    if l2 == "joint":
+        chosen = {number: _joint(tasks, number, _seeds(number, seeds, draw), advance) for number in shots}
+    rounds = []
+    for task, number, seed in plan:
+        rounds.append(_round(task, number, seed, chosen.get(number, l2)))
+        advance(1)
+    return tuple(rounds)
+
+
+def fits(tasks: int, shots: Sequence[Shots], seeds: Sequence[int], l2: Choice, draw: Draw) -> int:
+    """How many there are to be."""
+    return tasks * sum(len(_seeds(number, seeds, draw)) for number in shots) * (2 if l2 == "joint" else 1)
+
+
+def _seeds(shots: Shots, seeds: Sequence[int], draw: Draw) -> tuple[int | None, ...]:
+    return (None,) if shots == "all" or draw == "first" else tuple(seeds)
+
+
+def drawn(task: Task, shots: Shots, seed: int | None) -> NDArray[np.int64]:
+    """Rows of the training subset: of every class the first so many, in the order of the data or in the seed's.
+
+    The seed's order goes by the images' ids alone, so it is the same wherever the files lie. An image with several labels
+    counts for the first.
+    """
+    if shots == "all":
+        return np.arange(len(task.train))
+    targets = task.train.targets()
+    order = np.arange(len(targets))
+    if seed is not None:
+        order = np.argsort(np.array([key("fewshot", seed, name) for name in task.train.ids], np.uint64), kind="stable")
+    of_class = order[np.argsort(targets[order], kind="stable")]
+    counts = np.bincount(targets, minlength=1)
+    place = np.arange(len(of_class)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(of_class[place < shots])
+
+
+def _fitted(task: Task, shots: Shots, seed: int | None) -> tuple[Ridge, Features]:
+    subset = task.train if shots == "all" else task.train.some(drawn(task, shots, seed))
+    return Ridge(torch.from_numpy(subset.values), subset.labels, len(subset.classes)), subset
+
+
+def _round(task: Task, shots: Shots, seed: int | None, l2: Choice) -> Round:
+    ridge, subset = _fitted(task, shots, seed)
+    if isinstance(l2, str):
+        # Without its only image a class cannot be named, whatever the l2: then nothing tells one from another.
+        l2 = ridge.choose() if len(subset) > len(set(subset.targets().tolist())) else FIXED
+    right = _right(ridge.classify(torch.from_numpy(task.test.values), l2).numpy(), task.test.labels)
+    own = _right(ridge.classify(torch.from_numpy(subset.values), l2).numpy(), subset.labels)
+    return Round(
+        data=task.name,
+        shots=shots,
+        seed=seed,
+        l2=l2,
+        accuracy=float(right.mean()),
+        n_train=len(subset),
+        n_test=len(right),
+        fitted=float(own.mean()),
+        left_out=ridge.leave_one_out([l2]).accuracy[0],
+        per_class=len(subset) / len(set(subset.targets().tolist())),
+        right=right,
+    )
+
+
+def _right(named: NDArray[np.int64], labels: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+    return np.array([name in own for name, own in zip(named.tolist(), labels, strict=True)], bool)
+
+
+# One l2 for all data sets ----------------------------------------------------------------------------------------------
+
+
+def _joint(tasks: Sequence[Task], shots: Shots, seeds: Sequence[int | None], advance: Advance) -> float:
+    accuracies = np.zeros((len(tasks), len(L2S)))
+    for row, task in enumerate(tasks):
+        for seed in seeds:
+            named = _fitted(task, shots, seed)[0].classify_for(torch.from_numpy(task.test.values), L2S).numpy()
+            accuracies[row] += [_right(own, task.test.labels).mean() for own in named]
+            advance(1)
+    return L2S[best_mean_rank(accuracies / len(seeds))]
+
+
+def best_mean_rank(accuracies: NDArray[np.float64]) -> int:
+    """The column whose rank within its row, averaged over the rows, is best; of equals the last, the largest l2.
+
+    Equal accuracies share the mean of their ranks. Ranks, and not accuracies, are averaged: otherwise the data set whose
+    accuracies differ most would choose for all.
+    """
+    below = (accuracies[:, None, :] < accuracies[:, :, None]).sum(axis=2)
+    same = (accuracies[:, None, :] == accuracies[:, :, None]).sum(axis=2)
+    ranks = (below + (same - 1) / 2).mean(axis=0)
+    return int(len(ranks) - 1 - np.argmax(ranks[::-1]))

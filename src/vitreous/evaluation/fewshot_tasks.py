@@ -1,0 +1,136 @@
+"""From DATA and a checkpoint to what the few-shot evaluator takes: features of labelled images, to fit to and to judge by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.classifier import Classifier
+from vitreous.data.open import open_data
+from vitreous.data.operations import Resize, ResizeSmall
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Policy, Source, Stream
+from vitreous.data.splits import training_splits
+from vitreous.errors import VitreousError, some
+from vitreous.evaluation.features import Features, features_of
+from vitreous.evaluation.fewshot import Shots, Task
+from vitreous.machine import Name as Precision
+from vitreous.world import World
+
+SHOTS: tuple[Shots, ...] = (1, 5, 10, 25, "all")  # the paper's, and everything there is
+SMALL = 64  # pixels: a model for such pictures takes them as they are, since a margin to cut off would be part of the thing
+HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fits need few images, and a fair test many
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """DATA,DATA,...: a comma divides, unless it is within braces or in the name of something that is there."""
+    whole = Path(text).expanduser().exists()
+    names = [text] if whole else [name.strip() for name in re.split(r",(?![^{}]*\})", text)]
+    if not all(names):
+        raise VitreousError(f"{text!r}: an empty name between commas; name data sets as one,two")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise VitreousError(f"{some(twice)} is named twice; name every data set once")
+    return tuple(names)
+
+
+def paper_preprocess(clf: Classifier) -> Preprocess:
+    """`resize(256)|central_crop(224)` (PAPER 4.4), in proportion to the size of the model.
+
+    The pixel values and the filter are the checkpoint's own, since it has learnt from those.
+    """
+    height, width = clf.config.image_size
+    if max(height, width) <= SMALL:
+        return clf.preprocess
+    filters = [op.filter for op in clf.preprocess.ops if isinstance(op, (Resize, ResizeSmall))]
+    tall, wide = round(height * 256 / 224), round(width * 256 / 224)
+    ops = [f"resize({tall},{wide},{filters[0] if filters else 'bilinear'})", f"central_crop({height},{width})"]
+    return Preprocess("|".join([*ops, *map(str, clf.preprocess.scales)]), clf.config.channels)
+
+
+def chosen_preprocess(clf: Classifier, text: str | None) -> Preprocess:
+    """What was asked for, which has to fit the model; or else the paper's."""
+    if text is None:
+        return paper_preprocess(clf)
+    asked = Preprocess(text, clf.config.channels)
+    if asked.random:
+        raise VitreousError(f"--preprocess {text}: goes by chance; frozen features need a fixed string")
+    if asked.size != tuple(clf.config.image_size):
+        height, width = clf.config.image_size
+        size = "different sizes" if asked.size is None else f"{asked.size[0]} x {asked.size[1]} pixels"
+        raise VitreousError(
+            f"--preprocess {text}: gives pictures of {size}, the model takes {height} x {width}; see --image-size"
+        )
+    return asked
+
+
+def task_of(
+    clf: Classifier,
+    name: str,
+    preprocess: Preprocess,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    precision: Precision = "float32",
+    world: World | None = None,
+    bad_images: Policy = "skip",
+    cache: bool = True,
+) -> tuple[Task, tuple[str, ...]]:
+    """The task, and what was decided and left out. `seed` is that of images held out, where the data has no split for it."""
+    dataset = open_data(name, bad_shards=bad_images)
+    if len(dataset.classes) < 2:
+        found = f"one class only ({dataset.classes[0]})" if dataset.classes else "no labels"
+        raise VitreousError(f"{name}: has {found}; there is nothing to tell apart")
+    train, test, sentence = training_splits(dataset, seed, HELD_OUT)
+    notes = [*dataset.said(), f"{name}: {sentence.replace('training on', 'drawing from')}"]
+    for part in (train, test):
+        if isinstance(part, Source) and not len(part):
+            raise VitreousError(f"{name}: its {part.split} split is empty; there is nothing to {_purpose(part is train)}")
+    parts = []
+    for part in (train, test):
+        found_ = features_of(
+            clf,
+            part,
+            preprocess=preprocess,
+            batch_size=batch_size,
+            workers=workers,
+            precision=precision,
+            device=world.device if world is not None else "cpu",
+            world=world,
+            bad_images=bad_images,
+            cache=cache,
+        )
+        parts.append(_labelled(name, part, found_, notes, _purpose(part is train)))
+    return Task(name, *parts), tuple(notes)
+
+
+def _purpose(train: bool) -> str:
+    return "fit to" if train else "judge by"
+
+
+def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str], purpose: str) -> Features:
+    notes += found.notes
+    if found.bad:
+        place, why = found.bad[0]
+        rest = f" and {len(found.bad) - 1:,} more" if len(found.bad) > 1 else ""
+        notes.append(f"{name} {part.split}: left out {place} ({why}){rest}, which cannot be read; see `vitreous doctor`")
+    rows = np.array([row for row, own in enumerate(found.labels) if own], np.int64)
+    if not len(rows):
+        raise VitreousError(f"{name}: its {part.split} split has no image with a label to {purpose}; see `vitreous doctor`")
+    if len(rows) < len(found):
+        notes.append(f"{name} {part.split}: {len(found) - len(rows):,} images have no label and take no part")
+        return found.some(rows)
+    return found
+
+
+def possible_shots(tasks: Sequence[Task]) -> tuple[tuple[Shots, ...], tuple[str, ...]]:
+    """The default numbers of shots, as far as every class has so many images; and what had to be left out."""
+    fewest, task = min(((task.fewest(), task.name) for task in tasks), key=lambda entry: entry[0][0])
+    kept = tuple(shots for shots in SHOTS if shots == "all" or shots <= fewest[0])
+    left = [str(shots) for shots in SHOTS if shots not in kept]
+    said = f"not {', '.join(left)} shots: class {fewest[1]!r} of {task} has {fewest[0]:,} training images"
+    return kept, (said,) if left else ()

@@ -1,0 +1,264 @@
+"""A suite: tasks that a model is transferred to with the same settings for all, as VTAB does it (PAPER 4.3).
+
+name = "factory"
+[protocol]                # what is left out is the paper's
+steps = 500
+image_size = 224
+[[task]]
+name = "screws"
+group = "parts"
+data = "photos/screws"    # DATA as everywhere; a path is relative to this file
+flip = false              # a mirrored screw has another label
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import VitreousError, one_line, unknown
+
+PACKAGED = ("small",)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # it becomes the name of a folder
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How every task is learnt. The defaults are the paper's, with the batch and warm-up of its authors' configuration."""
+
+    steps: int = 2_500
+    lr: float = 0.01
+    batch_size: int = 512
+    image_size: tuple[int, int] = (384, 384)
+    warmup: int = 200
+    seeds: int = 3
+    examples: int = 1_000  # of each task, to learn from
+    sweep_lr: tuple[float, ...] = ()  # none: 0.3 times `lr`, and `lr`
+    sweep_steps: tuple[int, ...] = ()  # none: a fifth of `steps`, and `steps`
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "seeds", "examples"):
+            if getattr(self, name) < 1:
+                raise VitreousError(f"{name}={getattr(self, name)}: must be at least 1")
+        for name, rates in (("lr", (self.lr,)), ("sweep_lr", self.sweep_lr)):
+            if not all(0 < rate < 1e6 for rate in rates):
+                raise VitreousError(f"{name}={getattr(self, name)}: learning rates must be above 0, as 0.01")
+        if min(self.image_size) < 1:
+            raise VitreousError(f"image_size={self.image_size}: must be at least 1 pixel")
+        if any(length < 1 for length in self.sweep_steps):
+            raise VitreousError(f"sweep_steps={self.sweep_steps}: must be numbers of steps, as [500, 2500]")
+        if not 0 <= self.warmup < max(2, self.steps):
+            raise VitreousError(f"warmup={self.warmup}: must be below the {self.steps:,} steps of a run")
+
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates of a sweep. The paper tried two and says only which was better: 0.01; 0.003 is the one below it
+        among those of its Table 4."""
+        return self.sweep_lr or (_plain(0.3 * self.lr), self.lr)
+
+    def lengths(self) -> tuple[int, ...]:
+        """The schedules of a sweep. The paper does not name its two either; 500 and 2,500 steps are the lengths that its
+        Table 4 has for small sets and for VTAB."""
+        return self.sweep_steps or tuple(sorted({max(1, round(self.steps / 5)), self.steps}))
+
+    def at(self, *, steps: int | None = None, batch_size: int | None = None, **others: Any) -> Protocol:
+        """The same with other values. Without words on them, the rate follows the batch in proportion, as everywhere here for
+        SGD, and the warm-up is at most a tenth of the run."""
+        values = {name: value for name, value in others.items() if value is not None}
+        if steps is not None and steps != self.steps:
+            values["steps"] = steps
+            values.setdefault("sweep_steps", ())
+            values.setdefault("warmup", min(self.warmup, round(steps / 10)) if steps > 0 else 0)
+        if batch_size is not None and batch_size != self.batch_size:
+            values["batch_size"] = batch_size
+            factor = batch_size / self.batch_size
+            if factor > 0 and "lr" not in values:
+                values["lr"] = _plain(self.lr * factor)
+                values.setdefault("sweep_lr", tuple(_plain(rate * factor) for rate in self.sweep_lr))
+        return replace(self, **values)
+
+    def record(self) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+
+
+def _plain(rate: float) -> float:
+    """To four digits, so that people can read and repeat it."""
+    return float(f"{rate:.4g}")
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    data: str  # DATA
+    group: str = "all"
+    crop: bool = True  # whether a random crop leaves the label true
+    flip: bool = True  # whether mirroring does
+    examples: int | None = None  # to learn from; None: as many as the protocol says, or all if there are fewer
+    title: str = ""  # for tables and charts
+    sweep_data: str = ""  # DATA with train and validation for a sweep; none: a fifth of the examples is held out
+    whole: bool = False  # train and test are as they are to be; nothing is drawn
+    paper: tuple[float, ...] = ()  # accuracies in percent, of the suite's paper columns
+    test_images: int | None = None  # of the published test split
+
+    @property
+    def shown(self) -> str:
+        return self.title or self.name
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    tasks: tuple[Task, ...]
+    protocol: Protocol = Protocol()
+    of: int = 0  # how many tasks the whole suite has; these may be some of them
+    paper: tuple[str, ...] = ()  # models whose published figures stand beside
+    published: Protocol | None = None  # the settings that those were made with
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(task.group for task in self.tasks))
+
+    @property
+    def complete(self) -> bool:
+        return len(self.tasks) == self.of
+
+    def only(self, names: Sequence[str]) -> Suite:
+        """Some of its tasks, in the suite's order."""
+        known = [task.name for task in self.tasks]
+        for name in names:
+            if name not in known:
+                raise unknown(f"task of suite {self.name}", name, known)
+        return replace(self, tasks=tuple(task for task in self.tasks if task.name in names))
+
+
+# From TOML -------------------------------------------------------------------------------------------------------------
+
+
+def read_suite(name: str) -> Suite:
+    """From a file, or one of those that come with the package."""
+    if name in PACKAGED and not Path(name).exists():
+        text = resources.files("vitreous.studies").joinpath("suites", f"{name}.toml").read_text(encoding="utf-8")
+        return parse_suite(text, f"suite {name}", Path())
+    path = Path(name).expanduser()
+    if not path.suffix and not path.exists():
+        raise VitreousError(f"--suite {name}: no such file, and no suite of that name; there is {', '.join(PACKAGED)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise VitreousError(f"--suite {name}: cannot be read ({why}); give a TOML file, see docs/vtab.md") from error
+    return parse_suite(text, str(path), path.absolute().parent)
+
+
+def parse_suite(text: str, where: str, base: Path) -> Suite:
+    """`base` is what paths are relative to."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise VitreousError(f"{where}: is no valid TOML ({one_line(error)}); see docs/vtab.md for an example") from error
+    _known(found, ("name", "protocol", "task"), f"key in {where}")
+    name = _typed(found, "name", str, where, "")
+    if not _NAME.fullmatch(name):
+        raise VitreousError(f'{where}: needs a name of letters, digits, - and _, as name = "factory"')
+    protocol = _protocol(found.get("protocol", {}), where)
+    tables = found.get("task", [])
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise VitreousError(f"{where}: has no tasks; each is a [[task]] with a name and data")
+    tasks = tuple(_task(table, number, where, base) for number, table in enumerate(tables, 1))
+    names = [task.name.casefold() for task in tasks]  # as folders, on systems that do not tell A from a
+    for task in tasks:
+        if names.count(task.name.casefold()) > 1:
+            raise VitreousError(f"{where}: two tasks are called {task.name}; give each its own name")
+    return Suite(name, tasks, protocol, of=len(tasks))
+
+
+def _protocol(table: object, where: str) -> Protocol:
+    if not isinstance(table, dict):
+        raise VitreousError(f"{where}: protocol must be a table, [protocol]")
+    where = f"{where} [protocol]"
+    fields = {field.name: field for field in dataclasses.fields(Protocol)}
+    _known(table, fields, f"key in {where}")
+    values: dict[str, Any] = {}
+    for name in table:
+        kind = {"lr": float, "sweep_lr": list, "sweep_steps": list, "image_size": object}.get(name, int)
+        values[name] = _typed(table, name, kind, where, None)
+    for name, number in (("sweep_lr", float), ("sweep_steps", int)):
+        if name in values:
+            rows = [{name: value} for value in values[name]]
+            values[name] = tuple(_typed(row, name, number, where, None) for row in rows)
+    if "image_size" in values:
+        values["image_size"] = _size(values["image_size"], where)
+    try:
+        return Protocol().at(**values)
+    except VitreousError as error:
+        raise VitreousError(f"{where}: {error}") from None
+
+
+def _size(value: object, where: str) -> tuple[int, int]:
+    sides = value if isinstance(value, list) else [value, value]
+    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool)]
+    if not len(sides) == len(whole) == 2:
+        raise VitreousError(f"{where}: image_size = {value!r} must be a number of pixels, as 384, or [height, width]")
+    return whole[0], whole[1]
+
+
+def _task(table: Mapping[str, Any], number: int, where: str, base: Path) -> Task:
+    where = f"{where} [[task]] {number}"
+    _known(table, ("name", "data", "group", "crop", "flip", "examples", "title"), f"key in {where}")
+    name, data = (_typed(table, key, str, where, "") for key in ("name", "data"))
+    if not _NAME.fullmatch(name):
+        raise VitreousError(f'{where}: needs a name of letters, digits, - and _, as name = "screws"')
+    if not data.strip():
+        raise VitreousError(f'{where} ({name}): needs data, as data = "photos/screws"')
+    examples = _typed(table, "examples", int, where, None)
+    if examples is not None and examples < 1:
+        raise VitreousError(f"{where} ({name}): examples = {examples} must be at least 1")
+    return Task(
+        name=name,
+        data=resolved(data, base),
+        group=_typed(table, "group", str, where, "all") or "all",
+        crop=_typed(table, "crop", bool, where, True),
+        flip=_typed(table, "flip", bool, where, True),
+        examples=examples,
+        title=_typed(table, "title", str, where, ""),
+    )
+
+
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list of numbers"}
+
+
+def _typed(table: Mapping[str, Any], key: str, kind: Any, where: str, default: Any) -> Any:
+    if key not in table:
+        return default
+    value = table[key]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise VitreousError(f"{where}: {key} = {value!r} must be {_WORDS[kind]}")
+    return value
+
+
+def _known(table: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any], what: str) -> None:
+    for key in table:
+        if key not in names:
+            raise unknown(what, key, names)
+
+
+def resolved(data: str, base: Path) -> str:
+    """DATA with its path, if it has one, relative to `base`. Names of known sets stay what they are."""
+    from vitreous.data import named
+
+    if "://" in data or data.startswith(("builtin:", "hf:")):
+        return data
+    head, at, folder = data.partition("@")
+    if at and (head.startswith("vtab:") or named.is_known(head)):
+        return f"{head}@{base / Path(folder).expanduser()}"
+    path = base / Path(data).expanduser()
+    bare = "/" not in data and not Path(data).suffix and not path.exists()
+    return data if bare else str(path)  # of a bare name that is no path, opening it says what it looks like

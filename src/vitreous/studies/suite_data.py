@@ -1,0 +1,141 @@
+"""The images of a task: a thousand to learn from, the same ones for every model and seed, and the test images."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitreous.data.file_source import check_classes
+from vitreous.data.open import open_data
+from vitreous.data.source import ALL, Dataset, Source, Stream
+from vitreous.data.splits import random_subset, stratified
+from vitreous.errors import VitreousError, some
+from vitreous.hygiene.quick import quick_scan
+from vitreous.progress import shown
+from vitreous.studies.suite import Protocol, Task
+
+HELD_OUT = 0.2  # for testing, where a set has one split only; and of the examples, for a sweep: VTAB's 200 of 1,000
+_ORDER = 0  # the seed of what is drawn: never the run's own, so that all models and seeds learn from the same images
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What one task is learnt from and judged by."""
+
+    where: str
+    classes: tuple[str, ...]
+    train: Source | Stream
+    test: Source | Stream
+    notes: tuple[str, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Changes with the items, their labels or the classes."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.test):
+            if isinstance(part, Source):
+                digest.update(part.fingerprint().encode())
+            else:
+                names = [shard.rsplit("/", 1)[-1] for shard in part.shards]
+                digest.update(repr((part.classes, names, part.shard_lengths())).encode())
+        return digest.hexdigest()[:32]
+
+    def check(self, workers: int | None) -> None:
+        """Look at every file's header: a score on fewer images than others had is no score to compare."""
+        for part in (self.train, self.test):
+            if isinstance(part, Source) and part.encoded:
+                with shown(f"looking at the {part.split} images' headers", len(part)) as advance:
+                    bad = quick_scan(part, workers or 0, advance)
+                if bad:
+                    raise VitreousError(
+                        f"{len(bad):,} {part.split} images cannot be read, the first: {bad[0]}; mend them: every model is to "
+                        f"be judged by the same images"
+                    )
+
+
+def final_parts(task: Task, protocol: Protocol) -> Parts:
+    """All examples to learn from, the test images to judge by."""
+    dataset = open_data(task.data)
+    _check_classes(task, dataset)
+    if task.whole:
+        train, test = dataset.source("train"), dataset.source("test")
+        return Parts(task.data, dataset.classes, train, test, dataset.said())
+    pool, test, said = _pool_and_test(task, dataset)
+    train, drawn = _drawn(task, pool, protocol)
+    return Parts(task.data, dataset.classes, train, test, (*dataset.said(), *said, *drawn))
+
+
+def sweep_parts(task: Task, protocol: Protocol) -> Parts:
+    """For choosing settings: the examples but a fifth, judged by that fifth. The test images take no part in it."""
+    if task.sweep_data:
+        dataset = open_data(task.sweep_data)
+        _check_classes(task, dataset)
+        return Parts(task.sweep_data, dataset.classes, dataset.source("train"), dataset.source("validation"), dataset.said())
+    final = final_parts(task, protocol)
+    if not isinstance(final.train, Source):
+        raise VitreousError(f"task {task.name}: --sweep cannot hold a part of shards out; leave --sweep out, or give a folder")
+    count = len(final.train)
+    if count < 2:
+        raise VitreousError(f"task {task.name}: {count} example cannot be divided for --sweep; give it more")
+    kept = random_subset(final.train, count - max(1, round(HELD_OUT * count)), _ORDER)
+    ids = {kept.id(index) for index in range(len(kept))}
+    rest = [index for index in range(count) if final.train.id(index) not in ids]
+    return Parts(final.where, final.classes, kept, final.train.subset(rest, "validation"), final.notes)
+
+
+def _check_classes(task: Task, dataset: Dataset) -> None:
+    if len(dataset.classes) < 2:
+        raise VitreousError(f"task {task.name}: {task.data} has {len(dataset.classes)} classes; there is nothing to tell apart")
+
+
+def _pool_and_test(task: Task, dataset: Dataset) -> tuple[Source, Source | Stream, tuple[str, ...]]:
+    splits = dataset.splits
+    only = next((name for name in ("train", ALL) if name in splits), None)
+    if only is None:
+        raise VitreousError(
+            f"task {task.name}: {task.data} has {', '.join(splits)} and no train split; there is nothing to learn"
+        )
+    pool = splits[only]
+    if not isinstance(pool, Source):
+        raise VitreousError(
+            f"task {task.name}: examples cannot be drawn from shards ({task.data}); give a folder, a manifest or a known set"
+        )
+    for name in ("test", "validation"):
+        if name in splits:
+            test = splits[name]
+            if isinstance(test, Source) and not len(test):
+                raise VitreousError(f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to judge by")
+            check_classes(task.data, {part: own for part, own in dataset.own_classes.items() if part in (only, name)})
+            said = () if name == "test" else (f"{task.data}: no test split, so judged by {name}",)
+            return pool, test, said
+    pool, held_out = stratified(pool, _ORDER, HELD_OUT)
+    if not len(pool) or not len(held_out):
+        raise VitreousError(
+            f"task {task.name}: {task.data} has too few images to hold any out for testing; give it a test split"
+        )
+    test = held_out.subset(np.arange(len(held_out)), "test")
+    return (
+        pool,
+        test,
+        (f"{task.data}: no test split, so judged by {len(test):,} images held out, {HELD_OUT:.0%} of each class",),
+    )
+
+
+def _drawn(task: Task, pool: Source, protocol: Protocol) -> tuple[Source, tuple[str, ...]]:
+    wanted = task.examples or protocol.examples
+    labelled = pool.targets() >= 0
+    if not labelled.all():
+        pool = pool.subset(np.flatnonzero(labelled))
+    if not len(pool):
+        raise VitreousError(f"task {task.name}: {task.data} has no training images with labels")
+    if wanted > len(pool):
+        if task.examples is not None:
+            raise VitreousError(
+                f"task {task.name}: examples = {wanted:,}, but {task.data} has only {len(pool):,} to learn from"
+            )
+        return pool, (f"{task.data}: learning from all {len(pool):,} images, fewer than the suite's {wanted:,}",)
+    train = random_subset(pool, wanted, _ORDER)
+    missing = np.flatnonzero(train.counts() == 0)
+    names = [train.classes[number] for number in missing]
+    return train, (f"{task.data}: no example of {some(names, 4)} among the {wanted:,} that were drawn",) if names else ()

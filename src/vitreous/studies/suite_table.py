@@ -1,0 +1,92 @@
+"""The table: tasks by group with their means, beside the paper's Table 9; for a terminal and for a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from vitreous.studies.suite_summary import Mean, Summary
+
+
+@dataclass(frozen=True)
+class _Row:
+    kind: Literal["task", "group", "mean"]
+    cells: tuple[str, ...]
+
+
+def plain(summary: Summary) -> str:
+    """Columns of text."""
+    rows = [_Row("task", _headings(summary)), *_rows(summary)]
+    widths = [max(len(row.cells[at]) for row in rows) for at in range(len(rows[0].cells))]
+
+    def line(cells: tuple[str, ...]) -> str:
+        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        return "  ".join((cells[0].ljust(widths[0]), *rest)).rstrip()
+
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    drawn = [title(summary), "", line(rows[0].cells), rule]
+    for row in rows[1:]:
+        if row.kind == "mean":
+            drawn = [*drawn[:-1], rule] if drawn[-1] == "" else [*drawn, rule]
+        drawn.append(line(row.cells))
+        drawn += [""] if row.kind == "group" else []
+    legend = tuple(_legend(summary))
+    return "\n".join([*drawn, *([""] if legend else []), *legend])
+
+
+def markdown(summary: Summary) -> str:
+    headings = _headings(summary)
+    drawn = [f"# {_escaped(title(summary))}", "", _cells(headings), _cells(("---", *["---:"] * (len(headings) - 1)))]
+    drawn += [
+        _cells(tuple(f"**{cell.strip()}**" if cell.strip() and row.kind != "task" else cell.strip() for cell in row.cells))
+        for row in _rows(summary)
+    ]
+    return "\n".join([*drawn, "", *(f"{_escaped(line)}\n" for line in _legend(summary))])
+
+
+def title(summary: Summary) -> str:
+    return f"{summary.suite.name}, {summary.checkpoint}, {how(summary)}: accuracy on test images in %"
+
+
+def how(summary: Summary) -> str:
+    return "fine-tuned" if summary.mode == "finetune" else "closed form on frozen features"
+
+
+def _headings(summary: Summary) -> tuple[str, ...]:
+    return ("task", "accuracy", *([] if math.isnan(summary.mean.spread) else ["±"]), *summary.suite.paper)
+
+
+def _rows(summary: Summary) -> Iterator[_Row]:
+    several = len(summary.groups) > 1
+    for group, mean in summary.groups.items():
+        own = [score for score in summary.tasks if score.task.group == group]
+        for score in own:
+            yield _Row("task", (score.task.shown, *_figures(score.mean, summary)))
+        if several:
+            yield _Row("group", (f"{group}, mean of {len(own)}", *_figures(mean, summary)))
+    yield _Row("mean", (summary.counted, *_figures(summary.mean, summary)))
+
+
+def _figures(mean: Mean, summary: Summary) -> tuple[str, ...]:
+    spread = () if math.isnan(summary.mean.spread) else (f"{100 * mean.spread:.2f}",)
+    paper = tuple(f"{figure:.1f}" for figure in mean.paper) or ("",) * len(summary.suite.paper)
+    return (f"{100 * mean.value:.2f}", *spread, *paper)
+
+
+def _legend(summary: Summary) -> Iterator[str]:
+    if not math.isnan(summary.mean.spread):
+        yield f"±: standard deviation over seeds {', '.join(map(str, summary.seeds))}; of a mean, from seed to seed"
+    if summary.suite.paper:
+        yield "the paper's columns: its Table 9, means over the same tasks"
+    if departures := summary.departures():
+        yield f"not the paper's protocol: {'; '.join(departures)}"
+
+
+def _cells(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(_escaped(cell) if not cell.startswith('--') else cell for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,190 @@
+"""One task, once: fine-tuned as the paper does it, or answered in closed form on frozen features."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from vitreous.classifier import Classifier
+from vitreous.data.operations import Flip, Scale
+from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Source, Stream
+from vitreous.errors import VitreousError
+from vitreous.evaluation.features import features_of
+from vitreous.evaluation.ridge import Ridge
+from vitreous.machine import Name as Precision
+from vitreous.recipes import tables
+from vitreous.studies.suite import Protocol, Task
+from vitreous.studies.suite_data import Parts
+from vitreous.training.passes import with_passes
+from vitreous.training.plan import Plan
+from vitreous.training.prepare import plan_of
+from vitreous.training.start import train
+from vitreous.training.wanted import Wanted, as_typed
+from vitreous.world import World
+
+RECIPE = "finetune-vtab"
+_BLOCK = 8_192  # test images whose features are held at once
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one task came to, once."""
+
+    accuracy: float
+    n_train: int | None
+    n_test: int
+    seconds: float
+    l2: float | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What changes nothing of the result but rounding."""
+
+    workers: int | None = None
+    device: str = "cpu"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+def training_string(task: Task, size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
+    """`resize(448)|random_crop(384)|flip` at 384, without what would make the task's labels wrong."""
+    recipe = tables.find(RECIPE)
+    made = Preprocess(recipe.preprocess if task.crop else recipe.evaluation).at(*size)
+    ops = [op for op in made.ops[: len(made.ops) - len(made.scales)] if not isinstance(op, Flip)]
+    return "|".join(map(str, [*ops, *([Flip()] if task.flip else []), *(scales or made.scales)]))
+
+
+def judging_string(size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
+    """Straight to the size, without a crop."""
+    made = Preprocess(tables.find(RECIPE).evaluation).at(*size)
+    return "|".join(map(str, [*made.ops[: len(made.ops) - len(made.scales)], *(scales or made.scales)]))
+
+
+# Fine-tuned ------------------------------------------------------------------------------------------------------------
+
+
+def finetuned(
+    task: Task,
+    parts: Parts,
+    protocol: Protocol,
+    *,
+    checkpoint: str,
+    scales: tuple[Scale, ...],
+    changes: tuple[str, ...],
+    seed: int,
+    out: Path,
+    machine: Machine,
+    world: World,
+) -> Score:
+    """A run of its own in `out`, which goes on where it was."""
+    asked = Wanted(
+        verb="finetune",
+        data=parts.where,
+        out=str(out),
+        from_=checkpoint,
+        recipe=RECIPE,
+        set=(f"lr={protocol.lr!r}", f"warmup={protocol.warmup}", *changes),
+        seed=seed,
+        steps=protocol.steps,
+        batch_size=protocol.batch_size,
+        image_size=protocol.image_size,
+        preprocess=training_string(task, protocol.image_size, scales),
+        eval_every=0,  # at the end only: test images are not to be looked at before
+        workers=machine.workers,
+        device=machine.device,
+        precision=machine.precision,
+    )
+    began = time.monotonic()
+    plan = plan_of(asked, None, world) if task.whole else _drawn_plan(asked, parts, world)
+    finished = train(with_passes(plan, asked, world), world)
+    found = finished.result
+    seconds = float(found["seconds"]) if finished.already else time.monotonic() - began
+    return Score(float(found["top1"]), plan.images, int(found["n"]), seconds)
+
+
+def _drawn_plan(asked: Wanted, parts: Parts, world: World) -> Plan:
+    """A plan made for the data set as a whole, with the images that the suite draws in the place of those.
+
+    `subset` spares the look at every header: it is only as large as what takes its place, whose headers are looked at here.
+    """
+    assert isinstance(parts.train, Source)
+    count = len(parts.train)
+    parts.check(asked.workers)
+    made = plan_of(replace(asked, subset=count, bad_images="skip"), None, world)
+    described = {
+        **made.data,
+        "train": count,
+        "held_out": len(parts.test) if isinstance(parts.test, Source) else parts.test.count(),
+        "judged_by": parts.test.split,
+        "fingerprint": parts.fingerprint(),
+    }
+    said = (*parts.notes, f"training on {count:,} images, drawn alike for every model and seed, judging by {parts.test.split}")
+    return replace(
+        made,
+        train=parts.train,
+        held_out=parts.test,
+        images=count,
+        data=described,
+        bad=(),
+        bad_images="stop",
+        decisions=(*said, *(made.begun.notes if made.begun is not None else ())),
+        arguments=as_typed(replace(asked, subset=count)),
+    )
+
+
+def drop_weights(out: Path) -> None:
+    """Of a finished run: its score is what is wanted, and 57 copies of a large model would fill a disk."""
+    shutil.rmtree(out / "checkpoint", ignore_errors=True)
+    for state in (out / "state").glob("step-*"):
+        shutil.rmtree(state, ignore_errors=True)
+
+
+# In closed form --------------------------------------------------------------------------------------------------------
+
+
+def linear(
+    parts: Parts, clf: Classifier, preprocess: Preprocess, *, batch_size: int | None, precision: Precision, machine: Machine,
+    world: World,
+) -> Score:  # fmt: skip
+    """A ridge classifier on frozen features (PAPER 4.4), its l2 chosen by leaving out each example in turn."""
+    began = time.monotonic()
+
+    def features(data: Source | Stream) -> tuple[torch.Tensor, list[tuple[int, ...]]]:
+        found = features_of(
+            clf, data, preprocess=preprocess, batch_size=batch_size, workers=machine.workers, device=machine.device,
+            precision=precision, world=world, bad_images="stop", cache=False,
+        )  # fmt: skip
+        labelled = np.flatnonzero([bool(own) for own in found.labels])
+        return torch.from_numpy(found.values[labelled]), [found.labels[row] for row in labelled]
+
+    values, labels = features(parts.train)
+    ridge = Ridge(values, labels, len(parts.classes))
+    l2 = ridge.choose()
+    right = count = 0
+    for block in _blocks(parts.test):
+        values, truths = features(block)
+        if not values.isfinite().all():
+            raise VitreousError(f"{parts.where}: some images have features that are not finite; the model is broken")
+        named = ridge.classify(values, l2).tolist() if truths else []
+        right += sum(name in own for name, own in zip(named, truths, strict=True))
+        count += len(truths)
+    if not count:
+        raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to judge by")
+    return Score(right / count, len(labels), count, time.monotonic() - began, l2)
+
+
+def _blocks(data: Source | Stream) -> Iterator[Source | Stream]:
+    """A part at a time, so that memory stays bounded; shards come as one."""
+    if isinstance(data, Stream) or len(data) <= _BLOCK:
+        yield data
+        return
+    for start in range(0, len(data), _BLOCK):
+        yield data.subset(np.arange(start, min(start + _BLOCK, len(data))))
