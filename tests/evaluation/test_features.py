@@ -252,6 +252,8 @@ def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads stand for processes: they wait for each other where processes would."""
     barrier, boxes, clf = threading.Barrier(2), {}, model()
+    source = Broken(some(41))
+    alone = features_of(clf, source, workers=0, cache=False)
 
     def gathered(world: World, value: Any) -> list[Any]:
         boxes[world.process] = value
@@ -265,7 +267,6 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(features, "gathered", gathered)
     monkeypatch.setattr(features, "told", told)
-    source = Broken(some(41))
     results: dict[int, Features] = {}
 
     def run(process: int) -> None:
@@ -277,7 +278,6 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    alone = features_of(clf, source, workers=0, cache=False)
     for process in (0, 1):
         assert results[process].ids == alone.ids
         assert results[process].labels == alone.labels

@@ -140,6 +140,48 @@ def test_constant_and_repeated_columns_and_rows(n: int, width: int) -> None:
         np.testing.assert_allclose(found.left_out(l2).numpy(), expected, rtol=0, atol=1e-6 * abs(expected).max())
 
 
+@pytest.mark.parametrize(("n", "width", "spread"), [(30, 50, 1), (120, 20, 1), (120, 20, 0), (300, 40, 0), (300, 40, 3)])
+def test_weights_for_all_l2_at_once(n: int, width: int, spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether few products span them all (features alike in size, spread 0) or each has its own; and where memory is short."""
+    features, labels = data(n, width)
+    mixing = np.linalg.qr(np.random.default_rng(1).normal(size=(width, width)))[0] * np.logspace(0, -spread, width)
+    features = (features @ mixing).astype(np.float32).astype(np.float64)
+    found = fitted(features, labels)
+    x, y = augmented(features, features), targets(labels, 5)
+    for memory in (1 << 25, 0):
+        monkeypatch.setattr(ridge, "_BASIS", memory)
+        every = list(found.weights_for(L2S))
+        assert len(every) == len(L2S)
+        for l2, weights in zip(L2S, every, strict=True):
+            assert weights.shape == (width + 1, 5)
+            model = linear_model.Ridge(alpha=l2, fit_intercept=False, solver="svd").fit(x, y)
+            np.testing.assert_allclose(weights.numpy(), model.coef_.T, rtol=0, atol=1e-6 * max(1, abs(model.coef_).max()))
+
+
+def test_few_products_span_all_l2_where_features_are_alike() -> None:
+    features, labels = data(400, 40)
+    found = fitted(np.random.default_rng(1).normal(size=features.shape), labels)
+    factors, combinations = found._spanning(L2S)
+    assert len(factors) <= len(L2S) // 2
+    for place, l2 in enumerate(L2S):
+        weights = (found._left * (combinations[place] @ factors)) @ found._right
+        assert float((weights - found.weights(l2)).norm() / found.weights(l2).norm()) < 2e-8
+
+
+def test_classes_for_all_l2_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = data(60, 20)
+    new = torch.tensor(data(33, 20, seed=1)[0])
+    found = fitted(features, labels)
+    expected = torch.stack([found.classify(new, l2) for l2 in L2S])
+    assert len({tuple(row) for row in expected.tolist()}) > 3
+    assert torch.equal(found.classify_for(new), expected)
+    monkeypatch.setattr(ridge, "_ENTRIES", 100)
+    assert torch.equal(found.classify_for(new), expected)
+    assert found.classify_for(new[:0], [1.0]).shape == (1, 0)
+    with pytest.raises(VitreousError, match="must be above 0"):
+        found.classify_for(new, [1.0, 0.0])
+
+
 def test_one_class_only() -> None:
     features, labels = data(20, 8, classes=1)
     assert fitted(features, labels, classes=1).leave_one_out().accuracy == (1.0,) * 30

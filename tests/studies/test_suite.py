@@ -15,6 +15,8 @@ from vitreous.studies.suite import Protocol, Task, parse_suite, read_suite, reso
 from vitreous.studies.suite_data import final_parts, sweep_parts
 from vitreous.studies.suite_task import judging_string, training_string
 from vitreous.studies.vtab import vtab_suite
+from vitreous.training.images import images_of
+from vitreous.training.wanted import Wanted
 
 TASK = '[[task]]\nname = "digits"\ndata = "builtin:digits"\n'
 
@@ -208,11 +210,13 @@ def test_a_folder_without_a_test_split_holds_a_fifth_out(tmp_path: Path) -> None
     assert np.bincount(parts.test.targets()).tolist() == [2, 4]
     assert not set(ids(parts.test)) & set(ids(parts.train))
     assert any("no test split" in note for note in parts.notes)
-    parts.check(0)
+    asked = Wanted("finetune", data=parts.where, out="x", workers=0)
+    images = images_of(asked, stop_early=False, dataset=parts.dataset())
+    assert (images.train, images.held_out) == (parts.train, parts.test), "a run takes these and opens nothing anew"
     broken = Path(parts.test.path(0) or "")
     broken.write_bytes(b"no picture")
-    with pytest.raises(VitreousError, match="1 test images cannot be read"):
-        parts.check(0)
+    with pytest.raises(VitreousError, match="1 images cannot be read"):  # every model is to be judged by the same images
+        images_of(asked, stop_early=False, dataset=parts.dataset())
 
 
 def test_data_that_no_task_can_be_made_of(tmp_path: Path) -> None:

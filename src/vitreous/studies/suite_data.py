@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +11,8 @@ from vitreous.data.open import open_data
 from vitreous.data.source import ALL, Dataset, Source, Stream
 from vitreous.data.splits import random_subset, stratified
 from vitreous.errors import VitreousError, some
-from vitreous.hygiene.quick import quick_scan
-from vitreous.progress import shown
 from vitreous.studies.suite import Protocol, Task
+from vitreous.training.images import fingerprint_of
 
 HELD_OUT = 0.2  # for testing, where a set has one split only; and of the examples, for a sweep: VTAB's 200 of 1,000
 _ORDER = 0  # the seed of what is drawn: never the run's own, so that all models and seeds learn from the same images
@@ -31,27 +29,11 @@ class Parts:
     notes: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
-        """Changes with the items, their labels or the classes."""
-        digest = hashlib.sha256()
-        for part in (self.train, self.test):
-            if isinstance(part, Source):
-                digest.update(part.fingerprint().encode())
-            else:
-                names = [shard.rsplit("/", 1)[-1] for shard in part.shards]
-                digest.update(repr((part.classes, names, part.shard_lengths())).encode())
-        return digest.hexdigest()[:32]
+        return fingerprint_of(self.train, self.test)
 
-    def check(self, workers: int | None) -> None:
-        """Look at every file's header: a score on fewer images than others had is no score to compare."""
-        for part in (self.train, self.test):
-            if isinstance(part, Source) and part.encoded:
-                with shown(f"looking at the {part.split} images' headers", len(part)) as advance:
-                    bad = quick_scan(part, workers or 0, advance)
-                if bad:
-                    raise VitreousError(
-                        f"{len(bad):,} {part.split} images cannot be read, the first: {bad[0]}; mend them: every model is to "
-                        f"be judged by the same images"
-                    )
+    def dataset(self) -> Dataset:
+        """As a run takes it: one split to learn from, one to judge by."""
+        return Dataset(self.where, self.classes, {"train": self.train, self.test.split: self.test}, self.notes)
 
 
 def final_parts(task: Task, protocol: Protocol) -> Parts:

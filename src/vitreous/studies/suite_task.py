@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,10 +24,9 @@ from vitreous.recipes import tables
 from vitreous.studies.suite import Protocol, Task
 from vitreous.studies.suite_data import Parts
 from vitreous.training.passes import with_passes
-from vitreous.training.plan import Plan
 from vitreous.training.prepare import plan_of
 from vitreous.training.start import train
-from vitreous.training.wanted import Wanted, as_typed
+from vitreous.training.wanted import Wanted
 from vitreous.world import World
 
 RECIPE = "finetune-vtab"
@@ -103,41 +102,11 @@ def finetuned(
         precision=machine.precision,
     )
     began = time.monotonic()
-    plan = plan_of(asked, None, world) if task.whole else _drawn_plan(asked, parts, world)
+    plan = plan_of(asked, None, world, parts.dataset())
     finished = train(with_passes(plan, asked, world), world)
     found = finished.result
     seconds = float(found["seconds"]) if finished.already else time.monotonic() - began
     return Score(float(found["top1"]), plan.images, int(found["n"]), seconds)
-
-
-def _drawn_plan(asked: Wanted, parts: Parts, world: World) -> Plan:
-    """A plan made for the data set as a whole, with the images that the suite draws in the place of those.
-
-    `subset` spares the look at every header: it is only as large as what takes its place, whose headers are looked at here.
-    """
-    assert isinstance(parts.train, Source)
-    count = len(parts.train)
-    parts.check(asked.workers)
-    made = plan_of(replace(asked, subset=count, bad_images="skip"), None, world)
-    described = {
-        **made.data,
-        "train": count,
-        "held_out": len(parts.test) if isinstance(parts.test, Source) else parts.test.count(),
-        "judged_by": parts.test.split,
-        "fingerprint": parts.fingerprint(),
-    }
-    said = (*parts.notes, f"training on {count:,} images, drawn alike for every model and seed, judging by {parts.test.split}")
-    return replace(
-        made,
-        train=parts.train,
-        held_out=parts.test,
-        images=count,
-        data=described,
-        bad=(),
-        bad_images="stop",
-        decisions=(*said, *(made.begun.notes if made.begun is not None else ())),
-        arguments=as_typed(replace(asked, subset=count)),
-    )
 
 
 def drop_weights(out: Path) -> None:

@@ -36,9 +36,12 @@ class Images:
     decisions: tuple[str, ...]
 
 
-def images_of(asked: Wanted, stop_early: bool) -> Images:
-    """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set."""
-    dataset = open_data(asked.data, bad_shards=asked.bad_images)
+def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None) -> Images:
+    """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set.
+
+    `dataset` is what `asked.data` stands for, where somebody has opened it already and perhaps drawn from it.
+    """
+    dataset = dataset or open_data(asked.data, bad_shards=asked.bad_images)
     decisions = list(dataset.said())
     share = asked.held_out or 0.1
     if not dataset.classes and asked.objective == "classification":
@@ -77,7 +80,7 @@ def images_of(asked: Wanted, stop_early: bool) -> Images:
         "held_out": len(held_out) if isinstance(held_out, Source) else held_out.count(),
         "judged_by": held_out.split,
         "classes": len(dataset.classes),
-        "fingerprint": _fingerprint(train, held_out),
+        "fingerprint": fingerprint_of(train, held_out),
         "streams": min(32, len(train.shards)) if isinstance(train, Stream) else 0,
     }
     return Images(train, judges, dataset.classes, count, size, channels, described, bad, tuple(decisions))
@@ -148,7 +151,8 @@ def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int]:
     return next(iter(sizes)) if same else None, 1 if channels == {1} else 3
 
 
-def _fingerprint(train: Source | Stream, held_out: Source | Stream) -> str:
+def fingerprint_of(train: Source | Stream, held_out: Source | Stream) -> str:
+    """Changes with the items, their labels or the classes."""
     digest = hashlib.sha256()
     for part in (train, held_out):
         if isinstance(part, Source):

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.classifier import read_checkpoint
 from vitreous.data.operations import Scale
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Source
+from vitreous.data.source import Dataset, Source
 from vitreous.errors import VitreousError
 from vitreous.machine import Precision, choose_device, choose_precision
 from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
@@ -34,8 +34,8 @@ from vitreous.world import World, told
 EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
-def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> Plan:
-    """A plan for what is asked, but for the division into passes (`passes`)."""
+def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World, dataset: Dataset | None = None) -> Plan:
+    """A plan for what is asked, but for the division into passes (`passes`). `dataset`: see `images_of`."""
     typed_changes = parse_changes(asked.set)
     for_model = {key.removeprefix("model."): value for key, value in typed_changes.items() if key.startswith("model.")}
     changes = {key: typed(key, value) for key, value in typed_changes.items() if not key.startswith("model.")}
@@ -44,7 +44,7 @@ def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> 
         changes.setdefault("warmup", before["recipe"]["warmup"])
     patience = changes["patience"] if "patience" in changes else (replayed or {"recipe": {}})["recipe"].get("patience")
     early = patience is not None
-    images = images_of(asked, stop_early=early)
+    images = images_of(asked, stop_early=early, dataset=dataset)
     checkpoint = _start(asked)
     size, reason = _size(asked, images, checkpoint, changes)
     width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
