@@ -1,6 +1,6 @@
 """The weights of the few-shot classifier for all 30 l2, against one fit of scikit-learn's Ridge on the same data.
 
-    python benchmarks/ridge.py [--images 10000] [--width 768] [--classes 1000] [--runs 5]
+    python benchmarks/ridge.py [--images 10000] [--width 768] [--classes 1000] [--decades 1] [--runs 5]
 
 Both are timed in turn in one process, so that a busy machine slows both. Ours begins with float32 features and labels, and
 standardises; scikit-learn is given what it needs, the standardised features with their constant column and the targets, in
@@ -34,14 +34,16 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--decades", type=float, default=1.0, help="how far the sizes of the directions are spread")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, options.classes, options.images)
     means = rng.normal(size=(options.classes, options.width))
-    mixing = rng.normal(size=(options.width, options.width)) * np.arange(1, options.width + 1) ** -0.5  # as features are alike
-    features = ((means[labels] + 2 * rng.normal(size=(options.images, options.width))) @ mixing).astype(np.float32)
+    features = means[labels] + 2 * rng.normal(size=(options.images, options.width))
+    turn = np.linalg.qr(rng.normal(size=(options.width, options.width)))[0]
+    features = (features * np.logspace(0, -options.decades, options.width) @ turn).astype(np.float32)
     own = [(int(label),) for label in labels]
     x = features.astype(np.float64)
     x = np.hstack([(x - x.mean(axis=0)) / (x.std(axis=0) + 1e-5), np.full((len(x), 1), BIAS)])
@@ -70,15 +72,12 @@ def main() -> None:
             model = linear_model.Ridge(alpha=l2, fit_intercept=False).fit(x, y)
             worst = max(worst, float(np.abs(weights.numpy() - model.coef_.T).max()))
 
+    spanned = len(found._spanning(L2S)[0])
     print(f"{options.images:,} x {options.width} features, {options.classes:,} classes, median of {options.runs} runs")
-    print(
-        f"threads: torch {torch.get_num_threads()}, of {os.cpu_count()} cores; spanned by {len(found._spanning(L2S)[0])} products"
-    )
-    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in times.items()}
-    print(
-        f"vitreous, {len(L2S)} l2     wall {medians['vitreous'][0]:.2f} s, processor {medians['vitreous'][1]:.2f} s (fit {fit:.2f} s)"
-    )
-    print(f"scikit-learn, one   wall {medians['scikit-learn'][0]:.2f} s, processor {medians['scikit-learn'][1]:.2f} s")
+    print(f"{torch.get_num_threads()} threads of {os.cpu_count()} cores; all {len(L2S)} l2 spanned by {spanned} products")
+    for name, what in (("vitreous", f"{len(L2S)} l2, the fit alone {fit:.2f} s"), ("scikit-learn", "one l2")):
+        wall, processor = (statistics.median(column) for column in zip(*times[name], strict=True))
+        print(f"{name:13} wall {wall:.2f} s, processor {processor:.2f} s ({what})")
     ratios = [ours[0] / theirs[0] for ours, theirs in zip(times["vitreous"], times["scikit-learn"], strict=True)]
     print(
         f"ratio of wall times, run by run: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}"

@@ -89,11 +89,11 @@ class Classifier:
             raise VitreousError(f"top={top}: must be at least 1")
         items = _listed(images)
         paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
-        probabilities = self._run(items, self.probabilities, batch_size)
-        best = probabilities.topk(min(top, self.config.classes), dim=1)
+        logits = self._run(items, self.model, batch_size)
+        best, numbers = likeliest(logits, top, sigmoid=self._about.outputs == "sigmoid")
         out = [
             Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))
-            for path, indices, values in zip(paths, best.indices.tolist(), best.values.tolist(), strict=True)
+            for path, indices, values in zip(paths, numbers.tolist(), best.tolist(), strict=True)
         ]
         return out[0] if _is_single(images) else out
 
@@ -178,6 +178,17 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     if len(known.get("classes", ())) != checkpoint.config.classes:  # a file placed by hand may have another head
         known.pop("classes", None)
     return dataclasses.replace(checkpoint, **known)
+
+
+def likeliest(logits: Tensor, top: int, sigmoid: bool) -> tuple[Tensor, Tensor]:
+    """Probabilities and numbers, (B, top) each, of the likeliest classes; of equal ones the lower number first.
+
+    By logits: the probabilities of a sure model are all 0 or 1, in which the order is lost. And by a stable sort: topk promises
+    nothing of equal values.
+    """
+    order = logits.sort(dim=1, descending=True, stable=True).indices[:, :top]
+    probabilities = logits.sigmoid() if sigmoid else logits.softmax(dim=1)
+    return probabilities.gather(1, order), order
 
 
 def _is_single(images: Images) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -252,6 +253,14 @@ def shard(path: Path, samples: list[tuple[str, str]]) -> dict[str, bytes]:
         members[f"{name}.jpg"], members[f"{name}.cls"] = pictures[name], label.encode()
     originals.tar(path, members, "w")
     return pictures
+
+
+def test_classes_of_orientations_say_which_they_hold() -> None:
+    names = find_task("dsprites-orientation").names
+    assert len(set(names)) == 16
+    for orientation in range(40):
+        low, high = re.fullmatch(r"orientation (\d+)-(\d+) of 40", names[int(orientation / 2.5)]).groups()  # type: ignore[union-attr]
+        assert int(low) <= orientation <= int(high)
 
 
 @pytest.fixture

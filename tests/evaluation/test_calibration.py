@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitreous.errors import VitreousError
-from vitreous.evaluation.calibration import calibration
+from vitreous.evaluation.calibration import calibration, leaning
 
 
 def drawn(n: int = 5000, power: float = 2.0) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
@@ -34,15 +34,16 @@ def test_the_definition() -> None:
     parts = np.array_split(in_order, 15)
     mass = sum(len(part) / len(sure) * abs(sure[part].astype(float).mean() - right[part].mean()) for part in parts)
     assert found.ece_equal_mass == pytest.approx(mass, abs=1e-9)
-    assert "too sure, by" in found.sentence()
+    gap = 100 * (sure.mean() - right.mean())
+    assert leaning(found.confidence, found.accuracy) == f"on the whole too sure, by {gap:.1f} points"
 
 
 def test_a_calibrated_model_has_little_error() -> None:
     sure, right = drawn(50_000, power=1.0)
     found = calibration(sure, right)
     assert found.ece < 0.01 < calibration(*drawn(50_000)).ece
-    assert found.sentence() == "on the whole as sure as it is right"
-    assert "too modest, by" in calibration(sure, np.ones_like(right)).sentence()
+    assert leaning(found.confidence, found.accuracy) == "on the whole as sure as it is right"
+    assert leaning(0.85, 0.9) == "on the whole too modest, by 5.0 points"
 
 
 def test_the_edges_of_bins() -> None:

@@ -38,6 +38,13 @@ def test_classes_without_images_need_not_be_known() -> None:
     assert aligned(("dog", "unicorn", "cat"), ("cat", "dog"), there=(0, 2)).to == ((1,), (), (0,))
 
 
+def test_the_note_tells_how_many_it_chooses_among() -> None:
+    """Classes of the data compete whether they have images or not."""
+    found = aligned(("cat", "dog", "ant"), ("ant", "bee", "cat", "dog"), there=(0, 1), among="mapped")
+    assert found.among == (0, 2, 3)
+    assert found.notes == ("the data: has 2 of the model's 4 classes; it chooses among the 3 that the data names",)
+
+
 def test_unknown_classes_are_named_with_the_nearest() -> None:
     with pytest.raises(
         VitreousError, match=r"photos: classes that the model does not know: 'catt' .nearest: 'cat'.; .*--mapping"

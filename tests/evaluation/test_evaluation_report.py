@@ -22,7 +22,7 @@ from vitreous.classifier import Classifier
 from vitreous.data.source import Arrays, Source, Stream
 from vitreous.evaluation import report_gallery
 from vitreous.evaluation.accuracy import measured
-from vitreous.evaluation.answers import Answers, answer
+from vitreous.evaluation.answers import Answers, answer, natural_mapping
 from vitreous.evaluation.class_tables import CELLS
 from vitreous.evaluation.features import features_of
 from vitreous.evaluation.paired import compared
@@ -134,6 +134,16 @@ def test_the_headline_has_the_interval(tmp_path: Path) -> None:
     assert "(95 % interval 50.00 to 62.50)" in page.said
 
 
+def test_no_five_guesses_of_five_classes(tmp_path: Path) -> None:
+    """A model of eight that may choose among three of them: that the label is within five guesses says nothing."""
+    classes = tuple("abcdefgh")
+    clf, source = classifier(classes), source_of(12, classes[:3])
+    made = Case(clf, source, answer(clf, source, workers=0, mapping=natural_mapping(clf, source, "mapped")))
+    assert "within five guesses" not in made.write(tmp_path)[1].said
+    made.answers = answer(clf, source, workers=0)
+    assert f"{100 * measured(made.answers)['top5']:.2f} % within five guesses" in made.write(tmp_path)[1].said
+
+
 def test_every_cell_with_images_leads_to_them(tmp_path: Path) -> None:
     made = mostly_right(case(40))
     text, page = made.write(tmp_path)
@@ -174,6 +184,23 @@ def test_nothing_wrong_and_nothing_confused(tmp_path: Path) -> None:
     assert "None: wherever the model is sure" in page.said
 
 
+def test_a_poor_model_accuses_no_labels(tmp_path: Path) -> None:
+    """Every image is suspected where nearly every guess is wrong; and no accuracy is praised in green."""
+    made = mostly_right(case(40), wrong_every=8)
+    sure = np.tile(np.array([0.9, 0.06, 0.04], np.float32), (40, 1))
+    truth = np.where(made.answers.right(), 0.9, 0.06).astype(np.float32)
+    made.answers = dataclasses.replace(made.answers, probabilities=sure, truth=truth)
+    html, page = made.write(tmp_path / "good")
+    assert "images, on which the model is as sure of another class" in page.said
+    assert "the model’s own errors" not in page.said
+    assert "verdict good" not in html
+    made = mostly_right(case(40), wrong_every=1)
+    made.answers = dataclasses.replace(made.answers, probabilities=sure, truth=np.full(40, 0.06, np.float32))
+    _, page = made.write(tmp_path / "poor")
+    assert "40 of 40 images, on which" in page.said
+    assert "the model’s own errors" in page.said
+
+
 # Pictures ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +233,9 @@ def test_the_heat_is_clear_where_nothing_is() -> None:
     assert alpha.tolist() == [[0, 190, 95]]
 
 
-def test_the_nearest_training_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_nearest_training_images(tmp_path: Path, kept: bool) -> None:
+    """`kept`: with the features that the evaluation has kept of its images, else from the pictures anew."""
     made = mostly_right(case(12))
     training = Arrays(
         "photos",
@@ -216,8 +245,10 @@ def test_the_nearest_training_images(tmp_path: Path) -> None:
         np.arange(20) % 3,
     )
     known = features_of(made.clf, training, workers=0, cache=False)
-    text, page = made.write(tmp_path, training=known, training_data=training)
     own = features_of(made.clf, made.source, workers=0, cache=False)
+    if kept:
+        made.answers = dataclasses.replace(made.answers, features=own.values)
+    text, page = made.write(tmp_path, training=known, training_data=training)
     rows = NearestNeighbors(n_neighbors=3, metric="cosine", algorithm="brute").fit(known.values).kneighbors(own.values)[1]
     figures = re.findall(r'<figure class="card">.*?</figure>', text, re.DOTALL)
     assert len(figures) >= 12
@@ -362,6 +393,21 @@ def test_two_checkpoints_and_where_they_disagree(tmp_path: Path) -> None:
     assert sentence[1:] in page.said
     assert "Compared with runs/<b>" in page.said
     assert "--compare" not in page.said
+
+
+def test_two_checkpoints_have_the_intervals_of_their_numbers(tmp_path: Path) -> None:
+    """An interval by the bootstrap is not another one a section below; what only one can be judged by is nobody's victory."""
+    made = mostly_right(case(24))
+    labels = [own[0] for own in made.answers.labels]
+    other = with_guesses(made.answers, [(label + 1) % 3 for label in labels])
+    other = dataclasses.replace(other, labels=(*other.labels[:-1], ()))
+    numbers = {"interval": [0.125, 0.25]}
+    _, page = made.write(tmp_path, numbers=numbers, others=[("runs/b", other, {"interval": [0.5, 0.625]})])
+    assert page.said.count("12.50 to 25.00") == 2
+    assert page.said.count("50.00 to 62.50") == 1
+    alone = int(made.answers.right()[:-1].sum())
+    assert f"Only this one is right: {alone} images" in page.said
+    assert compared(made.answers, other).first == alone
 
 
 def test_the_reliability_is_drawn_bin_by_bin(tmp_path: Path) -> None:

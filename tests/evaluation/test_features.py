@@ -23,7 +23,7 @@ from vitreous.data.shard_writer import write_shards
 from vitreous.data.shards import open_shards
 from vitreous.data.source import Arrays, Content, Source, View
 from vitreous.errors import VitreousError
-from vitreous.evaluation import feature_cache, features
+from vitreous.evaluation import feature_cache, features, shared_pass
 from vitreous.evaluation.features import Features, features_of
 from vitreous.world import World
 
@@ -53,14 +53,13 @@ def expected(clf: Classifier, source: Arrays) -> np.ndarray[Any, Any]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the images that a model is run on."""
     counted: list[int] = []
-    real = features.feature_batches
+    real = features.features_in
 
-    def counting(*args: Any) -> Any:
-        for values, batch in real(*args):
-            counted.append(len(batch))
-            yield values, batch
+    def counting(model: Any, batch: Any, *args: Any) -> Any:
+        counted.append(len(batch))
+        return real(model, batch, *args)
 
-    monkeypatch.setattr(features, "feature_batches", counting)
+    monkeypatch.setattr(features, "features_in", counting)
     return counted
 
 
@@ -265,7 +264,8 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
     def told(world: World, value: Any) -> Any:
         return gathered(world, value)[0]
 
-    monkeypatch.setattr(features, "gathered", gathered)
+    for module in (features, shared_pass):
+        monkeypatch.setattr(module, "gathered", gathered)
     monkeypatch.setattr(features, "told", told)
     results: dict[int, Features] = {}
 

@@ -13,8 +13,10 @@ from sklearn import linear_model
 
 from vitreous.classifier import Classifier
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Arrays, Dataset
 from vitreous.errors import VitreousError
 from vitreous.evaluation import fewshot as module
+from vitreous.evaluation import fewshot_tasks
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.fewshot import FIXED, Round, Task, best_mean_rank, drawn, fewshot, fits
 from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
@@ -196,6 +198,7 @@ def test_points_have_the_mean_and_the_spread_of_the_seeds() -> None:
         (0.7, 1.0, 0.7, True, "more labels would help"),
         (0.601, 1.0, 0.6, False, "features are the limit"),  # the curve is flat
         (0.7, 0.705, 0.7, False, "features are the limit"),  # it has met the training images
+        (1.0, 1.0, 0.99, False, "hardly anything left to gain"),  # no better checkpoint is needed
         (0.62, 1.0, 0.6, None, "1,000 test images and 2 drawings cannot tell"),
     ],
 )
@@ -276,3 +279,25 @@ def test_default_shots_are_those_that_every_class_has() -> None:
     assert shots == (1, 5, "all")
     assert said == ("not 10, 25 shots: class 'd' of small has 9 training images",)
     assert module.FIXED in L2S
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ([], [0, 1], "made: its train split is empty; there is nothing to fit to"),
+        ([0, 1], [], "made: its test split is empty; there is nothing to judge by"),
+        ([0, 1], [-1, -1], "made: its test split has no image with a label to judge by"),
+        ([0, 0], [0, 1], r"made: its training images are of one class only \(a\)"),
+    ],
+)
+def test_splits_that_are_empty_or_have_no_labels(
+    train: list[int], test: list[int], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {
+        split: Arrays("made", split, ("a", "b"), np.zeros((len(targets), 32, 32, 3), np.uint8), np.array(targets, np.int64))
+        for split, targets in (("train", train), ("test", test))
+    }
+    monkeypatch.setattr(fewshot_tasks, "open_data", lambda name, bad_shards: Dataset(name, ("a", "b"), parts))
+    small = clf(32, "resize(32)|range(-1,1)")
+    with pytest.raises(VitreousError, match=message):
+        fewshot_tasks.task_of(small, "made", small.preprocess, workers=0)

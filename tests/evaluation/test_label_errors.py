@@ -141,6 +141,18 @@ def test_neighbours_make_the_list_better(planted: tuple[NDArray[Any], ...]) -> N
     assert scores == sorted(scores, reverse=True)
 
 
+def test_neighbours_are_known_by_the_names_of_the_data() -> None:
+    """A model whose classes are numbers, data that names them: the training images have the data's names."""
+    probabilities = np.array([[0.9, 0.1], [0.95, 0.05], [0.2, 0.8], [0.1, 0.9]])
+    labels = [(0,), (1,), (1,), (1,)]
+    mapping = ClassMapping(("cat", "dog"), ("0", "1"), ((0,), (1,)))
+    answers = answers_of(probabilities, labels, features=probabilities.astype(np.float32), mapping=mapping, given=tuple(labels))
+    training = Features(np.array([[1, 0], [0, 1]], np.float32), ((1,), (0,)), ("a", "b"), np.arange(2), ("Dog", "Cat"))
+    (suspect,) = label_errors(answers, training)
+    assert (suspect.row, suspect.suggested) == (1, 0)
+    assert suspect.neighbours == (1, 1, 2)
+
+
 def test_thresholds_by_hand() -> None:
     probabilities = np.array([[0.9, 0.1, 0.0], [0.5, 0.5, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]])
     answers = answers_of(probabilities, [(0,), (0,), (1,), (1,)])

@@ -38,6 +38,13 @@ def test_of_equal_ones_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.rows.tolist() == [[0, 1, 2, 3, 4, 5, 6]]
 
 
+def test_of_more_equal_ones_than_are_asked_for_the_first() -> None:
+    """As where training images lie there twice. A selection that is not told which of them to take takes any."""
+    among = np.tile(np.eye(4, dtype=np.float32), (25, 1))
+    found = nearest(np.array([[1, 0, 0, 0], [0, -1, 0, 0]], np.float32), among, 3)
+    assert found.rows.tolist() == [[0, 4, 8], [0, 2, 3]]
+
+
 def test_fewer_than_asked() -> None:
     found = nearest(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:2], 5)
     assert found.rows.shape == (3, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from typing import Any
@@ -182,6 +183,18 @@ def test_the_sample_is_drawn_by_the_seed_and_the_same_for_all() -> None:
     assert found[0].curves == found[1].curves
     assert found[0].clean == found[1].clean
     assert (found[0].clean, found[0].curves) != (found[2].clean, found[2].curves)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_changes_nothing_costs_nothing(streamed: bool) -> None:
+    """The images that are changed are those of which the clean accuracy is told."""
+    clf, source = classifier(), arrays()
+    data = Few(source) if streamed else source
+    answers = answer(clf, data, workers=0)
+    same = dataclasses.replace(CORRUPTIONS[0], strengths=(1.0,))
+    found = [robustness(clf, data, answers, images=9, seed=seed, corruptions=[same], workers=0) for seed in range(4)]
+    assert [one.curves[0].points[0] for one in found] == [one.clean for one in found]
+    assert len({one.clean.accuracy for one in found}) > 1
 
 
 def test_a_stream_of_shards() -> None:

@@ -158,6 +158,8 @@ def test_for_people_from_zero_to_one() -> None:
     found = looked_at(resnet, images)[0].numpy()
     spread = own.max() - own.min()
     assert np.allclose(found, (own - own.min()) / spread if spread else 0, atol=1e-5)
+    least = resnet(images).argmin(dim=1)
+    assert not np.allclose(looked_at(resnet, images, least)[0].numpy(), found, atol=1e-3), "another class, other places"
 
 
 def test_a_picture_in_which_all_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_the_digits(learnt: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"per_class", "ece", "seconds", "reliability", "images_per_second"} <= set(found)
     code, out, _ = run(capsys, model, "builtin:digits:validation", "--batch-size", "7", "--interval", "bootstrap")
     assert code == 0
-    for word in ("builtin:digits validation", "top-1", "lowest F1", "most confused", "ECE"):
+    for word in ("builtin:digits validation", "top-1", "lowest F1", "most confused", "ECE", "on the whole"):
         assert word in out
 
 
@@ -150,6 +150,7 @@ def test_other_names_and_a_mapping(tmp_path: Path, capsys: pytest.CaptureFixture
     few = json.loads(out)
     assert code == 0
     assert few["top5"] is None
+    assert (few["mapping"], few["among"], few["seed"], few["precision"]) == (str(mapping), "mapped", 0, "float32")
     named = [row["class"] for row, column in zip(few["per_class"], np.sum(few["confusion"], axis=0), strict=True) if column]
     assert set(named) <= {"A", "b", "x"}
 
@@ -162,6 +163,9 @@ def test_what_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     broken = photos(tmp_path / "broken")
     (Path(broken) / "b" / "1.png").write_bytes(b"\x89PNG no")
     (tmp_path / "empty").mkdir()
+    half = tmp_path / "half"  # its test split has class folders and no images: the training images are no substitute
+    photos(half / "train")
+    (half / "test" / "a").mkdir(parents=True)
     full = tmp_path / "full"
     full.mkdir()
     (full / "thesis.txt").write_text("mine")
@@ -170,6 +174,9 @@ def test_what_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ((model, str(tmp_path / "nowhere")), "nowhere"),
         ((model, str(tmp_path / "empty")), "empty"),
         ((model, data, "--split", "test"), "there is no split 'test'"),
+        ((model, str(half)), "its test split has no images.*--split"),
+        ((model, str(half), "--split", "test"), "no images in its split 'test'"),
+        ((model, f"{half}:test"), "no images in its split 'test'"),
         ((bare, data), "has no head.*fewshot"),
         ((alone, data), "knows one class only"),
         ((model, broken), r"b/1\.png"),
@@ -189,6 +196,10 @@ def test_what_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert re.search(said, lines[0]), (said, lines)
         assert not out.exists(), words
     assert run(capsys, model, one)[0] == 2
+    assert run(capsys, model, str(half), "--split", "train")[0] == 0
+    code, _, err = run(capsys, model, f"{half}:train")
+    assert code == 0
+    assert "left out" not in err
     code, _, err = run(capsys, model, data, "--out", str(full))
     assert code == 2
     assert "thesis.txt" in err
@@ -212,6 +223,9 @@ def test_another_size_and_preprocessing(tmp_path: Path, capsys: pytest.CaptureFi
     code, out, _ = run(capsys, model, data, "--preprocess", string, "--json")
     assert code == 0
     assert json.loads(out)["preprocess"] == string
+    code, out, _ = run(capsys, model, data, "--preprocess", string, "--compare", model, "--json")
+    assert code == 0
+    assert json.loads(out)["compare"]["preprocess"] == str(vitreous.load(model).preprocess) != string  # has its own
 
 
 def test_robustness_and_the_nearest(tmp_path: Path, learnt: str, digits: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,6 +237,16 @@ def test_robustness_and_the_nearest(tmp_path: Path, learnt: str, digits: str, ca
     found = json.loads((tmp_path / "out" / "evaluation.json").read_text())["robustness"]
     assert found["n"] == found["clean"]["n"] == 20
     assert {point["n"] for curve in found["curves"] for point in curve["points"]} == {20}
+
+
+def test_a_training_image_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data, training = (
+        checkpoint(tmp_path / "model", tuple("abc")), photos(tmp_path / "photos"), photos(tmp_path / "training"),
+    )  # fmt: skip
+    (Path(training) / "b" / "1.png").write_bytes(b"\x89PNG no")
+    code, _, err = run(capsys, model, data, "--nearest", training, "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert re.search(r"note: --nearest: left out what could not be read: .*b/1\.png", err)
 
 
 def test_names_that_a_spreadsheet_would_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import faulthandler
 import gc
 import io
@@ -21,7 +22,7 @@ from PIL import Image
 from predicting import NAMES, photographs, picture, small_checkpoint
 
 import vitreous
-from vitreous.classifier import load
+from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.data.preprocess import Preprocess
 from vitreous.errors import VitreousError
@@ -32,6 +33,8 @@ from vitreous.prediction.image_list import Named
 from vitreous.prediction.memory import fitting_batch, working_memory
 from vitreous.prediction.predictor import Predictor
 from vitreous.prediction.rows import AsCsv, AsJson, Row
+
+from conftest import random_checkpoint
 
 PREPROCESS = Preprocess("resize(32,32,bicubic)|range(-1,1)")
 
@@ -53,6 +56,21 @@ def test_rows_are_what_the_classifier_says_in_the_order_given(checkpoint: str, t
     for row, best in zip((row for row in found if not row.error), expected, strict=True):
         assert row.classes == best.classes
         assert row.probabilities == pytest.approx(best.probabilities, abs=1e-6)
+
+
+@pytest.mark.parametrize(("bias", "order"), [((39.0, 41.0, 40.0), (1, 2, 0)), ((7.0, 7.0, 7.0), (0, 1, 2))])
+@pytest.mark.parametrize("outputs", ["sigmoid", "softmax"])
+def test_equal_probabilities_are_in_the_order_of_the_logits(
+    tmp_path: Path, bias: tuple[float, ...], order: tuple[int, ...], outputs: str
+) -> None:
+    """As `evaluate` has them. A sigmoid of 39 is 1 in float32, as that of 41 is; of equal logits the first class is meant."""
+    made = random_checkpoint("ViT-Ti/4", width=12, depth=1, heads=1, mlp=12, image_size=8, classes=3, names=NAMES)
+    head = {"head.weight": torch.zeros(3, 12), "head.bias": torch.tensor(bias)}
+    Classifier(dataclasses.replace(made, tensors={**made.tensors, **head}, outputs=outputs)).save(tmp_path / "c")
+    name = str(picture(tmp_path / "a.png"))
+    expected = tuple(NAMES[number] for number in order)
+    assert vitreous.predict(str(tmp_path / "c"), [name], top=3, workers=0).rows[0].classes == expected
+    assert load(tmp_path / "c").predict(name, top=3).classes == expected
 
 
 def test_everything_that_can_be_wrong_with_an_image_is_one_row(checkpoint: str, tmp_path: Path) -> None:
@@ -329,6 +347,17 @@ def test_a_row_comes_back_as_it_was(way: Any, path: str) -> None:
         back = way.row(line)
         assert back.path == way.named(path)
         assert (back.classes, back.probabilities, back.error) == (row.classes, row.probabilities, row.error)
+
+
+@pytest.mark.parametrize("name", ["=cmd|'/c calc'!A1", "+1", "-1+2", "@sum(a1)", "\t=1", "'=1", "''=1", "'quoted'", "'"])
+def test_csv_holds_no_formula(name: str) -> None:
+    way = AsCsv(1)
+    for row in (Row(name, (name,), (0.5,)), Row(name, error=name)):
+        line = way.line(row)
+        cells = next(csv.reader(io.StringIO(line, newline="")))
+        assert not any(cell.startswith(("=", "+", "-", "@", "\t")) for cell in cells)
+        assert way.row(line) == row
+    assert way.line(Row("-", ("-",), (0.5,))) == "-,-,0.5,\n"
 
 
 def test_json_has_no_nan() -> None:

@@ -252,3 +252,27 @@ def test_two_processes_share_the_list(checkpoint: str, tmp_path: Path) -> None:
     part_path(out, 0, 3).write_text("")
     with pytest.raises(VitreousError, match="was begun with 3 processes and now there is 1"):
         run(checkpoint, names, out)
+
+
+def test_of_two_commands_that_begin_at_once_one_writes(tmp_path: Path) -> None:
+    """Both find nothing and go on; the second must not say whose the first one's rows are."""
+    out = tmp_path / "rows.jsonl"
+    first, second = (RowFile(out, writing("jsonl", 2), about) for about in (ABOUT, {**ABOUT, "weights": "other"}))
+    with first:
+        with pytest.raises(VitreousError, match="another process is writing"), second:
+            pass
+        assert json.loads(about_path(out).read_text())["weights"] == "abc"
+    with pytest.raises(VitreousError, match="weights"), second:
+        pass
+    assert json.loads(about_path(out).read_text())["weights"] == "abc"
+
+
+def test_killed_before_it_said_what_it_writes(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    out.touch()
+    with RowFile(out, writing("jsonl", 2), ABOUT):
+        assert json.loads(about_path(out).read_text())["weights"] == "abc"
+    strange = tmp_path / "mine.jsonl"
+    strange.write_text("somebody's\n")
+    with pytest.raises(VitreousError, match="is there already"):
+        RowFile(strange, writing("jsonl", 2), ABOUT)

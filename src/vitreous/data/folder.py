@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 from vitreous.data.file_source import FileSource, FileTable, TableBuilder
 from vitreous.data.naming import SPLIT_NAMES, class_order, is_image_name
-from vitreous.data.source import ALL, SPLITS, Dataset, LeftOut
+from vitreous.data.source import ALL, EMPTY_SPLIT, SPLITS, Dataset, LeftOut
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, whole_folder
 
@@ -291,7 +291,8 @@ def _arranged(
         if len(builder) > start:
             ranges[split] = (start, len(builder))
         elif split != ALL:
-            walk.leave_out(split, "a split without images")
+            walk.left_out.insert(0, LeftOut(split, EMPTY_SPLIT, "left-out"))  # the first, since not all are kept and told
+            walk.left_out_count += 1
     if not ranges:
         examples = f"{walk.root.name}/CLASS/IMAGE or {walk.root.name}/train/CLASS/IMAGE"
         raise VitreousError(f"{walk.root}: no images found; expected {examples}, with names ending in .jpg, .png and so on")

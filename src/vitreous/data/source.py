@@ -215,6 +215,9 @@ class Stream(ABC):
         return None
 
 
+EMPTY_SPLIT = "a split without images"
+
+
 class LeftOut(NamedTuple):
     """Something that lies in a folder and is no item of the data set."""
 
@@ -243,6 +246,10 @@ class Dataset:
         rest = f" and {count - 1:,} more" if count > 1 else ""
         return (*self.notes, f"{self.where}: left out {first.path} ({first.why}){rest}; `vitreous doctor` lists them")
 
+    def empty_splits(self) -> tuple[str, ...]:
+        """Those that have a folder and no image. Who measures must not turn to another split because of it."""
+        return tuple(entry.path for entry in self.left_out if entry.why == EMPTY_SPLIT)
+
     def count(self) -> int | None:
         """How many items there are in all, where that is known without reading everything."""
         counts = [len(source) if isinstance(source, Source) else source.count() for source in self.splits.values()]
@@ -250,10 +257,16 @@ class Dataset:
 
     def only(self, split: str) -> Dataset:
         """The same without its other splits."""
+        source = {split: self.source(split)}
         own = {split: self.own_classes[split]} if split in self.own_classes else {}
-        return replace(self, where=f"{self.where}:{split}", splits={split: self.source(split)}, own_classes=own)
+        left_out = tuple(entry for entry in self.left_out if entry.why != EMPTY_SPLIT)  # another one, then
+        count = self.left_out_count - (len(self.left_out) - len(left_out))
+        alone = replace(self, where=f"{self.where}:{split}", splits=source, own_classes=own)
+        return replace(alone, left_out=left_out, left_out_count=count)
 
     def source(self, split: str) -> Source | Stream:
+        if split in self.empty_splits():
+            raise VitreousError(f"{self.where}: there are no images in its split {split!r}; it has {', '.join(self.splits)}")
         if split not in self.splits:
             raise VitreousError(f"{self.where}: there is no split {split!r}; it has {', '.join(self.splits)}")
         return self.splits[split]

@@ -64,7 +64,8 @@ DSPRITES_BINS = 16
 DSPRITES_X, DSPRITES_ORIENTATIONS = 32, 40  # values that the original has
 
 _BINS_X = tuple(f"x {2 * low}-{2 * low + 1} of 32" for low in range(DSPRITES_BINS))
-_BINS_ORIENTATION = tuple(f"{low * 22.5:g} to {low * 22.5 + 22.5:g} degrees" for low in range(DSPRITES_BINS))
+_EDGES = [-(-DSPRITES_ORIENTATIONS * low // DSPRITES_BINS) for low in range(DSPRITES_BINS + 1)]  # two or three to a bin
+_BINS_ORIENTATION = tuple(f"orientation {low}-{end - 1} of 40" for low, end in itertools.pairwise(_EDGES))
 
 TASKS: tuple[VtabTask, ...] = (
     VtabTask(

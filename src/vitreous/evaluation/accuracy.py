@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from vitreous.data.source import Arrays, Source, Stream
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.answers import Answers, classes_there
 from vitreous.evaluation.calibration import calibration
-from vitreous.evaluation.class_tables import confused_pairs
+from vitreous.evaluation.class_tables import PAIRS
 from vitreous.evaluation.intervals import Method, of_mean_recall, of_share
 
-PAIRS = 25  # of classes, the most confused
+_ENOUGH = 50  # images by which to tell whether ReaL labels are of the same classes
 
 
 def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
@@ -32,12 +32,16 @@ def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> d
     every = counts.per_class()
     there = [row for row in every if row.n]
     mean = {name: sum(getattr(row, name) for row in there) / len(there) for name in ("precision", "recall", "f1")}
+    own_classes = _by_data_class(answers) if _several(answers) else []
+    if own_classes:  # an image cannot be taken for all of its model classes, so that their recall says little
+        mean["recall"] = sum(row["recall"] for row in own_classes) / len(own_classes)
     intervals = {"top1": of_share(int(right.sum()), counts.n, method, seed)}
     if top5 is not None:
         intervals["top5"] = of_share(round(top5 * counts.n), counts.n, method, seed)
-    if all(len(own) < 2 for own in answers.labels):
-        hits = np.array([round(row.recall * row.n) for row in every])
-        intervals["mean_recall"] = of_mean_recall(hits, np.array([row.n for row in every]), seed)
+    if own_classes or all(len(own) < 2 for own in answers.labels):
+        recalls = [(row["recall"], row["n"]) for row in own_classes] or [(row.recall, row.n) for row in every]
+        hits, counted = (np.array(column) for column in zip(*((round(recall * n), n) for recall, n in recalls), strict=True))
+        intervals["mean_recall"] = of_mean_recall(hits, counted, seed)
     mapped_away = sum(bool(given) and not own for given, own in zip(answers.given, answers.labels, strict=True))
     return {
         "data": answers.where,
@@ -65,22 +69,21 @@ def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> d
             {"class": answers.classes[truth], "taken_for": answers.classes[guess], "n": n} for truth, guess, n in pairs(answers)
         ],
         "per_class": [{"class": name, **row._asdict()} for name, row in zip(answers.classes, every, strict=True)],
-        **({"per_data_class": _by_data_class(answers)} if _several(answers) else {}),
+        **({"per_data_class": own_classes} if own_classes else {}),
         "classes": list(answers.classes),
         "confusion": None if counts.confusion is None else counts.confusion.tolist(),
     }
 
 
 def pairs(answers: Answers, most: int = PAIRS) -> list[tuple[int, int, int]]:
-    """(class, taken for, images), the most confused first."""
-    if answers.counts.confusion is not None:
-        return confused_pairs(answers.counts.confusion.numpy(), most)
-    found: dict[tuple[int, int], int] = {}
-    for own, guess in zip(answers.labels, answers.top[:, 0].tolist(), strict=True):
-        if own and own[0] != guess:
-            found[own[0], guess] = found.get((own[0], guess), 0) + 1
-    first = sorted(found, key=lambda pair: (-found[pair], pair))[:most]
-    return [(*pair, found[pair]) for pair in first]
+    """(class, taken for, images), the most confused first, as `confused_pairs`; from the rows, for any number of classes."""
+    cells = Counter((own[0], guess) for own, guess in zip(answers.labels, answers.top[:, 0].tolist(), strict=True) if own)
+    there: Counter[int] = Counter()
+    for (truth, _), count in cells.items():
+        there[truth] += count
+    wrong = [cell for cell in cells if cell[0] != cell[1]]
+    wrong.sort(key=lambda cell: (-cells[cell], -cells[cell] / there[cell[0]], cell))
+    return [(*cell, cells[cell]) for cell in wrong[:most]]
 
 
 def worst_classes(numbers: Mapping[str, Any], most: int = 5) -> list[Mapping[str, Any]]:
@@ -95,7 +98,7 @@ def worst_classes(numbers: Mapping[str, Any], most: int = 5) -> list[Mapping[str
 def check_data(data: Source | Stream, real: Path | None = None) -> None:
     """What can be told before the model has run for an hour."""
     if real is not None and isinstance(data, Source):
-        _real(data, real)
+        _check_order(_real(data, real), [data.labels(index) for index in range(len(data))])
     elif real is not None:
         real_labels(real)
     there = classes_there(data)
@@ -157,6 +160,7 @@ def real_accuracy(answers: Answers, path: Path, *, method: Method = "wilson", se
     blank = np.zeros((len(answers), 1, 1), np.uint8)
     ours = Arrays(answers.where, answers.split, answers.mapping.data, blank, np.full(len(answers), -1), answers.ids)
     source = _real(ours, path)
+    _check_order(source, answers.given)
     labels = [answers.mapping.labels(source.labels(row)) for row in range(len(source))]
     right = sum(guess in own for own, guess in zip(labels, answers.top[:, 0].tolist(), strict=True))
     n = sum(map(bool, labels))
@@ -175,3 +179,15 @@ def _real(source: Source, path: Path) -> Source:
             f"remove the copies"
         )
     return labelled
+
+
+def _check_order(real: Source, given: Sequence[tuple[int, ...]]) -> None:
+    """ReaL labels are numbers of ImageNet's classes in the order of their synsets. Of the original labels nearly nine in ten
+    are among them; of classes in another order, as folders that are named by words, one in a thousand."""
+    both = [(own, real.labels(row)) for row, own in enumerate(given) if own and real.labels(row)]
+    agreeing = sum(not set(own).isdisjoint(other) for own, other in both)
+    if len(both) >= _ENOUGH and 2 * agreeing < len(both):
+        raise VitreousError(
+            f"{real.where} {real.split}: only {agreeing:,} of {len(both):,} labels are among the ReaL labels, so the classes "
+            f"are not in ImageNet's order; name their folders by WordNet ids (n01440764 ...), or open them as imagenet@DIR"
+        )

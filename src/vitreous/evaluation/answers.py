@@ -9,7 +9,6 @@ the batch size and the number of processes.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,16 +20,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.loader import Batch
 from vitreous.data.mixup import one_hot
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.errors import VitreousError, some
-from vitreous.evaluation.class_mapping import ClassMapping, aligned
+from vitreous.evaluation.class_mapping import Among, ClassMapping, aligned
 from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.features import _Numbered, _NumberedStream, _places, default_batch, frozen
+from vitreous.evaluation.features import default_batch, frozen
+from vitreous.evaluation.shared_pass import named, shared_pass
 from vitreous.machine import Name as Precision
-from vitreous.progress import shown
 from vitreous.world import World, gathered, total
 
 TOP = 5
@@ -94,64 +93,45 @@ def answer(
     _check(clf, data, preprocess, batch_size)
     mapping = mapping or natural_mapping(clf, data)
     batch_size = batch_size or default_batch(preprocess, world.device)
-    numbered: Source | Stream = _Numbered(data) if isinstance(data, Source) else _NumberedStream(data)
-    loader = Loader(
-        numbered,
-        preprocess,
-        batch_size * world.processes,
-        workers=workers,
-        process=world.process,
-        processes=world.processes,
-        bad_images=bad_images,
-    )
     asking = _Asking(clf, data, mapping, world.device, precision, features)
-    fault: VitreousError | None = None
-    count = len(data) if isinstance(data, Source) else data.count()
-    began = time.monotonic()
-    try:
-        with (
-            frozen(clf.model, world.device),
-            shown(title, None if count is None else -(-count // world.processes)) as advance,
-            contextlib.closing(loader.once()) as batches,  # type: ignore[type-var]  # an iterator that is a generator
-        ):
-            for batch in batches:
-                asking.ask(batch)
-                advance(len(batch))
-    except VitreousError as error:  # kept until the others know of it, who would wait for this process's share
-        fault = error
-    bad = [(error.place, error.why) for error in loader.bad.values()]
-    skipped = [f"{entry.shard}: {entry.reason}; {entry.delivered:,} images of it are there" for entry in loader.skipped]
-    times = (time.monotonic() - began, asking.seconds)
-    faults = [other for other in gathered(world, fault and str(fault)) if other is not None]
-    if faults:
-        raise fault or VitreousError(faults[0])
-    everyone = gathered(world, (asking.rows(), bad, skipped, times))
+    with frozen(clf.model, world.device):
+        passed = shared_pass(
+            data,
+            preprocess,
+            asking.ask,
+            batch_size=batch_size,
+            workers=workers,
+            world=world,
+            bad_images=bad_images,
+            title=title,
+        )
+    _check_ids(data, passed.ids)
+    everyone = gathered(world, (asking.rows(), asking.seconds))
     asking.counts.load(total(world, asking.counts.tensor()))
-    rows, numbers, ids = _in_order(data, [found[0] for found in everyone])
-    _check_ids(data, ids)
+    rows = _in_order([found[0] for found in everyone], passed.order)
     return Answers(
         where=data.where,
         split=data.split,
         classes=clf.classes,
-        ids=tuple(ids),
-        numbers=numbers,
+        ids=passed.ids,
+        numbers=passed.numbers,
         labels=rows.labels,
         top=rows.top,
         probabilities=rows.probabilities,
         truth=rows.truth,
         losses=rows.losses,
         features=rows.features,
-        bad=tuple(sorted({entry for found in everyone for entry in found[1]})),
-        seconds=max(found[3][0] for found in everyone),
+        bad=passed.bad,
+        seconds=passed.seconds,
         counts=asking.counts,
         given=rows.given,
         mapping=mapping,
-        model_seconds=max(found[3][1] for found in everyone),
-        notes=tuple(dict.fromkeys(note for found in everyone for note in found[2])),
+        model_seconds=max(found[1] for found in everyone),
+        notes=passed.notes,
     )
 
 
-def natural_mapping(clf: Classifier, data: Source | Stream, among: str = "all") -> ClassMapping:
+def natural_mapping(clf: Classifier, data: Source | Stream, among: Among = "all") -> ClassMapping:
     """The data's classes among the model's, by name."""
     return aligned(
         data.classes,
@@ -159,7 +139,7 @@ def natural_mapping(clf: Classifier, data: Source | Stream, among: str = "all") 
         where=f"{data.where} {data.split}",
         there=classes_there(data),
         model_named=clf.checkpoint.classes is not None,
-        among="mapped" if among == "mapped" else "all",
+        among=among,
     )
 
 
@@ -189,8 +169,8 @@ def _check(clf: Classifier, data: Source | Stream, preprocess: Preprocess, batch
 
 
 def _check_ids(data: Source | Stream, ids: Sequence[str]) -> None:
-    """An id that comes twice is most often an image that lies in two shards: it would be counted twice, and told apart by
-    nobody who reads the list of answers."""
+    """Of two images with one id, nobody who reads the list of answers could tell which is which; most often it is one image
+    that was packed or listed twice, and it would be counted twice."""
     if len(set(ids)) == len(ids):
         return
     seen: set[str] = set()
@@ -206,7 +186,6 @@ def _check_ids(data: Source | Stream, ids: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    places: tuple[str, ...]  # see `features`: a number in the source, or shard, position and id
     given: tuple[tuple[int, ...], ...]
     labels: tuple[tuple[int, ...], ...]
     top: NDArray[np.int64]
@@ -236,7 +215,6 @@ class _Asking:
         self._silent = torch.ones(len(clf.classes), dtype=torch.bool)  # classes that do not compete
         self._silent[list(mapping.among) if mapping.among is not None else slice(None)] = False
         self._features = features
-        self._places: list[str] = []
         self._given: list[tuple[int, ...]] = []
         self._labels: list[tuple[int, ...]] = []
         self._parts: list[tuple[Tensor, ...]] = []
@@ -247,7 +225,7 @@ class _Asking:
         if not logits.isfinite().all():
             place = batch.ids[int((~logits.isfinite()).any(dim=1).nonzero()[0, 0])]
             raise VitreousError(
-                f"{self._named(place)}: the model's answer is not a number; the checkpoint is broken, "
+                f"{named(self.data, place)}: the model's answer is not a number; the checkpoint is broken, "
                 f"or needs --precision float32"
             )
         if self.mapping.among is not None:
@@ -269,7 +247,6 @@ class _Asking:
         none = ~truths.any(dim=1)
         truth, losses = truth.masked_fill(none, float("nan")), losses.masked_fill(none, float("nan"))
         self.counts.update(logits, labels, losses)
-        self._places += batch.ids
         self._given += batch.labels
         self._labels += labels
         self._parts.append((top, probabilities, truth, losses, *(() if features is None else (features,))))
@@ -292,29 +269,18 @@ class _Asking:
         labels = self.mapping.labels(own)
         return (guess, *(label for label in labels if label != guess)) if guess in labels else labels
 
-    def _named(self, place: str) -> str:
-        return self.data.place(int(place)) if isinstance(self.data, Source) else place.split(" ", 2)[2]
-
     def rows(self) -> _Rows:
         nothing = torch.zeros(0, self._most)
         parts = self._parts or [(nothing.long(), nothing, nothing[:, 0], nothing[:, 0])]  # few images, many processes
         top, probabilities, truth, losses, *more = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-        own = (tuple(self._places), tuple(self._given), tuple(self._labels))
-        return _Rows(*own, top, probabilities, truth, losses, more[0] if more else None)
+        return _Rows(tuple(self._given), tuple(self._labels), top, probabilities, truth, losses, more[0] if more else None)
 
 
 # After -----------------------------------------------------------------------------------------------------------------
 
 
-def _in_order(data: Source | Stream, parts: Sequence[_Rows]) -> tuple[_Rows, NDArray[np.int64], list[str]]:
+def _in_order(parts: Sequence[_Rows], order: NDArray[np.int64]) -> _Rows:
     """All processes' rows, put back into the order of the data."""
-    places = [place for part in parts for place in part.places]
-    if isinstance(data, Source):
-        numbers = np.array(places, np.int64)
-        ids = [data.id(number) for number in numbers.tolist()]
-    else:
-        numbers, ids = _places(data, places)
-    order = np.argsort(numbers, kind="stable")
     given = [own for part in parts for own in part.given]
     labels = [own for part in parts for own in part.labels]
 
@@ -322,8 +288,7 @@ def _in_order(data: Source | Stream, parts: Sequence[_Rows]) -> tuple[_Rows, NDA
         return np.concatenate(arrays)[order]
 
     features = [part.features for part in parts if part.features is not None]
-    rows = _Rows(
-        tuple(places[row] for row in order),
+    return _Rows(
         tuple(given[row] for row in order),
         tuple(labels[row] for row in order),
         np.concatenate([part.top for part in parts])[order],
@@ -332,4 +297,3 @@ def _in_order(data: Source | Stream, parts: Sequence[_Rows]) -> tuple[_Rows, NDA
         joined([part.losses for part in parts]),
         joined(features) if features else None,
     )
-    return rows, numbers[order], [ids[row] for row in order]

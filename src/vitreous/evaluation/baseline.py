@@ -22,7 +22,7 @@ from vitreous.data.order import permuted
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.errors import VitreousError
-from vitreous.evaluation.features import default_batch, feature_batches, frozen
+from vitreous.evaluation.features import default_batch, features_in, frozen
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.models.build import Model
 from vitreous.models.cost import cost_of
@@ -193,10 +193,10 @@ class _Features:
         loader = Loader(data, self.preprocess, batch_size, workers=self.workers, bad_images=self.bad_images)
         rows: list[Tensor] = []
         labels: list[tuple[int, ...]] = []
-        with contextlib.closing(feature_batches(self.model, loader, self.device)) as batches:
-            for values, batch in batches:
+        with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
+            for batch in batches:
                 kept = [row for row, own in enumerate(batch.labels) if own][: few - len(labels)]
-                rows.append(values[kept])
+                rows.append(features_in(self.model, batch, self.device)[kept])
                 labels += [batch.labels[row] for row in kept]
                 self.advance(len(kept))
                 if len(labels) == few:

@@ -41,11 +41,13 @@ class Calibration:
         """For JSON and the chart."""
         return [vars(one).copy() for one in self.bins]
 
-    def sentence(self) -> str:
-        gap = self.confidence - self.accuracy
-        if abs(gap) < 0.005:
-            return "on the whole as sure as it is right"
-        return f"on the whole too {'sure' if gap > 0 else 'modest'}, by {100 * abs(gap):.1f} points"
+
+def leaning(confidence: float, accuracy: float) -> str:
+    """What both means together say, in words."""
+    gap = confidence - accuracy
+    if abs(gap) < 0.005:
+        return "on the whole as sure as it is right"
+    return f"on the whole too {'sure' if gap > 0 else 'modest'}, by {100 * abs(gap):.1f} points"
 
 
 def calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:

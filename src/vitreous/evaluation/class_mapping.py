@@ -72,10 +72,12 @@ def aligned(
             raise _unknown(where, unknown, data, model, model_named)
         else:
             to = tuple(() if own is None else (own,) for own in found)
-    used = sorted({number for label in wanted for number in to[label]})
-    if len(used) < len(model) and not notes:
-        notes = (f"{where}: has {len(used):,} of the model's {len(model):,} classes{_choice(among)}",)
-    return _among(ClassMapping(data, model, to, None, notes), among)
+    found_there = {number for label in wanted for number in to[label]}
+    mapping = _among(ClassMapping(data, model, to, None, notes), among)
+    if len(found_there) < len(model) and not notes:
+        said = f"{where}: has {len(found_there):,} of the model's {len(model):,} classes{_choice(mapping)}"
+        return replace(mapping, notes=(said,))
+    return mapping
 
 
 def read_mapping(
@@ -122,26 +124,29 @@ def _among(mapping: ClassMapping, among: Among) -> ClassMapping:
     return replace(mapping, among=own)
 
 
-def _choice(among: Among) -> str:
-    return "; it chooses among those alone" if among == "mapped" else ", and may name any (--among mapped: only those)"
+def _choice(mapping: ClassMapping) -> str:
+    if mapping.among is None:
+        return ", and may name any (--among mapped: only the data's)"
+    return f"; it chooses among the {mapping.competing:,} that the data names"
 
 
 # By name ---------------------------------------------------------------------------------------------------------------
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """A name without what people spell in different ways."""
     return " ".join(re.split(r"[\s_\-]+", name.casefold().strip()))
 
 
 def _first_word(name: str) -> str:
     """Of 'tench, Tinca tinca' the first: ImageNet's classes are written with all their synonyms or with one."""
-    return _folded(name.partition(",")[0])
+    return folded(name.partition(",")[0])
 
 
 def _finder(names: Sequence[str]) -> Callable[[str], int | None]:
     """The number of a name: as it is, else whatever its case and spacing, else by its first synonym; where that is one."""
     tables = []
-    for key in (str, _folded, _first_word):
+    for key in (str, folded, _first_word):
         table: dict[str, int | None] = {}
         for number, name in enumerate(names):
             table[key(name)] = number if key(name) not in table else None  # two of them: no answer rather than a wrong one
@@ -273,7 +278,7 @@ def _targets(path: Path, name: str, target: Any, model: tuple[str, ...], find: C
         if number is None and word.isascii() and word.isdigit() and int(word) < len(model):
             number = int(word)
         if number is None:
-            twice = sum(_folded(other) == _folded(word) for other in model) > 1
+            twice = sum(folded(other) == folded(word) for other in model) > 1
             why = "several are called so; give its number" if twice else f"nearest: {nearest(word, model)[0]!r}"
             raise VitreousError(f"{path}: {name!r} maps to {word!r}, which is no class of the model ({why})")
         numbers.append(number)

@@ -79,9 +79,10 @@ def confusion_section(outcome: Outcome, link: Link | None = None) -> str:
     if not pairs:
         return matrix + "<p>Nothing was confused.</p>"
     shown = pairs_table(outcome.classes, pairs, outcome.confusion.sum(axis=1).tolist(), link)
+    many = f"The {len(pairs)} most confused pairs" if len(pairs) > 1 else "The one pair that was confused"
     if not matrix:
-        return f'<p class="quiet">The {len(pairs)} most confused pairs of {len(outcome.classes):,} classes.</p>{shown}'
-    return f"{matrix}<details><summary>The {len(pairs)} most confused pairs</summary>{shown}</details>"
+        return f'<p class="quiet">{many} of {len(outcome.classes):,} classes.</p>{shown}'
+    return f"{matrix}<details><summary>{many}</summary>{shown}</details>"
 
 
 def pairs_table(

@@ -10,7 +10,7 @@ Running the model is nearly all the work of measuring it in closed form. So what
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.classifier import Classifier
-from vitreous.data.loader import Batch, Loader
+from vitreous.data.loader import Batch
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Item, Policy, Source, Stream, View
+from vitreous.data.source import Policy, Source, Stream
 from vitreous.errors import VitreousError
 from vitreous.evaluation import feature_cache
+from vitreous.evaluation.shared_pass import shared_pass
 from vitreous.machine import Name as Precision
 from vitreous.models.build import Model
 from vitreous.models.vit import ViT
-from vitreous.progress import shown
 from vitreous.world import World, gathered, told
 
 _PIXELS = 32 * 224 * 224  # of a batch on a processor: enough to keep it busy, and small beside the model
@@ -93,36 +93,31 @@ def features_of(
     if kept is not None:
         return _from(kept, data.classes, notes, cached=True)
 
-    part = batch_size or default_batch(preprocess, device)
-    numbered: Source | Stream = _Numbered(data) if isinstance(data, Source) else _NumberedStream(data)
-    loader = Loader(
-        numbered,
-        preprocess,
-        part * world.processes,
-        workers=workers,
-        process=world.process,
-        processes=world.processes,
-        bad_images=bad_images,
-    )
     rows: list[NDArray[np.float32]] = []
-    places: list[str] = []
     labels: list[tuple[int, ...]] = []
-    count = len(data) if isinstance(data, Source) else data.count()
-    with (
-        frozen(clf.model, device),
-        shown(title, None if count is None else -(-count // world.processes)) as advance,
-    ):
-        for values, batch in feature_batches(clf.model, loader, device, precision):
-            rows.append(values.numpy())
-            places += batch.ids
-            labels += batch.labels
-            advance(len(batch))
-    bad = tuple((error.place, error.why) for error in loader.bad.values())
-    left_out = [f"{entry.shard}: {entry.reason}; {entry.delivered:,} images of it are there" for entry in loader.skipped]
-    everyone = gathered(world, (rows, places, labels, bad, left_out))
-    found = _in_order(data, everyone)
-    notes = (*notes, *(note for part in everyone for note in part[4]))
-    if key is not None and not any(part[4] for part in everyone):  # a shard that is broken today may be mended tomorrow
+
+    def look(batch: Batch) -> None:
+        rows.append(features_in(clf.model, batch, device, precision).numpy())
+        labels.extend(batch.labels)
+
+    with frozen(clf.model, device):
+        passed = shared_pass(
+            data,
+            preprocess,
+            look,
+            batch_size=batch_size or default_batch(preprocess, device),
+            workers=workers,
+            world=world,
+            bad_images=bad_images,
+            title=title,
+        )
+    everyone = gathered(world, (rows, labels))
+    parts = [values for found in everyone for values in found[0]]
+    values = np.concatenate(parts)[passed.order] if parts else np.zeros((0, 0), np.float32)
+    own = [labels for found in everyone for labels in found[1]]
+    found = feature_cache.Kept(values, passed.numbers, passed.ids, tuple(own[row] for row in passed.order), passed.bad)
+    notes = (*notes, *passed.notes)
+    if key is not None and not passed.notes:  # a shard that is broken today may be mended tomorrow
         notes = (*notes, *feature_cache.write(key, found))
     return _from(found, data.classes, notes, cached=False)
 
@@ -134,16 +129,14 @@ def default_batch(preprocess: Preprocess, device: torch.device | str) -> int:
     return max(1, min(_MOST, pixels // (height * width)))
 
 
-def feature_batches(
-    model: Model, loader: Loader, device: torch.device | str, precision: Precision = "float32"
-) -> Generator[tuple[Tensor, Batch], None, None]:
-    """Features (B, D), float32 and in ordinary memory, of batch after batch. The model has been `frozen`."""
-    kind = torch.device(device).type
-    with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
-        for batch in batches:
-            with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16"):
-                values: Tensor = model.features(batch.images.to(device))
-            yield values.float().cpu(), batch
+def features_in(model: Model, batch: Batch, device: torch.device | str, precision: Precision = "float32") -> Tensor:
+    """Features (B, D) of a batch, float32 and in ordinary memory. The model has been `frozen`."""
+    with (
+        torch.no_grad(),
+        torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16"),
+    ):
+        values: Tensor = model.features(batch.images.to(device))
+    return values.float().cpu()
 
 
 @contextlib.contextmanager
@@ -160,63 +153,6 @@ def frozen(model: Model, device: torch.device | str) -> Iterator[None]:
         if isinstance(model, ViT):
             model.lean = lean
         model.to(before).train(training)
-
-
-# The order of the data -------------------------------------------------------------------------------------------------
-# A loader tells ids and leaves bad images out, and processes and virtual streams take turns. So the ids that it sees are
-# places in the data, by which everything is put in order again.
-
-_Found = tuple[list[NDArray[np.float32]], list[str], list[tuple[int, ...]], tuple[tuple[str, str], ...], list[str]]
-
-
-class _Numbered(View):
-    def id(self, index: int) -> str:
-        return str(index)
-
-
-class _NumberedStream(Stream):
-    def __init__(self, parent: Stream) -> None:
-        self.parent, self.where, self.split, self.classes = parent, parent.where, parent.split, parent.classes
-        self.shards, self.skipped = parent.shards, parent.skipped
-
-    def read(self, shard: int) -> Iterator[Item]:
-        for position, item in enumerate(self.parent.read(shard)):
-            yield replace(item, id=f"{shard} {position} {item.id}")
-
-    def count(self) -> int | None:
-        return self.parent.count()
-
-    def shard_lengths(self) -> tuple[int, ...] | None:
-        return self.parent.shard_lengths()
-
-
-def _in_order(data: Source | Stream, everyone: Sequence[_Found]) -> feature_cache.Kept:
-    parts = [values for found in everyone for values in found[0]]
-    values = np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
-    places = [place for found in everyone for place in found[1]]
-    labels = [own for found in everyone for own in found[2]]
-    if isinstance(data, Source):
-        numbers = np.array(places, np.int64)
-        ids = [data.id(number) for number in numbers.tolist()]
-    else:
-        numbers, ids = _places(data, places)
-    if (np.diff(numbers) < 0).any():
-        order = np.argsort(numbers, kind="stable")
-        values, numbers = values[order], numbers[order]
-        ids, labels = [ids[row] for row in order], [labels[row] for row in order]
-    bad = sorted({entry for found in everyone for entry in found[3]})
-    return feature_cache.Kept(values, numbers, tuple(ids), tuple(labels), tuple(bad))
-
-
-def _places(data: Stream, places: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Shard and position as one number: where nobody knows how long a shard is, its last readable image ends it."""
-    words = [place.split(" ", 2) for place in places]
-    shard, position = (np.array([int(word[part]) for word in words], np.int64) for part in (0, 1))
-    lengths = np.zeros(len(data.shards), np.int64)
-    np.maximum.at(lengths, shard, position + 1)
-    known = data.shard_lengths()
-    lengths = lengths if known is None else np.maximum(lengths, np.array(known, np.int64))
-    return (np.cumsum(lengths) - lengths)[shard] + position, [word[2] for word in words]
 
 
 def _from(kept: feature_cache.Kept, classes: tuple[str, ...], notes: tuple[str, ...], cached: bool) -> Features:

@@ -102,8 +102,11 @@ def _verdict(own: Sequence[Round]) -> Verdict:
         return Verdict(name, None, None, None, f"{name}: one number of shots is no curve; give several to see what labels add")
     gain, error, drawings = _gain(own, curve[-2], last)
     room = last.fitted - last.left_out
-    if room < 2 * WORTH or gain + 2 * error < 2 * WORTH:
-        more: bool | None = False
+    more: bool | None
+    if last.accuracy > 1 - WORTH:
+        more, meaning = False, "there is hardly anything left to gain"
+    elif room < 2 * WORTH or gain + 2 * error < 2 * WORTH:
+        more = False
         meaning = "more labels would hardly help. The features are the limit: fine-tune, or take a better checkpoint"
     elif gain - 2 * error > WORTH:
         more, meaning = True, "more labels would help"

@@ -85,6 +85,9 @@ def task_of(
     if len(dataset.classes) < 2:
         found = f"one class only ({dataset.classes[0]})" if dataset.classes else "no labels"
         raise VitreousError(f"{name}: has {found}; there is nothing to tell apart")
+    empty = dataset.empty_splits()
+    if empty and not {"validation", "test"} & set(dataset.splits):
+        raise VitreousError(f"{name}: its {empty[-1]} split has no images; add some, or remove its folder")
     train, test, sentence = training_splits(dataset, seed, HELD_OUT)
     notes = [*dataset.said(), f"{name}: {sentence.replace('training on', 'drawing from')}"]
     for part in (train, test):
@@ -119,6 +122,9 @@ def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str
         rest = f" and {len(found.bad) - 1:,} more" if len(found.bad) > 1 else ""
         notes.append(f"{name} {part.split}: left out {place} ({why}){rest}, which cannot be read; see `vitreous doctor`")
     rows = np.array([row for row, own in enumerate(found.labels) if own], np.int64)
+    if found.bad and not len(found):
+        place, why = found.bad[0]
+        raise VitreousError(f"{name}: none of its {len(found.bad):,} {part.split} images can be read ({place}: {why})")
     if not len(rows):
         raise VitreousError(f"{name}: its {part.split} split has no image with a label to {purpose}; see `vitreous doctor`")
     if len(rows) < len(found):

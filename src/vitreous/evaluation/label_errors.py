@@ -26,6 +26,8 @@ from vitreous.data.manifest import check_expressible
 from vitreous.data.source import ALL, Source, Stream
 from vitreous.errors import VitreousError
 from vitreous.evaluation.answers import Answers
+from vitreous.evaluation.cells import harmless
+from vitreous.evaluation.class_mapping import folded
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.nearest import nearest
 from vitreous.files import whole_file
@@ -33,7 +35,6 @@ from vitreous.files import whole_file
 NEIGHBOURS = 10  # training images that are asked
 ASKED = 2000  # suspects for which they are; the ones with the smallest margins get along without
 COLUMNS = ("path", "label", "new_label", "suggested", "confidence", "margin", "neighbours", "split", "id")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet would take a cell that begins so for a formula
 
 
 class Neighbours(NamedTuple):
@@ -98,29 +99,30 @@ def label_errors(
     found.sort(key=lambda suspect: (-suspect.margin, suspect.row))
     features = answers.features if features is None else features
     if training is not None and features is not None and found and len(training):
-        asked = _with_neighbours(found[:ASKED], answers.classes, training, features)
+        asked = _with_neighbours(found[:ASKED], answers, training, features)
         found = sorted([*asked, *found[ASKED:]], key=lambda suspect: (-suspect.score, suspect.row))
     return found
 
 
 def _with_neighbours(
-    suspects: Sequence[Suspect], classes: Sequence[str], training: Features, features: NDArray[np.float32]
+    suspects: Sequence[Suspect], answers: Answers, training: Features, features: NDArray[np.float32]
 ) -> list[Suspect]:
+    """Training images may have their classes' names from the model or from the data, which need not call them the same."""
     near = nearest(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
-    known = [{_folded(training.classes[label]) for label in own} for own in training.labels]
+    known = [{folded(training.classes[label]) for label in own} for own in training.labels]
+    called = [{folded(name)} for name in answers.classes]
+    for name, numbers in zip(answers.mapping.data, answers.mapping.to, strict=True):
+        for number in numbers:
+            called[number].add(folded(name))
 
     def having(rows: NDArray[np.int64], wanted: Iterable[int]) -> int:
-        names = {_folded(classes[label]) for label in wanted}
+        names = {name for label in wanted for name in called[label]}
         return sum(not known[row].isdisjoint(names) for row in rows.tolist())
 
     return [
         replace(suspect, neighbours=Neighbours(having(rows, (suspect.suggested,)), having(rows, suspect.given), len(rows)))
         for suspect, rows in zip(suspects, near.rows, strict=True)
     ]
-
-
-def _folded(name: str) -> str:
-    return " ".join(name.casefold().replace("_", " ").split())
 
 
 # A table to re-label from -----------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ def _cells(answers: Answers, row: int, suspect: Suspect | None, named: dict[int,
         yield f"{suspect.margin:.4f}"
         yield "" if suspect.neighbours is None else f"{suspect.neighbours.margin:.2f}"
     yield "" if answers.split == ALL else answers.split
-    yield _harmless(answers.ids[row], "'")
+    yield harmless(answers.ids[row])
 
 
 def _path(data: Source | Stream, number: int, base: Path) -> str:
@@ -189,14 +191,9 @@ def _path(data: Source | Stream, number: int, base: Path) -> str:
         relative = os.path.relpath(path, base)
     except ValueError:  # another drive, on Windows
         relative = path
-    return _harmless(Path(relative).as_posix(), "./")
+    return harmless(Path(relative).as_posix(), "./")
 
 
 def _label(name: str) -> str:
     """A manifest's reader takes the space away again."""
-    return _harmless(name, " ")
-
-
-def _harmless(cell: str, before: str) -> str:
-    """Names come from strangers, and tables are opened with spreadsheets, which run formulas."""
-    return before + cell if cell.startswith(_FORMULA) else cell
+    return harmless(name, " ")

@@ -50,11 +50,20 @@ def _of_block(queries: Floats, among: Floats, count: int) -> tuple[NDArray[np.in
         own = np.broadcast_to(np.arange(start, start + found.shape[1]), found.shape)
         best, rows = np.concatenate([best, found], axis=1), np.concatenate([rows, own], axis=1)
         if best.shape[1] > count:
-            kept = np.argpartition(-best, count - 1, axis=1)[:, :count]
+            kept = np.argpartition(_ranks(best, rows), count - 1, axis=1)[:, :count]
             best, rows = np.take_along_axis(best, kept, axis=1), np.take_along_axis(rows, kept, axis=1)
-        order = np.lexsort((rows, -best), axis=1)
+        order = np.argsort(_ranks(best, rows), axis=1)
         best, rows = np.take_along_axis(best, order, axis=1), np.take_along_axis(rows, order, axis=1)
     return rows, best
+
+
+def _ranks(similarities: Floats, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Lower for the more similar, and of equals for the lower row: whole numbers of which no two are the same, because a
+    partition takes any of those that are. Read as an integer, a float's bits keep its order, but those of negative ones
+    run backwards."""
+    bits = (np.float32(0) - similarities).view(np.int32)
+    ordered = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered.astype(np.int64) << 32) | rows
 
 
 def _directions(vectors: Floats) -> Floats:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vitreous.evaluation.calibration import leaning
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve
 from vitreous.pages.curves import Curve, chart
@@ -20,9 +21,9 @@ def calibration_section(numbers: Mapping[str, Any]) -> str:
         return ""
     rows = [row for row in bins if row["n"]]
     said = "How often the model is right, by how sure it was. On the diagonal it is right as often as it says."
-    gap = sum(row["n"] * (row["confidence"] - row["accuracy"]) for row in rows) / max(1, sum(row["n"] for row in rows))
-    if abs(gap) >= 0.005:
-        said += f" This one is on the whole too {'sure' if gap > 0 else 'modest'}, by {100 * abs(gap):.1f} points."
+    n = max(1, sum(row["n"] for row in rows))
+    sure, right = (sum(row["n"] * row[name] for row in rows) / n for name in ("confidence", "accuracy"))
+    said += f" This one is {leaning(sure, right)}."
     ece = numbers.get("ece")
     if isinstance(ece, float):
         said += f" Expected calibration error: {100 * ece:.2f} %."

@@ -184,7 +184,7 @@ def gallery(
                 prepared.append((row, preprocess.finished(to_tensor(seen))))
             looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
             if looking:
-                for (row, _), map_ in zip(looking, _looked(clf, looking, device), strict=True):
+                for (row, _), map_ in zip(looking, _looked(clf, looking, answers.top[:, 0], device), strict=True):
                     heats[row] = heat(map_)
                     size += len(heats[row])
             if wants and own is None and prepared:
@@ -219,9 +219,12 @@ def _affordable(clf: Classifier, preprocess: Preprocess, device: torch.device | 
     return max(_LEAST_LOOKED, int(budget / macs))
 
 
-def _looked(clf: Classifier, prepared: Sequence[tuple[int, Tensor]], device: torch.device | str) -> NDArray[np.float32]:
+def _looked(
+    clf: Classifier, prepared: Sequence[tuple[int, Tensor]], guesses: NDArray[np.int64], device: torch.device | str
+) -> NDArray[np.float32]:
     images = torch.stack([image for _, image in prepared]).to(device)
-    return np.asarray(looked_at(clf.model, images).float().cpu().numpy(), np.float32)
+    shown = torch.from_numpy(guesses[[row for row, _ in prepared]]).to(device)
+    return np.asarray(looked_at(clf.model, images, shown).float().cpu().numpy(), np.float32)
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from vitreous.errors import VitreousError
 
 L2S = tuple(2.0**power for power in range(-10, 20))  # what the authors try
 BIAS = 100.0
+EPSILON = 1e-5  # added to the deviations: a constant column becomes zeros
 _ENTRIES = 1 << 23  # float64 numbers in a block of rows: 64 MB, of which two or three are held at once
 _BASIS = 1 << 25  # float32 numbers in the products that span all l2
 _EXACT = 1e-8  # of the norm of W, which those products may miss: less than float32 does
@@ -43,7 +44,7 @@ class LeaveOneOut:
 
 
 class Ridge:
-    """The fit for every l2 at once. `features` (n, d) are kept and not changed; the arithmetic is in float64.
+    """The fit for every l2 at once. `features` (n, d) are kept and not changed; the fit is in float64.
 
     With few examples, X X^T = Q E Q^T and W = [X^T Q] (E + l2)^-1 [Q^T Y]; with many, X^T X = Q E Q^T and
     W = [Q] (E + l2)^-1 [Q^T X^T Y]. What stands in brackets is kept, as `_left` and `_right`.
@@ -55,28 +56,47 @@ class Ridge:
         self._features = features = features.detach().cpu()
         self._rows = torch.tensor([row for row, own in enumerate(labels) for _ in set(own)])
         self._columns = torch.tensor([label for own in labels for label in sorted(set(own))])
-        self.mean, self.std = _moments(features)
         self._dual = self.n <= self.width + 1
         if self._dual:
-            gram = torch.zeros(self.n, self.n, dtype=torch.float64)
-            for part in _parts(self.width + 1, self.n):
-                columns = self._standardised_columns(part)
-                gram += _product(columns)
-            self._values, vectors = _eigen(gram)
-            self._vectors = vectors
-            self._right = self._times_targets(vectors)
-            self._left = torch.cat(
-                [self._standardised_columns(part).T @ vectors for part in _parts(self.width + 1, self.n)]
-            )  # X^T Q
+            self._fit_to_few()
         else:
-            gram = torch.zeros(self.width + 1, self.width + 1, dtype=torch.float64)
-            products = torch.zeros(self.width + 1, classes, dtype=torch.float64)  # X^T Y
-            for part in _parts(self.n, self.width + 1):
-                rows = self.standardised(features[part])
-                gram += _product(rows.T)
-                products += self._times_targets(rows, part.start)
-            self._values, self._left = _eigen(gram)
-            self._right = self._left.T @ products
+            self._fit_to_many()
+
+    def _fit_to_few(self) -> None:
+        self.mean, self.std = _moments(self._features)
+        gram = torch.zeros(self.n, self.n, dtype=torch.float64)
+        for part in _parts(self.width + 1, self.n):
+            gram += _product(self._standardised_columns(part))
+        self._values, self._vectors = _eigen(gram)
+        sums = self._class_sums(self._vectors)
+        self._right = 2 * sums.T - self._vectors.sum(dim=0)[:, None]  # Y is 2 - 1 at labels and -1 elsewhere
+        columns = (self._standardised_columns(part) for part in _parts(self.width + 1, self.n))
+        self._left = torch.cat([own.T @ self._vectors for own in columns])
+
+    def _fit_to_many(self) -> None:
+        """From centred rows: their products have the deviations on the diagonal, so no pass is made to find them.
+
+        Columns that are centred are orthogonal to the constant. It is an eigenvector by itself, whose eigenvalue, 10,000 times
+        the number of examples, would cost the small ones their digits.
+        """
+        mean = _sums(self._features) / self.n
+        gram = torch.zeros(self.width, self.width, dtype=torch.float64)
+        by_class = torch.zeros(self.classes, self.width, dtype=torch.float64)
+        sums = torch.zeros_like(mean)
+        for part in _parts(self.n, self.width):
+            rows = self._features[part] - mean
+            gram += _product(rows.T)
+            by_class += self._class_sums(rows, part.start)
+            sums += rows.sum(dim=0)
+        shift, counts = sums / self.n, torch.bincount(self._columns, minlength=self.classes)
+        gram -= self.n * torch.outer(shift, shift)  # the rounding of the mean, which a division by 1e-5 would magnify
+        by_class -= counts[:, None] * shift
+        self.mean, self.std = mean + shift, (gram.diagonal() / self.n).clamp(min=0).sqrt() + EPSILON
+        values, vectors = _eigen(gram / self.std / self.std[:, None])
+        self._values = torch.cat([values, torch.tensor([BIAS**2 * self.n], dtype=torch.float64)])
+        self._left = torch.block_diag(vectors, torch.ones(1, 1, dtype=torch.float64))
+        constant = BIAS * (2 * counts - self.n).double()
+        self._right = torch.cat([vectors.T @ (2 * by_class / self.std).T, constant[None]])
 
     def standardised(self, features: Tensor) -> Tensor:
         """Rows of X: as the training subset has it, and the constant."""
@@ -93,16 +113,12 @@ class Ridge:
         own = (self._features[:, part].double() - self.mean[part]) / self.std[part]
         return own if part.stop <= self.width else torch.cat([own, torch.full((self.n, 1), BIAS, dtype=torch.float64)], dim=1)
 
-    def _times_targets(self, rows: Tensor, start: int = 0) -> Tensor:
-        """rows^T Y, where `rows` belong to the examples from `start` on.
-
-        Y is 2 - 1 at labels and -1 elsewhere, so that sums over the examples of each class are enough, and Y is never there.
-        """
+    def _class_sums(self, rows: Tensor, start: int = 0) -> Tensor:
+        """Of each class, the sum of `rows`, which belong to the examples from `start` on: all that is needed of Y."""
         own = (self._rows >= start) & (self._rows < start + len(rows))
         chosen = self._rows[own] - start
         each = rows if torch.equal(chosen, torch.arange(len(rows))) else rows[chosen]  # one label each: no copy
-        sums = torch.zeros(self.classes, rows.shape[1], dtype=torch.float64).index_add_(0, self._columns[own], each)
-        return 2 * sums.T - rows.sum(dim=0)[:, None]
+        return torch.zeros(self.classes, rows.shape[1], dtype=torch.float64).index_add_(0, self._columns[own], each)
 
     # What it gives -----------------------------------------------------------------------------------------------------
 
@@ -222,22 +238,25 @@ def _check(features: Tensor, labels: Sequence[tuple[int, ...]], classes: int) ->
     wrong = [label for own in labels for label in own if not 0 <= label < classes]
     if wrong:
         raise VitreousError(f"label {wrong[0]} of {classes} classes; the labels are not these classes'")
-    broken = sum(int((~features[part].isfinite()).any(dim=1).sum()) for part in _parts(*features.shape))
-    if broken:
+    if not _sums(features).isfinite().all():  # one pass; which rows they are is asked only then
+        broken = sum(int((~features[part].isfinite()).any(dim=1).sum()) for part in _parts(*features.shape))
         raise VitreousError(f"{broken:,} of {len(features):,} images have features that are not finite; the model is broken")
 
 
+def _sums(features: Tensor) -> Tensor:
+    return torch.stack([features[part].sum(dim=0, dtype=torch.float64) for part in _parts(*features.shape)]).sum(dim=0)
+
+
 def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each column, the deviation with the authors' 1e-5: a constant column becomes zeros."""
-    blocks = list(_parts(*features.shape))
-    mean = torch.stack([features[part].sum(dim=0, dtype=torch.float64) for part in blocks]).sum(dim=0) / len(features)
+    """Mean and deviation of each column."""
+    mean = _sums(features) / len(features)
     sums, squares = torch.zeros_like(mean), torch.zeros_like(mean)
-    for part in blocks:
+    for part in _parts(*features.shape):
         centred = features[part] - mean
         sums += centred.sum(dim=0)
-        squares += torch.linalg.vector_norm(centred, dim=0).square_()
+        squares += centred.square_().sum(dim=0)
     shift = sums / len(features)  # the rounding of the mean, which the division by 1e-5 would magnify
-    return mean + shift, (squares / len(features) - shift.square()).clamp_(min=0).sqrt() + 1e-5
+    return mean + shift, (squares / len(features) - shift.square()).clamp_(min=0).sqrt() + EPSILON
 
 
 def _product(matrix: Tensor) -> Tensor:

@@ -20,12 +20,13 @@ from vitreous.evaluation.features import features_of
 from vitreous.evaluation.folder import check_folder, write_folder
 from vitreous.evaluation.intervals import Method
 from vitreous.evaluation.paired import compared
+from vitreous.evaluation.precision import agreed_precision
 from vitreous.evaluation.report import write_report
 from vitreous.evaluation.robustness import Robustness, robustness
+from vitreous.hygiene.places import folder_of
 from vitreous.machine import Name as Precision
 from vitreous.machine import Wanted as WantedPrecision
-from vitreous.machine import choose_precision
-from vitreous.world import World, told
+from vitreous.world import World
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, .
     """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
     if asked.out is not None:
         for place in (asked.data, asked.nearest):
-            check_folder(asked.out, None if place is None else _folder_of(place))
-    precision = told(world, choose_precision(asked.precision, str(world.device)) if world.first else None)
+            check_folder(asked.out, None if place is None else folder_of(place))
+    precision = agreed_precision(asked.precision, world)  # before the first forward pass
     dataset = open_data(asked.data, bad_shards=asked.bad_images)
     source, notes = _split(dataset, asked.split)
     check_data(source, asked.real)
@@ -97,7 +98,7 @@ def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, .
     if strength is not None:
         numbers["robustness"] = strength.as_dict()
     if asked.out is not None:
-        run.write(asked.out, own, source, answers, numbers, others, training, strength)
+        said += run.write(asked.out, own, source, answers, numbers, others, training, strength)
     return numbers, tuple(dict.fromkeys(note for note in said if note))
 
 
@@ -128,6 +129,8 @@ class _Run:
         if self.asked.real is not None:
             numbers["real"] = real_accuracy(answers, self.asked.real, **by)
         numbers |= {"preprocess": str(subject.preprocess), "precision": self.precision, "device": str(self.world.device)}
+        mapping = None if self.asked.mapping is None else str(self.asked.mapping)
+        numbers |= {"mapping": mapping, "among": self.asked.among, "seed": self.asked.seed}
         return answers, numbers
 
     def robustness(self, subject: _Subject, source: Source | Stream, answers: Answers) -> Robustness | None:
@@ -146,10 +149,12 @@ class _Run:
         others: Sequence[tuple[str, Answers, Mapping[str, Any]]],
         training: Source | Stream | None,
         strength: Robustness | None,
-    ) -> None:
+    ) -> list[str]:
+        """Gives what is to be said of the training images: one that cannot be read is no reason to lose the rest."""
         known = None if training is None else features_of(own.clf, training, preprocess=own.preprocess, **self._how)
+        said = [] if known is None else [*known.notes, *_unread("--nearest", known.bad)]
         if not self.world.first:
-            return
+            return said
 
         def page(part: Path) -> object:
             return write_report(
@@ -167,6 +172,7 @@ class _Run:
             )
 
         write_folder(folder, numbers, answers, page)
+        return said
 
 
 # Which images, and which model -----------------------------------------------------------------------------------------
@@ -179,7 +185,12 @@ def _split(dataset: Dataset, split: str | None) -> tuple[Source | Stream, list[s
     if split is not None:
         return dataset.source(SPLIT_NAMES.get(split, split)), []
     names = list(dataset.splits)
-    chosen = next((name for name in ("test", "validation") if name in names), names[0])
+    empty = dataset.empty_splits()
+    chosen = next((name for name in ("test", "validation") if name in names or name in empty), names[0])
+    if chosen in empty:
+        raise VitreousError(
+            f"{dataset.where}: its {chosen} split has no images; add some, or choose of {', '.join(names)} with --split"
+        )
     if len(names) == 1:
         flatters = f"{dataset.where}: measured on train, its only split; what a model has learnt from flatters it"
         return dataset.splits[chosen], [flatters] if chosen == "train" else []
@@ -220,19 +231,15 @@ def _subject(
 
 def _left_out(answers: Answers) -> Iterator[str]:
     yield from answers.notes
-    if answers.bad:
-        place, why = answers.bad[0]
-        more = f" and {len(answers.bad) - 1:,} more" if len(answers.bad) > 1 else ""
-        yield f"left out what could not be read: {place} ({why}){more}"
+    yield from _unread(answers.where, answers.bad)
+
+
+def _unread(where: str, bad: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if bad:
+        place, why = bad[0]
+        more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
+        yield f"{where}: left out what could not be read: {place} ({why}){more}"
 
 
 def _told_apart(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (first)", f"{second} (second)")
-
-
-def _folder_of(data: str) -> Path | None:
-    """The folder that DATA names, or one of whose splits it names."""
-    for text in (data, data.rpartition(":")[0]):
-        if text and (path := Path(text).expanduser()).is_dir():
-            return path
-    return None

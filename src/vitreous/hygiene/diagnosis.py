@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from vitreous.hygiene.findings import (
     left_out_findings,
     picture_findings,
 )
-from vitreous.hygiene.places import check_writable
+from vitreous.hygiene.places import check_result_folder
 from vitreous.hygiene.preview import demand, previews
 from vitreous.hygiene.report import Report
 from vitreous.hygiene.scan import Scan, scan
@@ -70,23 +69,7 @@ def diagnose(
 
 def check_folder(out: Path, data: Path | None = None) -> None:
     """Before the long work begins: the folder is new, empty or an earlier report, and not a part of the data."""
-    if data is not None and out.resolve().is_relative_to(data.resolve()):
-        raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
-    try:
-        inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()
-    except OSError as error:
-        raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
-    if not inside:
-        check_writable("--out", out)
-        return
-    try:
-        ours = json.loads((out / "summary.json").read_text(encoding="utf-8")).get("made_by") == MADE_BY
-    except (OSError, ValueError, AttributeError):
-        ours = False
-    if not ours or inside - set(FILES):
-        strange = sorted(inside - set(FILES)) or sorted(inside)
-        raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
-    check_writable("--out", out)
+    check_result_folder(out, "summary.json", MADE_BY, FILES, data)
 
 
 def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:

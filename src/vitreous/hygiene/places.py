@@ -1,11 +1,46 @@
-"""Where the doctor may write, found out before the long work begins."""
+"""Where results may be written, found out before the long work begins."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from vitreous.errors import VitreousError
+
+
+def check_result_folder(
+    out: Path, record: str, made_by: str, files: Collection[str], data: Path | None = None
+) -> Mapping[str, Any]:
+    """The folder is new, empty or an earlier result, and not a part of the data. Gives the earlier one's record, if any.
+
+    `record` is the JSON file that says who made the folder; `files` are all that belong there.
+    """
+    if data is not None and out.resolve().is_relative_to(data.resolve()):
+        raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
+    try:
+        inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()
+    except OSError as error:
+        raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
+    before: Mapping[str, Any] = {}
+    if inside:
+        before = _record(out / record)
+        if before.get("made_by") != made_by or inside - set(files):
+            strange = sorted(inside - set(files)) or sorted(inside)
+            raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
+    check_writable("--out", out)
+    return before
+
+
+def _record(path: Path) -> Mapping[str, Any]:
+    """Empty where something else lies there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -15,3 +50,11 @@ def check_writable(option: str, path: Path) -> None:
         raise VitreousError(f"{option} {path}: {above} is no folder, so nothing can be written in it; choose another place")
     if not os.access(above, os.W_OK | os.X_OK):
         raise VitreousError(f"{option} {path}: {above} may not be written to; choose another place")
+
+
+def folder_of(data: str) -> Path | None:
+    """The folder that DATA names, or one of whose splits it names."""
+    for text in (data, data.rpartition(":")[0]):
+        if text and (path := Path(text).expanduser()).is_dir():
+            return path
+    return None

@@ -93,10 +93,13 @@ def class_activation(model: ResNet, images: Tensor, classes: Tensor | None = Non
     return torch.einsum("bchw,bc->bhw", map_BCG, model.head.weight[classes]).float()
 
 
-def looked_at(model: nn.Module, images: Tensor) -> Tensor:
-    """For people, of any model: (B, rows, columns), in each picture from 0 to 1, as in the paper's figure 6."""
+def looked_at(model: nn.Module, images: Tensor, classes: Tensor | None = None) -> Tensor:
+    """For people, of any model: (B, rows, columns), in each picture from 0 to 1, as in the paper's figure 6.
+
+    `classes` (B,) matter to ResNets alone, which look for something: for the guessed ones unless given.
+    """
     # What spoke against the class is no reason for it.
-    found = class_activation(model, images).clamp(min=0) if isinstance(model, ResNet) else rollout(model, images)
+    found = class_activation(model, images, classes).clamp(min=0) if isinstance(model, ResNet) else rollout(model, images)
     lowest, highest = found.amin(dim=(1, 2), keepdim=True), found.amax(dim=(1, 2), keepdim=True)
     return (found - lowest) / torch.where(highest > lowest, highest - lowest, 1)  # all alike: it looked nowhere in particular
 

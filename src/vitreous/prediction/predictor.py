@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitreous.classifier import Classifier
+from vitreous.classifier import Classifier, likeliest
 from vitreous.errors import VitreousError
 from vitreous.prediction.decode import batches, check_fixed_size, prepared
 from vitreous.prediction.image_list import Named
@@ -47,8 +47,8 @@ class Predictor:
         parts = prepared(itertools.chain(first, images), self.clf.preprocess, self.workers)
         for batch in batches(parts, self._size(few=len(first) <= FEW)):
             logits = self._logits(batch.pixels) if len(batch.pixels) else torch.empty(0, len(names))
-            best = (logits.sigmoid() if sigmoid else logits.softmax(dim=1)).topk(min(self.top, len(names)), dim=1)
-            found = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            best, numbers = likeliest(logits, self.top, sigmoid)
+            found = zip(best.tolist(), numbers.tolist(), strict=True)
             yield [
                 Row(path, error=error) if error is not None else _row(path, names, *next(found))
                 for path, error in zip(batch.paths, batch.errors, strict=True)

@@ -64,6 +64,8 @@ class RowFile:
             raise VitreousError(f"--out {self.path}: is a folder; name a file in it, as {self.path / 'rows.jsonl'}")
         if not self.path.exists():
             return {}
+        if not about.exists() and not self.path.stat().st_size:  # a process was killed when it had just begun
+            return {}
         if not about.exists():
             raise VitreousError(
                 f"--out {self.path}: is there already, and {about.name} is not beside it, which would say what its rows are "
@@ -77,17 +79,17 @@ class RowFile:
 
     def __enter__(self) -> RowFile:
         try:
-            if not self._recorded:
-                write_text(about_path(self.path), _text({**self.about, _DONE: False}))
             self._file = self.path.open("ab", buffering=0)
+            try:
+                self._lock()
+                if not self._recorded and not self._claimed():  # once more: another command may have begun at the same time
+                    write_text(about_path(self.path), _text({**self.about, _DONE: False}))
+                self._size = self.path.stat().st_size
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise VitreousError(f"--out {self.path}: cannot write ({error.strerror or error}); choose another place") from error
-        try:
-            self._lock()
-            self._size = self.path.stat().st_size
-        except BaseException:
-            self._file.close()
-            raise
         return self
 
     def _lock(self) -> None:

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,23 +88,37 @@ class AsCsv:
         self.head = ",".join(("path", *columns, "error")) + "\n"
 
     def line(self, row: Row) -> str:
-        cells = [cell for pair in zip(row.classes, map(repr, row.probabilities), strict=True) for cell in pair]
+        names = map(_harmless, row.classes)
+        cells = [cell for pair in zip(names, map(repr, row.probabilities), strict=True) for cell in pair]
         cells += [""] * (2 * self.top - len(cells))
-        return ",".join(map(_quoted, (self.named(row.path), *cells, row.error or ""))) + "\n"
+        return ",".join(map(_quoted, (_harmless(self.named(row.path)), *cells, _harmless(row.error or "")))) + "\n"
 
     def row(self, line: str) -> Row:
         path, *pairs, error = next(csv.reader(io.StringIO(line, newline=""), strict=True))
         if len(pairs) != 2 * self.top:
             raise ValueError(f"{len(pairs) + 2} columns, where there are {2 * self.top + 2}")
         if error:
-            return Row(path, error=error)
+            return Row(_as_it_was(path), error=_as_it_was(error))
         classes, probabilities = pairs[::2], pairs[1::2]
         there = sum(p != "" for p in probabilities)
-        return Row(path, tuple(classes[:there]), tuple(map(float, probabilities[:there])))
+        return Row(_as_it_was(path), tuple(map(_as_it_was, classes[:there])), tuple(map(float, probabilities[:there])))
 
     def named(self, path: str) -> str:
         """CSV has no escapes, and a file that is not valid UTF-8 would stop its readers."""
         return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+# A spreadsheet runs what begins so, and names come from strangers. A mere "-", as standard input is called, is nothing.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n].", re.DOTALL)
+
+
+def _harmless(cell: str) -> str:
+    return f"'{cell}" if _FORMULA.match(cell) else cell
+
+
+def _as_it_was(cell: str) -> str:
+    """Rows are compared with the list of images when a command goes on, so the name itself has to come back."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _quoted(cell: str) -> str:

@@ -93,6 +93,7 @@ def doctor(
     from vitreous.data.workers import default_workers
     from vitreous.errors import VitreousError
     from vitreous.hygiene.diagnosis import check_folder, diagnose, write_folder
+    from vitreous.hygiene.places import folder_of
     from vitreous.hygiene.remedy import check_possible, write_manifest
     from vitreous.hygiene.report import verdict
 
@@ -101,7 +102,7 @@ def doctor(
     prepared = Preprocess(preprocess)
     folder = Path(out).expanduser()
     for text in (data, against):
-        check_folder(folder, _folder_of(text) if text is not None else None)
+        check_folder(folder, folder_of(text) if text is not None else None)
     dataset = open_data(data, bad_shards="skip")  # a broken shard is a finding, and no reason to stop
     other = open_data(against, bad_shards="skip") if against is not None else None
     target = Path(fix).expanduser() if fix is not None else None
@@ -113,14 +114,6 @@ def doctor(
     remedy = write_manifest(target, found.scan, found.findings) if target is not None else None
     notes = [*dataset.notes, *_notes_of_other(found.against)]  # what was left out is among the findings
     return Examined(str(folder), found.corrupt, found.findings, verdict(found.findings), found.summary, remedy, tuple(notes))
-
-
-def _folder_of(data: str) -> Path | None:
-    """The folder that DATA names, or one of whose splits it names."""
-    for text in (data, data.rpartition(":")[0]):
-        if text and (path := Path(text).expanduser()).is_dir():
-            return path
-    return None
 
 
 def _notes_of_other(against: Scan | None) -> Iterator[str]:

@@ -32,11 +32,16 @@ class Evaluated:
         lines = [table(("", *(one["checkpoint"] for one in both)), [(name, *(row[name] for row in rows)) for name in rows[0]])]
         if other is not None:
             lines += [other["sentence"], ""]
-        worst = [
-            (readable(row["class"]), *(_percent(row[key]) for key in ("precision", "recall", "f1")), row["n"])
-            for row in worst_classes(own, _SHOWN)
-        ]
-        lines.append(table(("lowest F1", "precision", "recall", "F1", "images"), worst))
+        if "per_data_class" in own:
+            lowest = sorted(own["per_data_class"], key=lambda row: (row["recall"], -row["n"]))[:_SHOWN]
+            cells = [(readable(row["class"]), _percent(row["recall"]), row["n"]) for row in lowest]
+            lines.append(table(("lowest recall", "recall", "images"), cells))
+        else:
+            worst = [
+                (readable(row["class"]), *(_percent(row[key]) for key in ("precision", "recall", "f1")), row["n"])
+                for row in worst_classes(own, _SHOWN)
+            ]
+            lines.append(table(("lowest F1", "precision", "recall", "F1", "images"), worst))
         pairs = [(readable(pair["class"]), readable(pair["taken_for"]), pair["n"]) for pair in own["confused"][:_SHOWN]]
         if pairs:
             lines.append(table(("most confused", "taken for", "images"), pairs))
@@ -52,10 +57,10 @@ class Evaluated:
 
 def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
     """What is told first, line by line."""
+    from vitreous.evaluation.calibration import leaning
+
     ends = {name: f" ({100 * low:.2f} to {100 * high:.2f})" for name, (low, high) in numbers["intervals"].items()}
     real = numbers.get("real")
-    gap = 100 * (numbers["confidence"] - numbers["top1"])
-    off = "sure" if gap > 0 else "modest"
     pace, alone = numbers["images_per_second"], numbers["model_images_per_second"]
     rows = {
         "images": f"{numbers['n']:,} of {numbers['data']} {numbers['split']}",
@@ -63,7 +68,7 @@ def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
         "top-5": "-" if numbers["top5"] is None else _percent(numbers["top5"]) + ends["top5"],
         "mean recall of the classes": _percent(numbers["mean_per_class"]["recall"]) + ends.get("mean_recall", ""),
         "loss": f"{numbers['loss']:.4g}",
-        "calibration error (ECE)": f"{_percent(numbers['ece'])}; too {off} by {abs(gap):.1f} points",
+        "calibration error (ECE)": f"{_percent(numbers['ece'])}; {leaning(numbers['confidence'], numbers['top1'])}",
         "images per second": f"{pace or 0:,.0f} (the model alone {alone or 0:,.0f})",
     }
     if real is not None:

@@ -110,6 +110,7 @@ def fewshot(
     from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
     from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, possible_shots, task_of
     from vitreous.files import write_text
+    from vitreous.hygiene.places import check_writable, folder_of
     from vitreous.machine import choose_device, choose_precision
     from vitreous.progress import shown
     from vitreous.world import joined
@@ -124,6 +125,11 @@ def fewshot(
     folder = Path(out).expanduser() if out is not None else None
     if folder is not None and folder.exists() and not folder.is_dir():
         raise VitreousError(f"--out {out}: is a file; name a folder")
+    if folder is not None:
+        check_writable("--out", folder / "fewshot.json")
+        for place in filter(None, map(folder_of, names)):  # or its picture would be one of the data's
+            if folder.resolve().is_relative_to(place.resolve()):
+                raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
     device = choose_device(device)
     arithmetic = choose_precision(precision, device)
     clf = load(checkpoint, image_size=image_size)

@@ -220,14 +220,14 @@ def _predictor(
 ) -> tuple[Predictor, tuple[str, ...]]:
     from vitreous.classifier import load
     from vitreous.data.workers import default_workers
+    from vitreous.evaluation.precision import agreed_precision
     from vitreous.free_memory import free_memory
-    from vitreous.machine import choose_precision
     from vitreous.prediction.memory import fitting_batch, free_on
     from vitreous.prediction.predictor import Predictor
     from vitreous.world import processes_here
 
     clf = load(checkpoint, image_size=image_size)
-    chosen = choose_precision(precision, str(world.device))  # before the first forward pass
+    chosen = agreed_precision(precision, world)  # before the first forward pass
     here = processes_here(world)
     decoding = max(1, default_workers() // here) if workers is None else workers
 

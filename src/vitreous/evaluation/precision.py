@@ -1,0 +1,17 @@
+"""One precision for all processes."""
+
+from __future__ import annotations
+
+from vitreous.machine import Precision, Wanted, choose_precision
+from vitreous.world import World, told
+
+
+def agreed_precision(wanted: Wanted, world: World) -> Precision:
+    """What the first process found fast, for all: speeds differ from trial to trial, and rows of one table must not.
+
+    Every process tries for itself all the same. On a processor that needs a limit for bfloat16, the limit holds for the
+    process that found it out; another would be killed by its first product.
+    """
+    own = choose_precision(wanted, str(world.device))
+    name = told(world, own.name)
+    return own if name == own.name else choose_precision(name, str(world.device))
