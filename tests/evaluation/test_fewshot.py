@@ -224,6 +224,14 @@ def test_the_error_of_the_gain_is_that_of_paired_images() -> None:
     assert mixed.gain == pytest.approx((late.mean() - (early.mean() + late.mean()) / 2) / np.log2(20))
 
 
+def test_a_doubling_is_measured_over_at_least_one() -> None:
+    """From 10 to 12 images a class is a quarter of a doubling: noise divided by so little would be all one sees."""
+    early, middle, late = share(0.5), share(0.8), share(0.85)
+    (found,) = verdicts([a_round(5, 0, early), a_round(10, 0, middle), a_round(12, 0, late)])
+    (alone,) = verdicts([a_round(5, 0, early), a_round(12, 0, late)])
+    assert (found.gain, found.error) == (alone.gain, alone.error)
+
+
 def test_one_number_of_shots_is_no_curve() -> None:
     (found,) = verdicts([a_round(5, 0, share(0.5))])
     assert (found.gain, found.more_labels) == (None, None)

@@ -220,6 +220,10 @@ def test_a_folder_without_a_test_split_holds_a_fifth_out(tmp_path: Path) -> None
 
 
 def test_data_that_no_task_can_be_made_of(tmp_path: Path) -> None:
+    photographs(tmp_path / "hollow" / "train", {"a": 9, "b": 9})
+    (tmp_path / "hollow" / "test" / "a").mkdir(parents=True)
+    with pytest.raises(VitreousError, match=r"test split of .* is empty"):  # and no part of train takes its place
+        final_parts(Task("hollow", str(tmp_path / "hollow")), Protocol())
     with pytest.raises(VitreousError, match="1 classes; there is nothing to tell apart"):
         final_parts(Task("one", str(photographs(tmp_path / "one", {"a": 3}))), Protocol())
     photographs(tmp_path / "two" / "train", {"a": 3, "b": 3})

@@ -44,12 +44,12 @@ def test_json_table_and_files(checkpoint: str, tmp_path: Path, capsys: pytest.Ca
     results = record["results"]
     assert [(r["shots"], r["seed"]) for r in results] == [(5, 0), (5, 1), (10, 0), (10, 1), ("all", None)]
     assert [r["n_train"] for r in results] == [50, 50, 100, 100, 1097]
-    assert {r["n_test"] for r in results} == {200}
+    assert {r["n_test"] for r in results} == {500}
     assert all(0.2 < r["accuracy"] < 0.95 and r["l2"] > 0 for r in results)
     assert results[-1]["accuracy"] > results[0]["accuracy"]
-    assert json.loads((tmp_path / "out" / "fewshot.json").read_text()) == record
+    assert json.loads((tmp_path / "out" / "fewshot.json").read_text()) == {"made_by": "vitreous fewshot", **record}
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fewshot.json", "learning_curve.png", "learning_curve.svg"]
-    assert "judging by validation" in printed.err
+    assert "judging by test" in printed.err
 
     assert main([*words, "--seed", "1"]) == 0
     printed = capsys.readouterr()
@@ -66,7 +66,7 @@ def test_the_function_says_what_the_command_does(checkpoint: str) -> None:
     clf = vitreous.load(checkpoint)
     targets = digits.targets()  # type: ignore[union-attr]
     rows = np.sort(np.concatenate([np.flatnonzero(targets == label)[:5] for label in range(10)]))
-    test = open_data("builtin:digits").source("validation")
+    test = open_data("builtin:digits").source("test")
     x, z = clf.features([digits.read(i) for i in rows]).double(), clf.features([i.content for i in test.items()]).double()
     mean, std = x.mean(dim=0), x.std(dim=0, correction=0) + 1e-5
     y = 2 * torch.eye(10).double()[targets[rows]] - 1
@@ -74,6 +74,14 @@ def test_the_function_says_what_the_command_does(checkpoint: str) -> None:
     truths = torch.tensor(test.targets())  # type: ignore[union-attr]
     named = (((z - mean) / std) @ weight).argmax(dim=1)  # balanced classes: the constant adds the same to all
     assert record["results"][0]["accuracy"] == pytest.approx(float((named == truths).double().mean()), abs=1e-9)
+
+
+def test_shots_in_python(checkpoint: str) -> None:
+    for shots, wanted in (((2, "all"), [2, "all"]), (3, [3])):
+        found = vitreous.fewshot(checkpoint, "builtin:digits", shots=shots, seeds=1, workers=0)
+        assert [point.shots for point in found.points] == wanted
+    with pytest.raises(vitreous.VitreousError, match="--shots 0"):
+        vitreous.fewshot(checkpoint, "builtin:digits", shots=[0], workers=0)
 
 
 def test_several_data_sets_and_one_l2(checkpoint: str, tmp_path: Path) -> None:
@@ -115,6 +123,7 @@ def test_images_that_cannot_be_read_are_said(checkpoint: str, tmp_path: Path) ->
         (["--l2", "-1"], "--l2 -1: give a number above 0"),
         (["--l2", "joint"], "--l2 joint: chosen over several"),
         (["--seeds", "0"], "--seeds 0"),
+        (["--seed", "-1"], "--seed -1: must be 0 or more"),
         (["--workers", "-1"], "--workers -1"),
         (["--batch-size", "0"], "--batch-size 0"),
         (["--preprocess", "resize(9)|range(-1,1)"], "gives pictures of 9 x 9 pixels"),
@@ -128,6 +137,7 @@ def test_refusals(checkpoint: str, words: list[str], message: str, tmp_path: Pat
     last = printed.err.strip().splitlines()[-1]
     assert last.startswith("vitreous: ")
     assert message in last
+    assert "features of" not in printed.err  # before the work
     assert not out.exists()
     assert not printed.out
 
@@ -155,13 +165,19 @@ def test_the_same_data_twice_and_a_file_in_the_way(checkpoint: str, tmp_path: Pa
     assert "is named twice" in capsys.readouterr().err
     (tmp_path / "file").write_text("mine")
     assert main(["fewshot", checkpoint, "builtin:digits", "--out", str(tmp_path / "file")]) == 2
-    assert "is a file" in capsys.readouterr().err
+    assert "must be a folder" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("mine")
+    assert main(["fewshot", checkpoint, "builtin:digits", "--out", str(tmp_path / "folder")]) == 2
+    assert "holds other files" in capsys.readouterr().err
+    assert (tmp_path / "folder" / "file").read_text() == "mine"
 
 
 def test_no_result_among_the_data(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = photos(tmp_path / "x", train=dict(a=5, b=5), val=dict(a=2, b=2))
-    for out, said in ((f"{data}/train", "lies inside the data"), (str(tmp_path / "x/val/a/0.png/out"), "is no folder")):
+    (tmp_path / "file").write_text("mine")
+    for out, said in ((f"{data}/train", "lies inside the data"), (str(tmp_path / "file/out"), "is no folder")):
         assert main(["fewshot", checkpoint, data, "--shots", "5", "--workers", "0", "--out", out]) == 2
         printed = capsys.readouterr().err
         assert said in printed

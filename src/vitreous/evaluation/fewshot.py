@@ -65,10 +65,23 @@ class Task:
 
     def fewest(self) -> tuple[int, str]:
         """How many training images the smallest class that is asked for has, and its name."""
-        counts = np.bincount(self.train.targets(), minlength=len(self.train.classes))
-        there = np.flatnonzero((counts > 0) | (np.bincount(self.test.targets(), minlength=len(counts)) > 0))
-        least = int(there[np.argmin(counts[there])])
-        return int(counts[least]), self.train.classes[least]
+        return fewest(self.train.targets(), self.test.targets(), self.train.classes)
+
+
+def fewest(train: NDArray[np.int64], test: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
+    """How many training images the smallest class has that is fitted to or judged by, and its name; -1 is no label."""
+    counts, judged = (np.bincount(targets[targets >= 0], minlength=len(classes)) for targets in (train, test))
+    there = np.flatnonzero((counts > 0) | (judged > 0))
+    least = int(there[np.argmin(counts[there])])
+    return int(counts[least]), classes[least]
+
+
+def check_shots(shots: Sequence[Shots], name: str, smallest: tuple[int, str]) -> None:
+    """`smallest` is what `fewest` says of the data called `name`."""
+    asked, (few, label) = max((number for number in shots if number != "all"), default=1), smallest
+    if few < asked:
+        remedy = f"use --shots {few}" if few else "remove it, or give it some"
+        raise VitreousError(f"--shots {asked}: class {label!r} of {name} has {few:,} training images; {remedy}")
 
 
 def _repeated(ids: Sequence[str]) -> list[str]:
@@ -114,11 +127,7 @@ def fewshot(
     if l2 == "joint" and len(tasks) < 2:
         raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
     for task in tasks:
-        fewest, name = task.fewest()
-        asked = max((number for number in shots if number != "all"), default=1)
-        if fewest < asked:
-            remedy = f"use --shots {fewest}" if fewest else "remove it, or give it some"
-            raise VitreousError(f"--shots {asked}: class {name!r} of {task.name} has {fewest:,} training images; {remedy}")
+        check_shots(shots, task.name, task.fewest())
     plan = [(task, number, seed) for number in shots for task in tasks for seed in _seeds(number, seeds, draw)]
     chosen: dict[Shots, float] = {}
     if l2 == "joint":

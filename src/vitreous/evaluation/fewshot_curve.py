@@ -100,7 +100,10 @@ def _verdict(own: Sequence[Round]) -> Verdict:
     last = curve[-1]
     if len(curve) < 2 or last.per_class <= curve[-2].per_class:
         return Verdict(name, None, None, None, f"{name}: one number of shots is no curve; give several to see what labels add")
-    gain, error, drawings = _gain(own, curve[-2], last)
+    halves = [point for point in curve[:-1] if 2 * point.per_class <= last.per_class]
+    gain, error, drawings = _gain(
+        own, halves[-1] if halves else curve[0], last
+    )  # over a short step, noise is divided by little
     room = last.fitted - last.left_out
     more: bool | None
     if last.accuracy > 1 - WORTH:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.splits import training_splits
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.features import Features, features_of
-from vitreous.evaluation.fewshot import Shots, Task
+from vitreous.evaluation.fewshot import Shots, Task, check_shots, fewest
 from vitreous.machine import Name as Precision
 from vitreous.world import World
 
@@ -72,6 +73,7 @@ def task_of(
     name: str,
     preprocess: Preprocess,
     *,
+    shots: Sequence[Shots] = (),
     seed: int = 0,
     batch_size: int | None = None,
     workers: int | None = None,
@@ -80,7 +82,11 @@ def task_of(
     bad_images: Policy = "skip",
     cache: bool = True,
 ) -> tuple[Task, tuple[str, ...]]:
-    """The task, and what was decided and left out. `seed` is that of images held out, where the data has no split for it."""
+    """The task, and what was decided and left out. `seed` is that of images held out, where the data has no split for it.
+
+    The test split judges where there is one, as for `evaluate` and `vtab`: nothing is chosen by it. `shots` that the data
+    has too few images for are refused before the model has run, where the labels are known.
+    """
     dataset = open_data(name, bad_shards=bad_images)
     if len(dataset.classes) < 2:
         found = f"one class only ({dataset.classes[0]})" if dataset.classes else "no labels"
@@ -88,11 +94,15 @@ def task_of(
     empty = dataset.empty_splits()
     if empty and not {"validation", "test"} & set(dataset.splits):
         raise VitreousError(f"{name}: its {empty[-1]} split has no images; add some, or remove its folder")
+    if "test" in dataset.splits:
+        dataset = replace(dataset, splits={split: part for split, part in dataset.splits.items() if split != "validation"})
     train, test, sentence = training_splits(dataset, seed, HELD_OUT)
     notes = [*dataset.said(), f"{name}: {sentence.replace('training on', 'drawing from')}"]
     for part in (train, test):
         if isinstance(part, Source) and not len(part):
             raise VitreousError(f"{name}: its {part.split} split is empty; there is nothing to {_purpose(part is train)}")
+    if shots and isinstance(train, Source) and isinstance(test, Source) and (train.targets() >= 0).any():
+        check_shots(shots, name, fewest(train.targets(), test.targets(), dataset.classes))
     parts = []
     for part in (train, test):
         found_ = features_of(
@@ -135,8 +145,8 @@ def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str
 
 def possible_shots(tasks: Sequence[Task]) -> tuple[tuple[Shots, ...], tuple[str, ...]]:
     """The default numbers of shots, as far as every class has so many images; and what had to be left out."""
-    fewest, task = min(((task.fewest(), task.name) for task in tasks), key=lambda entry: entry[0][0])
-    kept = tuple(shots for shots in SHOTS if shots == "all" or shots <= fewest[0])
+    smallest, task = min(((task.fewest(), task.name) for task in tasks), key=lambda entry: entry[0][0])
+    kept = tuple(shots for shots in SHOTS if shots == "all" or shots <= smallest[0])
     left = [str(shots) for shots in SHOTS if shots not in kept]
-    said = f"not {', '.join(left)} shots: class {fewest[1]!r} of {task} has {fewest[0]:,} training images"
+    said = f"not {', '.join(left)} shots: class {smallest[1]!r} of {task} has {smallest[0]:,} training images"
     return kept, (said,) if left else ()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.decode import BadImage
 from vitreous.data.loader import Batch, Loader
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Item, Policy, Source, Stream, View
@@ -73,6 +74,8 @@ def shared_pass(
                 look(batch)
                 places += batch.ids
                 advance(len(batch))
+    except BadImage as error:
+        fault = VitreousError(f"{error}; mend or remove it; `vitreous doctor` lists all such")
     except VitreousError as error:
         fault = error
     faults = [told for told in gathered(world, fault and str(fault)) if told is not None]

@@ -84,6 +84,8 @@ def _pool_and_test(task: Task, dataset: Dataset) -> tuple[Source, Source | Strea
             f"task {task.name}: examples cannot be drawn from shards ({task.data}); give a folder, a manifest or a known set"
         )
     for name in ("test", "validation"):
+        if name in dataset.empty_splits():
+            raise VitreousError(f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to judge by")
         if name in splits:
             test = splits[name]
             if isinstance(test, Source) and not len(test):

@@ -22,9 +22,9 @@ from vitreous.classifier import Classifier, read_checkpoint
 from vitreous.data.preprocess import Preprocess
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.feature_cache import weights_hash
+from vitreous.evaluation.precision import agreed_precision
 from vitreous.files import write_text
 from vitreous.machine import Name as Precision
-from vitreous.machine import choose_precision
 from vitreous.progress import silent
 from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
@@ -35,7 +35,7 @@ from vitreous.studies.suite_table import markdown, plain
 from vitreous.studies.suite_task import Machine, Score, drop_weights, finetuned, judging_string, linear
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.transfer import adapt
-from vitreous.world import World, told
+from vitreous.world import World
 
 Mode: TypeAlias = Literal["finetune", "linear"]
 Setting: TypeAlias = tuple[float, int]  # learning rate, steps
@@ -165,7 +165,7 @@ class _Scorer:
         if self._frozen is None:
             clf = Classifier(adapt(self.checkpoint, image_size=protocol.image_size), copy=False)
             preprocess = Preprocess(judging_string(protocol.image_size, self.scales), clf.config.channels)
-            self._frozen = clf, preprocess, told(self.world, choose_precision(machine.precision, machine.device).name)
+            self._frozen = clf, preprocess, agreed_precision(machine.precision, self.world).name
         clf, preprocess, precision = self._frozen
         batch = self.study.batch_size
         return linear(parts, clf, preprocess, batch_size=batch, precision=precision, machine=machine, world=self.world)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,10 @@ from vitreous.verbs.table import table
 if TYPE_CHECKING:
     from vitreous.evaluation.fewshot import Choice, Round, Shots
     from vitreous.evaluation.fewshot_curve import Point, Verdict
+
+
+RECORD, MADE_BY = "fewshot.json", "vitreous fewshot"
+FILES = (RECORD, "learning_curve.png", "learning_curve.svg")
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def fewshot(
 
     A ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each class and judged by held-out ones. The
     curve says whether more labels would help, or whether the features are the limit. Features are kept on disk: asking again
-    takes a moment. The data set's own train split is drawn from; its validation split judges, or else its test split.
+    takes a moment. The data set's own train split is drawn from; its test split judges, or else its validation split.
 
     Example: vitreous fewshot ViT-B/16@imagenet21k photos/ --shots 1,5,10,25 --out fewshot
 
@@ -109,13 +113,16 @@ def fewshot(
     from vitreous.evaluation import fewshot as protocol
     from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
     from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, possible_shots, task_of
-    from vitreous.files import write_text
-    from vitreous.hygiene.places import check_writable, folder_of
-    from vitreous.machine import choose_device, choose_precision
+    from vitreous.evaluation.precision import agreed_precision
+    from vitreous.files import whole_folder
+    from vitreous.hygiene.places import check_result_folder, folder_of
+    from vitreous.machine import choose_device
     from vitreous.progress import shown
     from vitreous.world import joined
 
     asked, choice, names = _shots(shots), _l2(l2), names_of(data)
+    if seed < 0:
+        raise VitreousError(f"--seed {seed}: must be 0 or more")
     if seeds < 1:
         raise VitreousError(f"--seeds {seeds}: must be at least 1")
     if workers is not None and workers < 0:
@@ -123,25 +130,21 @@ def fewshot(
     if choice == "joint" and len(names) < 2:
         raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
     folder = Path(out).expanduser() if out is not None else None
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise VitreousError(f"--out {out}: is a file; name a folder")
     if folder is not None:
-        check_writable("--out", folder / "fewshot.json")
-        for place in filter(None, map(folder_of, names)):  # or its picture would be one of the data's
-            if folder.resolve().is_relative_to(place.resolve()):
-                raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
-    device = choose_device(device)
-    arithmetic = choose_precision(precision, device)
+        for place in map(folder_of, names):
+            check_result_folder(folder, RECORD, MADE_BY, FILES, place)
     clf = load(checkpoint, image_size=image_size)
     string = chosen_preprocess(clf, preprocess)
-    notes = [*clf.notes, *([arithmetic.note] if arithmetic.note else []), f"preprocessing {string}"]
-    with joined(device) as world:
+    with joined(choose_device(device)) as world:
+        arithmetic = agreed_precision(precision, world)
+        notes = [*clf.notes, *([arithmetic.note] if arithmetic.note else []), f"preprocessing {string}"]
         tasks = []
         for name in names:
             task, said = task_of(
                 clf,
                 name,
                 string,
+                shots=asked or (),
                 seed=seed,
                 batch_size=batch_size,
                 workers=workers,
@@ -172,16 +175,20 @@ def fewshot(
         found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
         if folder is not None and world.first:
             title = f"{clf.config.name}, frozen" + (f": {names[0]}" if len(names) == 1 else "")
-            draw_curve(rounds, title, folder)
-            write_text(folder / "fewshot.json", json.dumps(found.record(), indent=1, ensure_ascii=False) + "\n")
+            with whole_folder(folder) as part:
+                draw_curve(rounds, title, part)
+                record = json.dumps({"made_by": MADE_BY, **found.record()}, indent=1, ensure_ascii=False)
+                (part / RECORD).write_text(record + "\n", encoding="utf-8")
     return found
 
 
-def _shots(text: str | None) -> tuple[Shots, ...] | None:
+def _shots(text: str | int | Sequence[Shots] | None) -> tuple[Shots, ...] | None:
+    """Also of a number or several, as one writes it in Python."""
     from vitreous.errors import VitreousError
 
     if text is None:
         return None
+    text = text if isinstance(text, str) else ",".join(map(str, [text] if isinstance(text, int) else text))
     words = [word.strip() for word in text.split(",")]
     wrong = [word for word in words if word != "all" and not (word.isascii() and word.isdigit() and int(word) >= 1)]
     if wrong or len(set(words)) < len(words):
