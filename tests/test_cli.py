@@ -48,7 +48,7 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
     text = capsys.readouterr().out
     assert f"Example: vitreous {name}" in text
     assert "--json" in text
-    usage, flags = text.splitlines()[0], set(re.findall(r"--[a-z-]+", text))
+    usage, flags = text.splitlines()[0], set(re.findall(r"--[a-z0-9-]+", text))
     hints = inspect.get_annotations(verb(name), eval_str=True)
     if "options" in hints:  # those that every verb that trains has
         hints |= get_type_hints(get_args(hints.pop("options"))[0], include_extras=True)

@@ -79,6 +79,7 @@ class RowFile:
 
     def __enter__(self) -> RowFile:
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
             try:
                 self._lock()
