@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import os
 import pickle
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from two_processes import in_two_processes
 from vitreous.classifier import Classifier
 from vitreous.data.open import open_data
 from vitreous.data.preprocess import Preprocess
@@ -126,13 +124,8 @@ def test_a_stream_comes_in_its_own_order() -> None:
 
 def together(folder: Path, clf: Classifier, data: Source | Stream) -> list[Answers | str]:
     """What each of two processes gets: answers, or an error's line."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
 
-    def work(rank: int) -> None:
-        torch.set_num_threads(1)
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    def work(rank: int) -> int:
         found: Answers | str
         with joined("cpu") as world:
             try:
@@ -140,14 +133,9 @@ def together(folder: Path, clf: Classifier, data: Source | Stream) -> list[Answe
             except VitreousError as error:
                 found = str(error)
         (folder / f"{rank}.pickle").write_bytes(pickle.dumps(found))
-        os._exit(0)
+        return 0
 
-    children = [multiprocessing.get_context("fork").Process(target=work, args=(rank,)) for rank in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-        assert child.exitcode == 0
+    in_two_processes(work)
     return [pickle.loads((folder / f"{rank}.pickle").read_bytes()) for rank in range(2)]
 
 

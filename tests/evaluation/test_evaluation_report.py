@@ -8,7 +8,6 @@ import hashlib
 import html
 import io
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from PIL import Image
 from sklearn.neighbors import NearestNeighbors
 
+from html_page import Page
 from vitreous.classifier import Classifier
 from vitreous.data.source import Arrays, Source, Stream
 from vitreous.evaluation import report_gallery
@@ -33,41 +33,7 @@ from vitreous.inspection.rollout import looked_at
 
 from conftest import random_checkpoint
 
-VOID = {"meta", "img", "br", "line", "path", "circle", "rect", "input"}
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a'b\n\x1b[31m\u202e</svg>")
-
-
-class Page(HTMLParser):
-    """Every element with its attributes; fails where tags do not nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.said, self.scripts = "", ""
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "script":
-            self.scripts += data
-        elif self._open and self._open[-1] != "style":
-            self.said += data
-
-    def of(self, tag: str, kind: str = "") -> list[dict[str, str | None]]:
-        return [a for name, a in self.elements if name == tag and (not kind or kind in (a.get("class") or "").split())]
 
 
 def source_of(n: int, classes: tuple[str, ...], ids: tuple[str, ...] | None = None, side: int = 8) -> Arrays:

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.stats import binomtest
 
+from html_page import Page
 from vitreous.errors import VitreousError
 from vitreous.evaluation.class_tables import confused_pairs, per_class
 from vitreous.evaluation.counts import PerClass
@@ -27,42 +27,7 @@ from vitreous.evaluation.outcome import Mistake, Outcome
 from vitreous.pages.curves import Curve, chart, measured, running_mean, thinned
 from vitreous.training.report import write_report
 
-VOID = {"meta", "img", "br", "line", "path", "circle"}
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a'b\n\x1b[31m\u202e</svg>")
-
-
-class Page(HTMLParser):
-    """Every element with its attributes and text; fails where tags do not nest."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.said = ""
-        self.scripts = ""
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "script":
-            self.scripts += data
-        elif self._open and self._open[-1] != "style":
-            self.said += data
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def records(steps: int, every: int = 1, **more: Any) -> list[dict[str, Any]]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import multiprocessing
-import os
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import torch
 from PIL import Image
 
 import vitreous
+from two_processes import in_two_processes
 from vitreous.cli import main
 from vitreous.weights.checkpoint import write_folder
 
@@ -264,22 +262,12 @@ def test_names_that_a_spreadsheet_would_run(tmp_path: Path, capsys: pytest.Captu
 
 def test_two_processes_write_one_folder(tmp_path: Path, learnt: str, digits: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = learnt
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
 
-    def work(rank: int) -> None:
-        torch.set_num_threads(1)
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    def work(rank: int) -> int:
         words = ["evaluate", model, digits, "--workers", "0", "--device", "cpu", "--out", str(tmp_path / "two")]
-        os._exit(main([*words, "--batch-size", "9", "--quiet"]))
+        return main([*words, "--batch-size", "9", "--quiet"])
 
-    children = [multiprocessing.get_context("fork").Process(target=work, args=(rank,)) for rank in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(120)
-        assert child.exitcode == 0
+    in_two_processes(work)
     assert run(capsys, model, digits, "--out", str(tmp_path / "one"))[0] == 0
     one, two = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("one", "two"))
     assert (two["n"], two["top1"], two["confusion"]) == (one["n"], one["top1"], one["confusion"])
