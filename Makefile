@@ -27,11 +27,11 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo,serve]"
 	touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.torch
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo,test,lint]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo,serve,test,lint]"
 	touch $@
 
 clean:

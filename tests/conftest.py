@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from browser import launched
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -23,6 +26,14 @@ for _name in ("nms", "qnms"):
 def _seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real browser; tests make contexts of their own in it. Not for the whole session: while Playwright is open, its event
+    loop counts as running, and other tests run theirs."""
+    with launched() as browser:
+        yield browser
 
 
 def fixture_names() -> list[str]:

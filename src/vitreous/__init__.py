@@ -24,15 +24,22 @@ _PUBLIC = {
     "open_data": "vitreous.data.open",
     "Loader": "vitreous.data.loader",
     "VitreousError": "vitreous.errors",
+    "rollout": "vitreous.inspection.attention_rollout",
+    "gradient_rollout": "vitreous.inspection.gradient_weights",
+    "attention_distance": "vitreous.inspection.distance",
+    "filters": "vitreous.inspection.embedding_filters",
+    "position_similarity": "vitreous.inspection.positions",
     "convert": "vitreous.verbs.convert",
     "demo": "vitreous.verbs.demo",
     "doctor": "vitreous.verbs.doctor",
     "evaluate": "vitreous.verbs.evaluate",
     "fewshot": "vitreous.verbs.fewshot",
     "finetune": "vitreous.verbs.finetune",
+    "inspect": "vitreous.verbs.inspect",
     "list": "vitreous.verbs.list",
     "predict": "vitreous.verbs.predict",
     "pretrain": "vitreous.verbs.pretrain",
+    "serve": "vitreous.verbs.serve",
     "shard": "vitreous.verbs.shard",
     "verify": "vitreous.verbs.verify",
     "vtab": "vitreous.verbs.vtab",
@@ -46,6 +53,11 @@ if TYPE_CHECKING:
     from vitreous.data.loader import Loader as Loader
     from vitreous.data.open import open_data as open_data
     from vitreous.errors import VitreousError as VitreousError
+    from vitreous.inspection.attention_rollout import rollout as rollout
+    from vitreous.inspection.distance import attention_distance as attention_distance
+    from vitreous.inspection.embedding_filters import filters as filters
+    from vitreous.inspection.gradient_weights import gradient_rollout as gradient_rollout
+    from vitreous.inspection.positions import position_similarity as position_similarity
     from vitreous.models.build import create as create
     from vitreous.models.cost import cost as cost
     from vitreous.verbs.convert import convert as convert
@@ -54,9 +66,11 @@ if TYPE_CHECKING:
     from vitreous.verbs.evaluate import evaluate as evaluate
     from vitreous.verbs.fewshot import fewshot as fewshot
     from vitreous.verbs.finetune import finetune as finetune
+    from vitreous.verbs.inspect import inspect as inspect
     from vitreous.verbs.list import list as list
     from vitreous.verbs.predict import predict as predict
     from vitreous.verbs.pretrain import pretrain as pretrain
+    from vitreous.verbs.serve import serve as serve
     from vitreous.verbs.shard import shard as shard
     from vitreous.verbs.verify import verify as verify
     from vitreous.verbs.vtab import vtab as vtab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, overload
@@ -119,16 +119,20 @@ class Classifier:
             batch = torch.stack([self.preprocess(item) for item in items])
         return batch.to(next(self.model.parameters()))
 
+    def batches(self, images: Images, batch_size: int = 32) -> Iterator[Tensor]:
+        """Images of any kind, prepared, so many at a time: only those are in memory."""
+        if batch_size < 1:
+            raise VitreousError(f"batch_size {batch_size} must be at least 1")
+        items = _listed(images)
+        return (self.prepare(items[i : i + batch_size]) for i in range(0, len(items), batch_size))
+
     @torch.no_grad()
     def _run(self, images: Images, function: Any, batch_size: int) -> Tensor:
         """Apply a function to all images, a batch at a time, with dropout off."""
-        if batch_size < 1:
-            raise VitreousError(f"batch_size {batch_size} must be at least 1")
-        items, training = _listed(images), self.model.training
+        batches, training = self.batches(images, batch_size), self.model.training
         self.model.eval()
         try:
-            starts = range(0, len(items), batch_size)
-            return torch.cat([function(self.prepare(items[i : i + batch_size])).float().cpu() for i in starts])
+            return torch.cat([function(batch).float().cpu() for batch in batches])
         finally:
             self.model.train(training)
 

@@ -33,6 +33,8 @@ VERBS = (
     "fewshot",
     "vtab",
     "predict",
+    "inspect",
+    "serve",
     "convert",
     "verify",
     "shard",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
@@ -209,6 +210,17 @@ def test_damage_anywhere_is_named_or_harmless(format: str) -> None:
             assert decode(bytes(damaged), place="x").mode == "RGB"
         except BadImage as error:
             assert str(error).startswith("x: ")
+
+
+def test_a_picture_that_is_a_program_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPS is PostScript, which Pillow would hand to Ghostscript."""
+    content = encoded(PHOTO, "EPS")
+    with Image.open(io.BytesIO(content)) as opened:
+        assert opened.format == "EPS"
+    monkeypatch.setattr("subprocess.check_call", lambda *a, **k: pytest.fail("a program was run"))
+    with pytest.raises(BadImage) as error:
+        decode(content, place="x.eps")
+    assert error.value.kind == "not-an-image"
 
 
 def test_wrong_calls() -> None:

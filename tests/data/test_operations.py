@@ -9,7 +9,7 @@ from pictures import encoded, photo
 from PIL import Image
 from scipy import stats
 
-from vitreous.data.operations import InceptionCrop, Normalise, RandomCrop, Range
+from vitreous.data.operations import InceptionCrop, Normalise, RandomCrop, Range, ResizeSmall
 from vitreous.data.pictures import to_bytes
 from vitreous.data.preprocess import Preprocess, parse
 from vitreous.errors import VitreousError
@@ -227,3 +227,10 @@ def test_quick_and_exact_are_alike() -> None:
         exact = to_bytes(chain.picture(content, random.Random(seed))).astype(int)
         quick = to_bytes(chain.picture(content, random.Random(seed), quick=True)).astype(int)
         assert np.abs(exact - quick).max() <= 1
+
+
+def test_a_line_is_not_blown_up() -> None:
+    line = Image.new("RGB", (40_000, 1))
+    with pytest.raises(VitreousError, match=r"1 x 40000 is too long and thin for resize_small\(256"):
+        ResizeSmall(256)(line)
+    assert ResizeSmall(16)(line).size == (640_000, 16)

@@ -29,7 +29,7 @@ from vitreous.evaluation.paired import compared
 from vitreous.evaluation.report import write_report
 from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, cells_of, chosen, heat
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve, Strength
-from vitreous.inspection.rollout import looked_at
+from vitreous.inspection.attention_rollout import looked_at
 
 from conftest import random_checkpoint
 

@@ -10,8 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import VitreousError
-from vitreous.inspection import rollout as module
-from vitreous.inspection.rollout import class_activation, joint, looked_at, probe_attention, rollout, with_residual
+from vitreous.inspection import attention_rollout as module
+from vitreous.inspection.attention_rollout import (
+    class_activation,
+    looked_at,
+    probe_attention,
+    rolled_out,
+    with_layer,
+    with_residual,
+)
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import create
 
@@ -36,17 +43,26 @@ def by_numpy(model: Any, images: torch.Tensor) -> NDArray[np.float64]:
     return np.array(found)
 
 
+def rolled(attentions_BNN: list[torch.Tensor]) -> torch.Tensor:
+    """R of layers with one head each, the first one first."""
+    found: torch.Tensor | None = None
+    for attention in attentions_BNN:
+        found = with_layer(found, attention[:, None])
+    assert found is not None
+    return found
+
+
 def test_uniform_attention() -> None:
     """(1/N + I) / 2: half stays, half is spread; after L layers 2^-L of it has stayed."""
     uniform = torch.full((1, 4, 4), 0.25)
-    found = joint([uniform] * 3)
+    found = rolled([uniform] * 3)
     stayed = 0.5**3
     expected = stayed * torch.eye(4) + (1 - stayed) / 4
     assert torch.allclose(found[0], expected, atol=1e-7)
 
 
 def test_identity_attention_moves_nothing() -> None:
-    assert torch.equal(joint([torch.eye(5)[None]] * 4)[0], torch.eye(5))
+    assert torch.equal(rolled([torch.eye(5)[None]] * 4)[0], torch.eye(5))
 
 
 def test_the_order_of_layers() -> None:
@@ -54,19 +70,14 @@ def test_the_order_of_layers() -> None:
     looks_at_1, looks_at_2 = torch.eye(3), torch.eye(3)
     looks_at_1[2] = torch.tensor([0.0, 1.0, 0.0])
     looks_at_2[0] = torch.tensor([0.0, 0.0, 1.0])
-    assert joint([looks_at_1[None], looks_at_2[None]])[0, 0].tolist() == [0.5, 0.25, 0.25]
-    assert joint([looks_at_2[None], looks_at_1[None]])[0, 0].tolist() == [0.5, 0.0, 0.5]
+    assert rolled([looks_at_1[None], looks_at_2[None]])[0, 0].tolist() == [0.5, 0.25, 0.25]
+    assert rolled([looks_at_2[None], looks_at_1[None]])[0, 0].tolist() == [0.5, 0.0, 0.5]
 
 
 def test_rows_are_divided_by_their_own_sums() -> None:
     """Not by the sum of some other row, as one well-known implementation does: attention need not be symmetric."""
     attention = torch.tensor([[[3.0, 1.0], [0.0, 1.0]]])
     assert torch.allclose(with_residual(attention)[0], torch.tensor([[0.8, 0.2], [0.0, 1.0]]))
-
-
-def test_no_layers() -> None:
-    with pytest.raises(VitreousError, match="at least one"):
-        joint([])
 
 
 @pytest.mark.parametrize(
@@ -85,18 +96,18 @@ def test_against_numpy(options: dict[str, Any]) -> None:
     product, prefix = by_numpy(model, images), model.prefix_tokens
     token, mean = product[:, 0], product[:, prefix:].mean(axis=1)
     rows = {"token": token, "gap": mean, "token+mean": (token + mean) / 2}[options["pool"]]
-    found = rollout(model, images)
+    found = rolled_out(model, images)
     assert found.shape == (2, 2, 3)
     assert np.allclose(found.flatten(1), rows[:, prefix:], atol=1e-6)
     assert len({round(value, 6) for value in found.flatten().tolist()}) > 6  # not all alike, or nothing was compared
     model.lean = True  # as the evaluator runs it: the last layer only for the tokens that are read
-    assert torch.allclose(rollout(model, images), found, atol=1e-6)
+    assert torch.allclose(rolled_out(model, images), found, atol=1e-6)
 
 
 def test_axial_attention() -> None:
     model, images = model_of(attention="axial", class_token=False, pool="gap"), torch.randn(2, 3, 8, 12)
     expected = by_numpy(model, images).mean(axis=1).reshape(2, 2, 3)
-    assert np.allclose(rollout(model, images), expected, atol=1e-6)
+    assert np.allclose(rolled_out(model, images), expected, atol=1e-6)
 
 
 def test_attention_pooling_looks_where_its_probe_does() -> None:
@@ -111,13 +122,13 @@ def test_attention_pooling_looks_where_its_probe_does() -> None:
         _, weights = reference(pool.probe.expand(2, -1, -1), tokens, tokens)
     assert torch.allclose(probe_attention(pool, tokens).mean(dim=1), weights[:, 0], atol=1e-6)
     expected = np.einsum("bn,bnm->bm", weights[:, 0].detach().numpy(), by_numpy(model, images))
-    assert np.allclose(rollout(model, images).flatten(1), expected, atol=1e-6)
+    assert np.allclose(rolled_out(model, images).flatten(1), expected, atol=1e-6)
 
 
 def test_a_hybrid_and_another_size_of_image() -> None:
     model = randomise(create("R26+ViT-Ti/32", classes=5, image_size=64, width=24, depth=2, heads=3, mlp=32)).eval()
     images = torch.randn(1, 3, 64, 96)
-    found = rollout(model, images)
+    found = rolled_out(model, images)
     rows, columns = model.config.grid_of((64, 96))
     assert found.shape == (1, rows, columns)
     assert np.allclose(found.flatten(1), by_numpy(model, images)[:, 0, 1:], atol=1e-6)
@@ -125,10 +136,10 @@ def test_a_hybrid_and_another_size_of_image() -> None:
 
 def test_the_shares_sum_to_one_and_nothing_is_left_behind() -> None:
     model, images = model_of(class_token=False, pool="gap"), torch.randn(3, 3, 8, 12)
-    assert torch.allclose(rollout(model, images).sum(dim=(1, 2)), torch.ones(3), atol=1e-5)
+    assert torch.allclose(rolled_out(model, images).sum(dim=(1, 2)), torch.ones(3), atol=1e-5)
     assert not any(module._forward_pre_hooks for module in model.modules())
     with pytest.raises(VitreousError):
-        rollout(model, torch.randn(1, 3, 9, 12))
+        rolled_out(model, torch.randn(1, 3, 9, 12))
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
@@ -136,7 +147,7 @@ def test_a_resnet_has_no_attention_but_class_activation() -> None:
     model = randomise(create("R26x1", classes=5, image_size=64)).eval()
     images = torch.randn(2, 3, 64, 64)
     with pytest.raises(VitreousError, match="no attention"):
-        rollout(model, images)
+        rolled_out(model, images)
     guessed = model(images).argmax(dim=1)
     for classes in (None, torch.tensor([3, 1])):
         found = class_activation(model, images, classes)
@@ -150,7 +161,7 @@ def test_a_resnet_has_no_attention_but_class_activation() -> None:
 
 def test_for_people_from_zero_to_one() -> None:
     vit, images = model_of(), torch.randn(2, 3, 8, 12)
-    raw = rollout(vit, images).numpy()
+    raw = rolled_out(vit, images).numpy()
     for found, own in zip(looked_at(vit, images).numpy(), raw, strict=True):
         assert np.allclose(found, (own - own.min()) / (own.max() - own.min()), atol=1e-6)
     resnet, images = randomise(create("R26x1", classes=5, image_size=64)).eval(), torch.randn(1, 3, 64, 64)
@@ -163,5 +174,5 @@ def test_for_people_from_zero_to_one() -> None:
 
 
 def test_a_picture_in_which_all_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "rollout", lambda *_: torch.full((1, 2, 3), 0.25))
+    monkeypatch.setattr(module, "rolled_out", lambda *_: torch.full((1, 2, 3), 0.25))
     assert looked_at(model_of(), torch.zeros(1, 3, 8, 12)).tolist() == [[[0.0] * 3] * 2]

@@ -40,7 +40,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     result = pretrain(tmp_path / "run", set=("average=0.9",))
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "log.txt", "report.html", "checkpoint", "state"}
+    assert names == {"config.json", "metrics.jsonl", "log.txt", "report.html", "mistakes.json", "checkpoint", "state"}
     inside = {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()}
     assert {"model.safetensors", "model.json", "best", "average"} <= inside
     keys = {"step", "epoch", "images", "seconds", "split", "loss", "lr", "images_per_second"}

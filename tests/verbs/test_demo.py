@@ -12,7 +12,10 @@ from PIL import Image
 from vitreous.classifier import load
 from vitreous.data.open import open_data
 from vitreous.errors import VitreousError
-from vitreous.verbs import demo, demo_data, demo_steps, demo_training
+from vitreous.verbs import demo, demo_data, demo_looking, demo_steps, demo_training
+from vitreous.weights.checkpoint import write_folder
+
+from conftest import random_checkpoint
 
 
 def test_formats_are_all_equal(tmp_path: Path) -> None:
@@ -74,3 +77,21 @@ def test_the_runs_are_drawn_from_their_metrics(tmp_path: Path) -> None:
         '{"split": "train", "seconds": 1, "loss": 1}\n{"split": "test", "top1": 0.1}\n'
     )
     assert demo_training.draw_runs(tmp_path, tmp_path / "runs.png").read_bytes() != first
+
+
+def test_a_server_of_its_own_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "runs" / "scratch"
+    run.mkdir(parents=True)
+    write_folder(random_checkpoint("ViT-Ti/2", classes=3, image_size=8, width=16, depth=2, heads=2, mlp=32), run / "checkpoint")
+    (run / "config.json").write_text("{}")
+    (run / "metrics.jsonl").write_text('{"step": 1, "split": "train", "loss": 1.0}\n')
+    picture = tmp_path / "0.png"
+    Image.new("RGB", (8, 8), (200, 40, 90)).save(picture)
+    rows = list(demo_looking._asked(run.parent, picture))
+    assert [row["equal"] for row in rows] == [True, True, True]
+    assert "2 layers x 2 heads x 17 tokens" in rows[1]["result"]
+    other = tmp_path / "1.png"
+    Image.new("RGB", (8, 8), (10, 200, 90)).save(other)
+    asked = demo_looking._post
+    monkeypatch.setattr(demo_looking, "_post", lambda url, content: asked(url, other.read_bytes()))
+    assert [row["equal"] for row in demo_looking._asked(run.parent, picture)] == [False, False, True]

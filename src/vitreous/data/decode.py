@@ -10,6 +10,7 @@ A file that cannot be read is a `BadImage`, which says what kind of bad it is an
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import warnings
 from collections.abc import Iterator
@@ -82,11 +83,19 @@ def open_image(image: str | Path | bytes, place: str) -> Image.Image:
             raise BadImage(place, "not-an-image", "is a folder, not an image; rename it or leave it out")
         if (len(image) if isinstance(image, bytes) else Path(image).stat().st_size) == 0:
             raise BadImage(place, "empty-file", "an empty file; replace it or leave it out")
-        opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
+        opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=_formats())
         if opened.width * opened.height > PIXELS:
             opened.close()
             raise _too_large(place, f"{opened.width} x {opened.height}")
     return opened
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """All that Pillow reads but EPS, which is a program: its reader hands the file to Ghostscript to be run."""
+    Image.preinit()  # the common ones first: they are tried in this order
+    Image.init()
+    return tuple(name for name in Image.ID if name != "EPS")
 
 
 def _too_large(place: str, size: str) -> BadImage:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.data.decode import PIXELS
 from vitreous.data.pictures import Box, Picture, cropped, flipped, padded, resized, size_of, to_image, to_tensor
 from vitreous.errors import VitreousError
 
@@ -42,6 +43,8 @@ class ResizeSmall:
         height, width = size_of(picture)
         short, long = min(height, width), max(height, width)
         longer = self.size * long // short if self.floor else round(self.size * long / short)
+        if longer * self.size > PIXELS:  # of a line one pixel high it would make gigapixels
+            raise VitreousError(f"a picture of {height} x {width} is too long and thin for {self}; crop it, or use resize(...)")
         tall, wide = (longer, self.size) if height > width else (self.size, longer)
         return resized(picture, tall, wide, self.filter)
 

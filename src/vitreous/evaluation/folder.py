@@ -17,9 +17,9 @@ from typing import Any
 
 from vitreous.errors import VitreousError
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.cells import harmless
 from vitreous.files import whole_folder
 from vitreous.hygiene.places import check_result_folder
+from vitreous.pages.cells import harmless
 
 MADE_BY = "vitreous evaluate"
 NUMBERS, ANSWERS, PAGE, RELABEL = "evaluation.json", "answers.csv", "report.html", "relabel.csv"

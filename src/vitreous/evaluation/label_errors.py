@@ -26,11 +26,11 @@ from vitreous.data.manifest import check_expressible
 from vitreous.data.source import ALL, Source, Stream
 from vitreous.errors import VitreousError
 from vitreous.evaluation.answers import Answers
-from vitreous.evaluation.cells import harmless
 from vitreous.evaluation.class_mapping import folded
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.nearest import nearest
 from vitreous.files import whole_file
+from vitreous.pages.cells import harmless
 
 NEIGHBOURS = 10  # training images that are asked
 ASKED = 2000  # suspects for which they are; the ones with the smallest margins get along without

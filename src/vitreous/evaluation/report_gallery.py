@@ -30,7 +30,7 @@ from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.class_tables import guess_bars
 from vitreous.evaluation.features import Features, default_batch, frozen
 from vitreous.evaluation.nearest import nearest
-from vitreous.inspection.rollout import looked_at
+from vitreous.inspection.attention_rollout import looked_at
 from vitreous.models.vit import ViT
 from vitreous.pages.html import TINY, picture, text
 from vitreous.progress import shown

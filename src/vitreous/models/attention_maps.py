@@ -8,6 +8,7 @@ the result. Works alike for rectangular grids, for models without class token, f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,19 +23,47 @@ from vitreous.models.vit import Attention, ViT
 Spread = Callable[[Tensor, Size], Tensor]
 
 
+def with_attention(model: nn.Module) -> ViT:
+    """The model, if it has attention."""
+    if not isinstance(model, ViT):
+        raise VitreousError(f"{type(model).__name__} has no attention to look at; use a ViT or a hybrid")
+    return model
+
+
 def attention_layers(model: nn.Module) -> Iterator[tuple[Attention, Spread | None]]:
     """Every attention of the model in order, with the function that spreads its probabilities over all tokens.
 
     An axial block counts as two layers: its rows, then its columns.
     """
-    if not isinstance(model, ViT):
-        raise VitreousError(f"{type(model).__name__} has no attention to look at; use a ViT or a hybrid")
-    for block in model.blocks:
+    for block in with_attention(model).blocks:
         if isinstance(block, AxialBlock):
             yield block.rows.attention, spread_rows  # type: ignore[misc]
             yield block.columns.attention, spread_columns  # type: ignore[misc]
         else:
             yield block.attention, None  # type: ignore[misc]
+
+
+@contextmanager
+def watched(
+    model: nn.Module, grid: Size, look: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
+) -> Iterator[None]:
+    """While this is open, `look(layer, probabilities)` is called in each wanted layer of every pass, first layer first.
+
+    Probabilities (B, heads, N, N) are of that layer alone; what `look` does not keep is gone when the next one comes.
+    """
+    every = list(attention_layers(model))
+
+    def hook(layer: int, spread: Spread | None, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        probabilities = module.probabilities(inputs[0])  # type: ignore[operator]
+        look(layer, spread(probabilities, grid) if spread else probabilities)
+
+    wanted = range(len(every)) if layers is None else layers
+    handles = [every[layer][0].register_forward_pre_hook(partial(hook, layer, every[layer][1])) for layer in wanted]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @torch.no_grad()
@@ -45,27 +74,17 @@ def attention_maps(
 
     Negative numbers count from the last layer or head, as in Python.
     """
-    every = list(attention_layers(model))
-    assert isinstance(model, ViT)
-    wanted = _resolve("layer", layers, len(every))
-    kept_heads = _resolve("head", heads, model.config.heads)
-    grid = model.config.grid_of((images.shape[-2], images.shape[-1]))
+    vit = with_attention(model)
+    wanted = _resolve("layer", layers, len(list(attention_layers(vit))))
+    kept_heads = _resolve("head", heads, vit.config.heads)
+    grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
     found: dict[int, Tensor] = {}
 
-    def keep(layer: int, spread: Spread | None, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        probabilities = module.probabilities(inputs[0])  # type: ignore[operator]
-        if heads is not None:
-            probabilities = probabilities[:, kept_heads]
-        found[layer] = spread(probabilities, grid) if spread else probabilities
+    def keep(layer: int, probabilities: Tensor) -> None:
+        found[layer] = probabilities if heads is None else probabilities[:, kept_heads]
 
-    handles = [
-        every[layer][0].register_forward_pre_hook(partial(keep, layer, every[layer][1])) for layer in sorted(set(wanted))
-    ]
-    try:
-        model.tokens(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(vit, grid, keep, sorted(set(wanted))):
+        vit.tokens(images)
     return torch.stack([found[layer] for layer in wanted])
 
 

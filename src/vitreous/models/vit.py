@@ -238,7 +238,10 @@ class ViT(nn.Module):
         return self.features_of(self.encode(*self.embed(images), self._read))
 
     def forward(self, images: Tensor) -> Tensor:
-        z_BND = self.encode(*self.embed(images), self._read)
+        return self.logits_of(self.encode(*self.embed(images), self._read))
+
+    def logits_of(self, z_BND: Tensor) -> Tensor:
+        """The head on the encoder's output."""
         logits: Tensor = self.head(self.features_of(z_BND))
         if self.distillation_head is not None:  # DeiT: the mean of both heads
             logits = (logits + self.distillation_head(self.norm(z_BND)[:, 1])) / 2

@@ -52,6 +52,12 @@ def page(title: str, body: str, *, styles: Sequence[str] = (), script: str = "")
 
 def picture(pixels: NDArray[np.uint8], alternative: str, side: int = SIDE) -> str:
     """An image for the page: (height, width[, 1 or 3]), made small if it is large."""
+    pixelated = ' class="pixels"' if max(pixels.shape[:2]) <= TINY else ""
+    return f'<img{pixelated} loading="lazy" alt="{text(alternative)}" src="{data_uri(pixels, side)}">'
+
+
+def data_uri(pixels: NDArray[np.uint8], side: int = SIDE) -> str:
+    """An address that holds the image itself, made small if it is large; a tiny one is kept to the pixel."""
     image = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
     tiny = max(image.size) <= TINY
     image.thumbnail((side, side), Image.Resampling.BILINEAR)
@@ -60,6 +66,4 @@ def picture(pixels: NDArray[np.uint8], alternative: str, side: int = SIDE) -> st
         image.save(out, "PNG")
     else:
         image.save(out, "JPEG", quality=80)
-    kind, pixelated = ("png", ' class="pixels"') if tiny else ("jpeg", "")
-    source = base64.b64encode(out.getvalue()).decode()
-    return f'<img{pixelated} loading="lazy" alt="{text(alternative)}" src="data:image/{kind};base64,{source}">'
+    return f"data:image/{'png' if tiny else 'jpeg'};base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -68,7 +68,9 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
   const leave = () => { reading.hidden = true; marks.replaceChildren(); };
   svg.addEventListener("pointermove", read);
   svg.addEventListener("pointerdown", read);
-  svg.addEventListener("pointerleave", leave);
+  // A finger leaves when it is lifted; what it has asked for stays until it taps elsewhere.
+  svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") leave(); });
+  document.addEventListener("pointerdown", (event) => { if (!svg.contains(event.target)) leave(); });
 }
 
 // Tables that sort by a click on a heading.

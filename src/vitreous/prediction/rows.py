@@ -10,13 +10,13 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from vitreous.errors import VitreousError, one_line
+from vitreous.pages.cells import as_it_was, harmless
 
 Format = Literal["jsonl", "csv"]
 
@@ -88,37 +88,25 @@ class AsCsv:
         self.head = ",".join(("path", *columns, "error")) + "\n"
 
     def line(self, row: Row) -> str:
-        names = map(_harmless, row.classes)
+        names = map(harmless, row.classes)
         cells = [cell for pair in zip(names, map(repr, row.probabilities), strict=True) for cell in pair]
         cells += [""] * (2 * self.top - len(cells))
-        return ",".join(map(_quoted, (_harmless(self.named(row.path)), *cells, _harmless(row.error or "")))) + "\n"
+        return ",".join(map(_quoted, (harmless(self.named(row.path)), *cells, harmless(row.error or "")))) + "\n"
 
     def row(self, line: str) -> Row:
+        """Rows are compared with the list of images when a command goes on, so the name itself has to come back."""
         path, *pairs, error = next(csv.reader(io.StringIO(line, newline=""), strict=True))
         if len(pairs) != 2 * self.top:
             raise ValueError(f"{len(pairs) + 2} columns, where there are {2 * self.top + 2}")
         if error:
-            return Row(_as_it_was(path), error=_as_it_was(error))
+            return Row(as_it_was(path), error=as_it_was(error))
         classes, probabilities = pairs[::2], pairs[1::2]
         there = sum(p != "" for p in probabilities)
-        return Row(_as_it_was(path), tuple(map(_as_it_was, classes[:there])), tuple(map(float, probabilities[:there])))
+        return Row(as_it_was(path), tuple(map(as_it_was, classes[:there])), tuple(map(float, probabilities[:there])))
 
     def named(self, path: str) -> str:
         """CSV has no escapes, and a file that is not valid UTF-8 would stop its readers."""
         return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-# A spreadsheet runs what begins so, and names come from strangers. A mere "-", as standard input is called, is nothing.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n].", re.DOTALL)
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if _FORMULA.match(cell) else cell
-
-
-def _as_it_was(cell: str) -> str:
-    """Rows are compared with the list of images when a command goes on, so the name itself has to come back."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _quoted(cell: str) -> str:

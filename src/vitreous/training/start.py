@@ -31,6 +31,7 @@ from vitreous.training.allocator import keep_memory
 from vitreous.training.display import Display
 from vitreous.training.loop import Loop
 from vitreous.training.masked import MaskedPatches
+from vitreous.training.mistakes_file import write_mistakes
 from vitreous.training.objectives import Classification, balanced_weights
 from vitreous.training.patch_targets import scales_of
 from vitreous.training.plan import Plan, config
@@ -91,6 +92,8 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
                 tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
 
         def evaluated(outcome: Outcome | None, better: bool) -> None:
+            if outcome is not None and world.first:
+                write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
             if better:
                 tensors = loop.tensors()
                 if world.first:
@@ -200,6 +203,8 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
     if world.first:
         step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
         write_folder(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
+        if outcome is not None:
+            write_mistakes(plan.out, outcome, step)
         begun = f"from {plan.parent['source']}" if plan.parent else "from scratch"
         write_report(
             plan.out,

@@ -23,13 +23,14 @@ class Demo:
     batches: tuple[dict[str, Any], ...]
     runs: tuple[dict[str, Any], ...]
     measured: tuple[dict[str, Any], ...]
+    looked: tuple[dict[str, Any], ...]
     pictures: tuple[str, ...]
     seconds: float
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        rows = (*self.formats, *self.batches, *self.runs, *self.measured)
+        rows = (*self.formats, *self.batches, *self.runs, *self.measured, *self.looked)
         checks = [row["equal"] for row in rows] + [row["found"] for row in self.faults]
         return 0 if all(checks) else 1
 
@@ -43,6 +44,7 @@ class Demo:
             ("Training batches from that folder: the same for any number of workers, begun anywhere", self.batches),
             ("Small ViTs trained on the real digits; one was killed on its way", self.runs),
             ("Those models, measured", self.measured),
+            ("One of them, from inside", self.looked),
         ):
             parts.append(table(tuple(rows[0]), [tuple(row.values()) for row in rows], title=title))
         parts.append("To look at:\n" + "\n".join(f"  {path}" for path in self.pictures))
@@ -53,7 +55,7 @@ class Demo:
 
 
 def demo(out: str = "demo") -> Demo:
-    """Show all that exists so far, offline, on built-in data: build, convert, verify, examine, train, measure.
+    """Show all that exists so far, offline, on built-in data: build, convert, verify, examine, train, measure, look inside.
 
     Example: vitreous demo --out demo
 
@@ -64,31 +66,34 @@ def demo(out: str = "demo") -> Demo:
 
     from vitreous.data.open import open_data
     from vitreous.hygiene.diagnosis import check_folder
-    from vitreous.verbs import demo_data, demo_measuring, demo_steps, demo_training
+    from vitreous.verbs import demo_data, demo_looking, demo_measuring, demo_steps, demo_training
 
     start = time.perf_counter()
     folder = Path(out)
     torch.manual_seed(0)
     data = open_data("builtin:digits")  # first, so that a missing package is said at once
-    _say("1/8 costing the paper's models")
+    _say("1/9 costing the paper's models")
     models = demo_steps.costs()
-    _say("2/8 writing one model in four formats, and verifying each operation by operation")
+    _say("2/9 writing one model in four formats, and verifying each operation by operation")
     formats = demo_steps.formats(folder / "formats")
-    _say("3/8 classifying real handwritten digits")
+    _say("3/9 classifying real handwritten digits")
     digits = demo_steps.digits(folder / "digits", data)
-    _say("4/8 planting faults in a folder of pictures, and examining it")
+    _say("4/9 planting faults in a folder of pictures, and examining it")
     photos = _own_folder(folder / "photos")
     check_folder(folder / "doctor")
     faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
-    _say("5/8 loading batches from it")
+    _say("5/9 loading batches from it")
     batches = demo_data.batches(photos)
-    _say("6/8 training: from scratch, by masked patches, and a run that is killed on its way")
+    _say("6/9 training: from scratch, by masked patches, and a run that is killed on its way")
     trained = _own_folder(folder / "runs")
     runs = demo_training.runs(trained)
-    _say("7/8 measuring: evaluated with evidence, few shots in closed form, a suite of tasks, files")
+    _say("7/9 measuring: evaluated with evidence, few shots in closed form, a suite of tasks, files")
     measuring = _own_folder(folder / "measured")
     measured = demo_measuring.measured(trained, measuring)
-    _say("8/8 drawing")
+    _say("8/9 looking inside: the paper's figures, and a server that answers")
+    looking = _own_folder(folder / "looked")
+    looked = demo_looking.looked_into(trained, measuring / "digit-files", looking)
+    _say("9/9 drawing")
     pictures = (
         demo_steps.draw_compute(models, folder / "compute.png"),
         demo_steps.draw_digits(digits, folder / "digits.png"),
@@ -101,6 +106,7 @@ def demo(out: str = "demo") -> Demo:
         measuring / "evaluation" / "report.html",
         measuring / "fewshot" / "learning_curve.png",
         measuring / "vtab" / "vtab.png",
+        looking / "inside" / "report.html",
     )
     seconds = time.perf_counter() - start
     return Demo(
@@ -111,6 +117,7 @@ def demo(out: str = "demo") -> Demo:
         tuple(batches),
         tuple(runs),
         tuple(measured),
+        tuple(looked),
         tuple(map(str, pictures)),
         seconds,
     )

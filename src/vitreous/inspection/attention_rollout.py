@@ -17,15 +17,17 @@ Shapes: B images, N tokens, the leading ones first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitreous.classifier import Images
 from vitreous.errors import VitreousError
-from vitreous.models.attention_maps import Spread, attention_layers
+from vitreous.inspection.subject import Subject, at_rest, batches_of
+from vitreous.models.attention_maps import watched, with_attention
 from vitreous.models.pooling import AttentionPool
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -37,48 +39,49 @@ def with_residual(attention_BNN: Tensor) -> Tensor:
     return mixed / mixed.sum(dim=-1, keepdim=True)
 
 
-def joint(attentions_BNN: Iterable[Tensor]) -> Tensor:
-    """R, (B, N, N), of layers from the first to the last, their heads averaged already."""
-    found: Tensor | None = None
-    for attention in attentions_BNN:
-        layer = with_residual(attention)
-        found = layer if found is None else layer @ found
-    if found is None:
-        raise VitreousError("no attention layers to roll out; give at least one")
-    return found
+def with_layer(joint_BNN: Tensor | None, attention_BHNN: Tensor) -> Tensor:
+    """R, (B, N, N), after one layer more; before the first there is none."""
+    layer = with_residual(attention_BHNN.float().mean(dim=1))
+    return layer if joint_BNN is None else layer @ joint_BNN
+
+
+def rollout(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float32]:
+    """Attention rollout of images of any kind, (B, rows, columns): see `rolled_out`.
+
+    >>> rollout(load("runs/pets"), "cat.jpg")[0]
+    """
+    with at_rest(subject) as model:
+        found = [rolled_out(model, batch).cpu().numpy() for batch in batches_of(subject, images, batch_size)]
+    return np.concatenate(found)
 
 
 @torch.no_grad()
-def rollout(model: nn.Module, images: Tensor) -> Tensor:
+def rolled_out(model: nn.Module, images: Tensor) -> Tensor:
     """How much of each patch has come to what enters the head, (B, rows, columns), of preprocessed images (B, C, H, W).
 
     Values are shares: with the leading tokens', which are left out here, they sum to 1. The model runs once, on fused
     attention; beside it, one layer's attention and R are in memory.
     """
-    layers = list(attention_layers(model))
-    assert isinstance(model, ViT)
-    grid = model.config.grid_of((images.shape[-2], images.shape[-1]))
     found: dict[str, Tensor] = {}
 
-    def roll(spread: Spread | None, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        mean = module.probabilities(inputs[0]).float().mean(dim=1, keepdim=True)  # type: ignore[operator]
-        layer = with_residual((spread(mean, grid) if spread else mean)[:, 0])
-        found["joint"] = layer @ found["joint"] if "joint" in found else layer
+    def roll(layer: int, attention_BHNN: Tensor) -> None:
+        found["joint"] = with_layer(found.get("joint"), attention_BHNN)
 
     def probe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         assert isinstance(module, AttentionPool)
         found["probe"] = probe_attention(module, inputs[0]).float().mean(dim=1)
 
-    handles = [layer.register_forward_pre_hook(partial(roll, spread)) for layer, spread in layers]
-    if model.pool is not None:
-        handles.append(model.pool.register_forward_pre_hook(probe))
+    vit = with_attention(model)
+    grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
+    handle = vit.pool.register_forward_pre_hook(probe) if vit.pool is not None else None
     try:
-        model.features(images)
+        with watched(vit, grid, roll):
+            vit.features(images)
     finally:
-        for handle in handles:
+        if handle is not None:
             handle.remove()
-    rows_BN = _read(model, found["joint"], found.get("probe"))
-    return rows_BN[:, model.prefix_tokens :].unflatten(1, grid)
+    rows_BN = read_by_head(vit, found["joint"], found.get("probe"))
+    return rows_BN[:, vit.prefix_tokens :].unflatten(1, grid)
 
 
 @torch.no_grad()
@@ -99,7 +102,7 @@ def looked_at(model: nn.Module, images: Tensor, classes: Tensor | None = None) -
     `classes` (B,) matter to ResNets alone, which look for something: for the guessed ones unless given.
     """
     # What spoke against the class is no reason for it.
-    found = class_activation(model, images, classes).clamp(min=0) if isinstance(model, ResNet) else rollout(model, images)
+    found = class_activation(model, images, classes).clamp(min=0) if isinstance(model, ResNet) else rolled_out(model, images)
     lowest, highest = found.amin(dim=(1, 2), keepdim=True), found.amax(dim=(1, 2), keepdim=True)
     return (found - lowest) / torch.where(highest > lowest, highest - lowest, 1)  # all alike: it looked nowhere in particular
 
@@ -113,7 +116,7 @@ def probe_attention(pool: AttentionPool, z_BND: Tensor) -> Tensor:
     return (torch.einsum("hk,bnhk->bhn", q_HK, k_BNHK) / width**0.5).softmax(dim=-1)
 
 
-def _read(model: ViT, joint_BNN: Tensor, probe_BN: Tensor | None) -> Tensor:
+def read_by_head(model: ViT, joint_BNN: Tensor, probe_BN: Tensor | None) -> Tensor:
     """The rows of R that enter the head, as one, (B, N)."""
     if probe_BN is not None:
         return (probe_BN[:, None] @ joint_BNN)[:, 0]

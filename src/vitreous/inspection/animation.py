@@ -1,0 +1,83 @@
+"""What the class token attends to, layer after layer, as a moving picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image, ImageDraw, ImageFont, features
+
+from vitreous.errors import VitreousError
+from vitreous.files import whole_file
+from vitreous.inspection.checked_arrays import finite
+from vitreous.inspection.overlay import fitted, overlay
+
+_FORMATS = {".webp": "WEBP", ".gif": "GIF"}
+_FRAME = 400  # milliseconds for a layer
+_REST = 1600  # and for the last one, before it begins again
+_SIDE = 320  # pixels of the picture, at most
+_MARGIN, _STRIP = 12, 46
+_INK, _QUIET, _LINE, _MARK = "#1d2129", "#5d6675", "#dcd9d0", "#2457a6"
+
+
+def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> Path:
+    """The picture, and beside it what each layer's map (layers, rows, columns) lights up; `.webp` or `.gif` by the path's name.
+
+    It repeats for ever, with the layer's number below. Each layer's map is stretched by itself, as a still one is.
+    """
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise VitreousError(f"{path}: an animation is .webp or .gif; choose one of these endings")
+    if kind == "WEBP" and not features.check("webp"):
+        raise VitreousError(f"{path}: this Pillow was built without WebP; choose a name that ends in .gif")
+    drawn = frames(picture, maps)
+    durations = [_FRAME] * (len(drawn) - 1) + [_REST]
+    if kind == "GIF":
+        drawn = _in_few_colours(drawn)
+        options = {"optimize": False, "disposal": 1}
+    else:
+        options = {"quality": 82, "method": 4}
+    with whole_file(path) as part:
+        drawn[0].save(part, format=kind, save_all=True, append_images=drawn[1:], duration=durations, loop=0, **options)
+    return path
+
+
+def frames(picture: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
+    """One for each layer, all of the same size."""
+    values = finite(maps, "the attention maps", ("layers", "rows", "columns"))
+    seen = fitted(picture, _SIDE, _SIDE)
+    return [_frame(seen, values[layer], layer, len(values)) for layer in range(len(values))]
+
+
+def _in_few_colours(drawn: list[Image.Image]) -> list[Image.Image]:
+    """One palette for all: else the input, which stands still, would flicker and be stored again with every layer."""
+    width, height = drawn[0].size
+    together = Image.new("RGB", (width, height * len(drawn)))
+    for number, frame in enumerate(drawn):
+        together.paste(frame, (0, number * height))
+    palette = together.quantize(256, Image.Quantize.FASTOCTREE)
+    return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in drawn]
+
+
+def _frame(seen: NDArray[np.uint8], map: NDArray[np.float64], layer: int, layers: int) -> Image.Image:
+    height, width = seen.shape[:2]
+    # Both sides even, which some players need.
+    size = (2 * width + 3 * _MARGIN + 1) // 2 * 2, (height + 2 * _MARGIN + _STRIP + 1) // 2 * 2
+    frame = Image.new("RGB", size, "white")
+    frame.paste(Image.fromarray(seen), (_MARGIN, _MARGIN))
+    left, below = 2 * _MARGIN + width, _MARGIN + height
+    frame.paste(Image.fromarray(overlay(seen, map)), (left, _MARGIN))
+    draw = ImageDraw.Draw(frame)
+    draw.text((left, below + 8), f"layer {layer}" + (f" of 0–{layers - 1}" if layers > 1 else ""), fill=_INK, font=_font(15))
+    # How far the layer is on its way, for those who look at the picture and not at the number.
+    bar = below + 36
+    draw.rectangle((left, bar, left + width - 1, bar + 5), fill=_LINE)
+    draw.rectangle((left, bar, left + max(1, round(width * (layer + 1) / layers)) - 1, bar + 5), fill=_MARK)
+    draw.text((_MARGIN, below + 8), "input", fill=_QUIET, font=_font(15))
+    return frame
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"), size)

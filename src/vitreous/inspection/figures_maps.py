@@ -1,0 +1,126 @@
+"""Attention as pictures: what all layers together let through (the paper's figures 6 and 14), and each head by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from vitreous.errors import VitreousError
+from vitreous.inspection.checked_arrays import as_rgb, finite
+from vitreous.inspection.figures_look import MARGIN, QUIET, drawn, letters_in, sheet, short, tiled
+from vitreous.inspection.overlay import fitted, heat, overlay
+
+_GAP = 6  # pixels between the pictures of one image
+_BETWEEN = 40  # and between images
+_HEADING, _NAME = 24, 30  # heights of words above and below
+_WIDEST_ROLLOUTS = 1500  # pixels
+_WIDEST, _HIGHEST = 1240, 1240  # of all heads together: with 48 layers each map is still seen
+_TILE = 150  # a map's width where there are few
+_BLOCKS = 3  # pixels of a place from which it is drawn as a block; smaller ones run into each other anyhow
+
+
+@drawn
+def plot_rollout(
+    pictures: Sequence[NDArray[np.uint8]],
+    rollouts: ArrayLike,
+    gradient: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+) -> Figure:
+    """Input and attention side by side, image by image, and beside them the gradient-weighted rollout where it is given.
+
+    Args:
+        pictures: as the model saw them, uint8 (height, width, 3) each; `shown` makes them
+        rollouts: (images, rows, columns), as `rollout` gives them
+        gradient: the same, as `gradient_rollout` gives them
+        names: one for each picture, written below it
+    """
+    count = len(pictures)
+    if not count:
+        raise VitreousError("no pictures to draw; give at least one")
+    maps = [finite(rollouts, "attention rollout", ("images", "rows", "columns"), (count,))]
+    if gradient is not None:
+        maps.append(finite(gradient, "gradient-weighted rollout", ("images", "rows", "columns"), (count,)))
+    if names is not None and len(names) != count:
+        raise VitreousError(f"{len(names)} names for {count} pictures; give one for each, or none")
+    headings = ["input", "attention", "with gradients"][: 1 + len(maps)]
+    side = 300 if count <= 3 else 220 if count <= 12 else 152
+    tall = _common_height([as_rgb(picture) for picture in pictures], side)
+    own = len(headings) * (side + _GAP) - _GAP  # width of one image's pictures
+    across = min(
+        count, max(1, min(3 if count > 12 else 2 if count > 2 else 1, (_WIDEST_ROLLOUTS + _BETWEEN) // (own + _BETWEEN)))
+    )
+    below = _NAME if names is not None else 0
+    rows = -(-count // across)
+    height = _HEADING + rows * (tall + below + _GAP) - _GAP
+    caption = "Bright: what has come to the head through all layers (attention rollout). Each map is stretched by itself."
+    if gradient is not None:
+        caption += " With gradients: each attention weighted by what it did for the answer."
+    page = sheet("Where the model looks", caption, across * (own + _BETWEEN) - _BETWEEN, height)
+    for column in range(across):
+        for number, heading in enumerate(headings):
+            middle = MARGIN + column * (own + _BETWEEN) + number * (side + _GAP) + side / 2
+            page.words(heading, middle, 0, ha="center", color=QUIET)
+    for index, picture in enumerate(pictures):
+        row, column = divmod(index, across)
+        left, top = MARGIN + column * (own + _BETWEEN), _HEADING + row * (tall + below + _GAP)
+        seen = fitted(picture, tall, side)
+        down, right = (tall - seen.shape[0]) // 2, (side - seen.shape[1]) // 2
+        for number, pixels in enumerate([seen, *(overlay(seen, values[index]) for values in maps)]):
+            page.picture(pixels, left + number * (side + _GAP) + right, top + down)
+        if names is not None:
+            page.words(short(names[index], letters_in(own)), left, top + tall + 5)
+    return page.figure
+
+
+@drawn
+def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
+    """What every head of every layer looks at, (layers, heads, rows, columns): a column for each layer, a row for each head."""
+    values = finite(maps, "attention maps", ("layers", "heads", "rows", "columns"))
+    layers, heads, rows, columns = values.shape
+    seen = as_rgb(picture)
+    gap = 2 if layers > 24 else 4
+    shape = seen.shape[0] / seen.shape[1]
+    wide = int(max(8, min(_TILE, _WIDEST // layers - gap, (_HIGHEST // heads - gap) / shape)))
+    high = max(4, round(wide * shape))
+    if min(wide / columns, high / rows) >= _BLOCKS:  # then all of one size
+        wide, high = wide // columns * columns, high // rows * rows
+    tiles = np.stack([np.stack([_tile(values[layer, head], high, wide) for layer in range(layers)]) for head in range(heads)])
+    whole = tiled(tiles, gap)
+    small = fitted(seen, 200, 200)
+    left = MARGIN + small.shape[1] + 56  # room for the heads' numbers
+    caption = (
+        "A column is a layer, a row a head. Bright: where it looks, each map from 0 to its own largest value. "
+        "The class token looks where there is one; otherwise it is the mean of all patches."
+    )
+    page = sheet(
+        "Where every head looks", caption, left - MARGIN + whole.shape[1], max(26 + whole.shape[0], 30 + small.shape[0])
+    )
+    page.words("input", MARGIN, 2, color=QUIET)
+    page.picture(small, MARGIN, 26)
+    axes = page.picture(whole, left, 26)
+    axes.xaxis.tick_top()
+    step = max(1, -(-26 // (wide + gap)))  # a number needs that many pixels
+    axes.set_xticks([wide / 2 + layer * (wide + gap) for layer in range(0, layers, step)], [*map(str, range(0, layers, step))])
+    step = max(1, -(-18 // (high + gap)))
+    axes.set_yticks([high / 2 + head * (high + gap) for head in range(0, heads, step)], [*map(str, range(0, heads, step))])
+    axes.tick_params(labelsize=8)
+    return page.figure
+
+
+def _common_height(pictures: Sequence[NDArray[np.uint8]], side: int) -> int:
+    """Of places `side` wide for pictures of any shape: that of the middle one."""
+    ratio = float(np.median([picture.shape[0] / picture.shape[1] for picture in pictures]))
+    return round(side * min(2.0, max(0.4, ratio)))
+
+
+def _tile(values: NDArray[np.float64], height: int, width: int) -> NDArray[np.uint8]:
+    """A map in colours at that size."""
+    rows, columns = values.shape
+    if height % rows == 0 and width % columns == 0:
+        return heat(values).repeat(height // rows, axis=0).repeat(width // columns, axis=1)
+    scaled = Image.fromarray(values.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
+    return heat(np.asarray(scaled))

@@ -1,0 +1,112 @@
+"""What single heads do: where each of them looks, and any number that can be told of its attention.
+
+Everything here runs the model once, on fused attention, and sees one layer's probabilities at a time: what is kept of a layer
+is copied out of them, never a view, which would keep all of them alive.
+
+Shapes: B images, N tokens, the leading ones first, H heads, L layers of attention (an axial block has two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.classifier import Images
+from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
+from vitreous.inspection.subject import Subject, at_rest, batches_of
+from vitreous.models.attention_maps import watched, with_attention
+from vitreous.models.config import Size
+from vitreous.models.vit import ViT
+
+HeadMeasure = Callable[[ViT, Size, Tensor], Tensor]
+"""From a model, its grid of patches and one layer's attention (B, H, N, N) to one number for each image and head, (B, H)."""
+
+
+@torch.no_grad()
+def seen_by_head(model: nn.Module, images: Tensor) -> Tensor:
+    """How much the class token looks at each patch, in each layer and head, (L, B, H, rows, columns).
+
+    Where the head reads no class token it is the mean over the patches' looks. Columns of leading tokens are dropped and
+    nothing is divided by what is left, so a sum below 1 tells how much went to them.
+    """
+    vit = with_attention(model)
+    grid, prefix = grid_of(vit, images), vit.prefix_tokens
+    found: list[Tensor] = []
+
+    def look(layer: int, attention_BHNN: Tensor) -> None:
+        by_token = vit.config.pool in ("token", "token+mean")
+        rows_BHN = attention_BHNN[:, :, 0] if by_token else attention_BHNN[:, :, prefix:].mean(dim=2)
+        found.append(rows_BHN[..., prefix:].to(torch.float32, copy=True).unflatten(-1, grid))
+
+    with at_rest(vit), watched(vit, grid, look):
+        vit.tokens(images)
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def rollout_by_layer(model: nn.Module, images: Tensor) -> Tensor:
+    """Attention rollout stopped after each layer, (L, B, rows, columns): the last is the rollout of the whole model.
+
+    Always for the tokens that the head reads at the end. An attention pooling's probe finds them in the last layer's output
+    alone, so such a model runs twice.
+    """
+    vit = with_attention(model)
+    grid, prefix = grid_of(vit, images), vit.prefix_tokens
+    joint_BNN: Tensor | None = None
+    probe_BN: Tensor | None = None
+    found: list[Tensor] = []
+
+    def look(layer: int, attention_BHNN: Tensor) -> None:
+        nonlocal joint_BNN
+        joint_BNN = with_layer(joint_BNN, attention_BHNN)
+        found.append(read_by_head(vit, joint_BNN, probe_BN)[:, prefix:].unflatten(1, grid))
+
+    with at_rest(vit):
+        if vit.pool is not None:
+            z_BND = vit.tokens(images)
+            z_BND = z_BND if vit.config.norm_after_pool else vit.norm(z_BND)
+            probe_BN = probe_attention(vit.pool, z_BND).float().mean(dim=1)
+        with watched(vit, grid, look):
+            vit.tokens(images)
+    return torch.stack(found)
+
+
+@contextmanager
+def measured(vit: ViT, grid: Size, *measures: HeadMeasure) -> Iterator[list[list[Tensor]]]:
+    """While this is open, a pass of the model fills one list for each measure, with (B, H) for each layer."""
+    found: list[list[Tensor]] = [[] for _ in measures]
+
+    def look(layer: int, attention_BHNN: Tensor) -> None:
+        for measure, values in zip(measures, found, strict=True):
+            values.append(measure(vit, grid, attention_BHNN))
+
+    with watched(vit, grid, look):
+        yield found
+
+
+def by_image(layers_B: list[Tensor]) -> NDArray[np.float64]:
+    """What a pass has filled, (B, L, ...): in float64, in which means over many images lose nothing."""
+    return torch.stack(layers_B, dim=1).cpu().double().numpy()
+
+
+@torch.no_grad()
+def averaged_by_head(subject: Subject, images: Images, batch_size: int, measure: HeadMeasure) -> NDArray[np.float64]:
+    """The mean over images of a measure, (L, H)."""
+    found: list[NDArray[np.float64]] = []
+    with at_rest(subject) as model:
+        vit = with_attention(model)
+        for batch in batches_of(subject, images, batch_size):
+            with measured(vit, grid_of(vit, batch), measure) as (values,):
+                vit.tokens(batch)
+            found.append(by_image(values))
+    return np.concatenate(found).mean(axis=0)
+
+
+def grid_of(vit: ViT, images: Tensor) -> Size:
+    """Patches down and across of prepared images; refuses sizes that the model cannot take."""
+    return vit.config.grid_of((images.shape[-2], images.shape[-1]))

@@ -1,0 +1,39 @@
+"""Names of files made from names of images, which come from strangers: safe on every system, and each of them once."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import PurePosixPath, PureWindowsPath
+
+_LONGEST = 100  # bytes, so that an ending and a number fit on every file system
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}  # on Windows
+
+
+def unique_stems(names: Sequence[str]) -> list[str]:
+    """`photos/cat.jpg` gives `cat`, a second cat `cat-2`. None leaves the folder it is put in, on any system.
+
+    Compared without case: on some systems `Cat.npy` would write over `cat.npy`.
+    """
+    taken: set[str] = set()
+    stems = []
+    for name in names:
+        stem = chosen = safe_stem(name)
+        number = 1
+        while chosen.casefold() in taken:
+            number += 1
+            chosen = f"{stem}-{number}"
+        taken.add(chosen.casefold())
+        stems.append(chosen)
+    return stems
+
+
+def safe_stem(name: str) -> str:
+    """The name without folders and ending, in letters, digits, dots, dashes and underscores."""
+    stem = PurePosixPath(PureWindowsPath(name).as_posix()).stem
+    stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", stem.encode("utf-8", "replace").decode()))
+    stem = stem.encode()[:_LONGEST].decode(errors="ignore").strip("._-")  # hidden files and options begin with these
+    if not stem:
+        return "image"
+    return f"image-{stem}" if stem.partition(".")[0].casefold() in _RESERVED else stem

@@ -1,0 +1,209 @@
+"""What each figure says: how to read it, what a healthy model shows, and what this one shows, in numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NEAR = 0.5  # of the distance of looking everywhere alike: below, a head looks around its own place
+_FAR = 0.9  # from here on it looks across the whole picture
+
+Values = NDArray[np.floating]
+
+
+class Reading(NamedTuple):
+    title: str
+    how: str  # to read it
+    healthy: str
+
+
+READINGS = {
+    "rollout": Reading(
+        "Where it looked",
+        "Bright patches are those from which most has reached the answer through all layers (attention rollout, figures 6 and "
+        "14 of the paper: attention averaged over heads, skip connections added, layers multiplied). In the third picture each "
+        "attention counts by what it did for the guessed class (without classes: for the length of the features).",
+        "A healthy model lights up the thing it names and leaves the background dark. Single glaring patches in empty "
+        "background are outlier tokens (see how long its tokens are), not something it saw.",
+    ),
+    "class_activation": Reading(
+        "Where it looked",
+        "Bright places add to the score of the guessed class; the score is their mean, so this is exact (class activation).",
+        "A healthy model lights up the thing it names. Where background shines, the background may be what it has learnt.",
+    ),
+    "attention_distance": Reading(
+        "How far it looks",
+        "A dot is a head: the mean distance in pixels between a patch and what it attends to (figures 7 right and 11).",
+        "In a healthy model the heads of the first layers differ, some looking around their own patch and some across the "
+        "picture; in the last layers nearly all look far. All dots on one level in every layer mean heads that have not learnt "
+        "to differ. After a convolutional trunk few heads look near: it has done that work.",
+    ),
+    "entropy": Reading(
+        "How sharply it looks",
+        "A dot is a head: the entropy of its attention in bits. The line at the top is looking at all tokens alike, 0 is "
+        "looking at one alone.",
+        "In a healthy model heads differ, and most lie between the two ends. Heads at the top have learnt nothing to look for; "
+        "whole layers near 0 are a known sign of unstable training.",
+    ),
+    "filters": Reading(
+        "What it looks for in a patch",
+        "The directions in which the embedding of patches varies most, strongest first (figure 7 left).",
+        "A healthy model has smooth waves, edges and colour contrasts, the coarse ones first. Grainy noise means that "
+        "training was too short, or too much was learnt by heart.",
+    ),
+    "first_convolution": Reading(
+        "What it looks for first",
+        "The kernels of the first convolution, each scaled by itself.",
+        "A healthy model has edges, waves and colour contrasts; grainy noise means that training was too short.",
+    ),
+    "position_similarity": Reading(
+        "What it knows of places",
+        "Each tile belongs to one place of the grid and shows how similar its position embedding is to those of all places "
+        "(figures 7 centre and 10).",
+        "In a healthy model each tile is brightest at its own place and fades with distance, often along its row and column: "
+        "it has learnt that the picture is a grid. Tiles without a pattern mean that it uses positions little.",
+    ),
+    "token_norms": Reading(
+        "How long its tokens are",
+        "The lengths of the patch tokens after each layer: the dark band holds the middle half of them, the pale one all. "
+        "Beside them the leading tokens, which stand before the patches (class token, registers).",
+        "In a healthy model lengths change smoothly and the longest stay near the others. A few patches that are many times "
+        "longer in the last layers are outliers: large models use patches of empty background as notepads, which spoils "
+        "their maps; register tokens prevent it (Darcet and others, 2023).",
+    ),
+    "token_similarity": Reading(
+        "How alike its tokens become",
+        "The mean cosine similarity between two patches of an image after each layer, and between a patch and itself one "
+        "layer before: 1 is the same direction, 0 is nothing in common.",
+        "In a healthy model patches may grow more alike with depth, but not the same: near 1, what lies where is lost. Where a "
+        "patch hardly differs from itself one layer before, that layer does little.",
+    ),
+    "data_map": Reading(
+        "A map of the data",
+        "A point is an image; images with similar features lie together. Colours are classes. Directions and empty space mean "
+        "nothing, and the sizes of clouds mean little.",
+        "Features of a healthy model gather each class in a cloud of its own, also without its having been trained on these "
+        "classes. A point in another class's cloud is a hard image or a wrong label: look at it.",
+    ),
+}
+
+
+def distance(values: Values, uniform: float) -> str:
+    """(layers, heads), and the distance of looking everywhere alike."""
+    first, last = values[0], values[-1]
+    heads = len(first)
+    near, far = int((first < _NEAR * uniform).sum()), int((first >= _FAR * uniform).sum())
+    said = (
+        f"In layer 0 the heads look {_between(first)} pixels far; looking everywhere alike would be {uniform:.3g}. "
+        f"{near} of {heads} look around their own patch, {far} across the whole picture."
+    )
+    if len(values) > 1:
+        said += f" In the last layer they look {_between(last)} pixels far."
+    return said
+
+
+def entropy(values: Values, tokens: int) -> str:
+    top = math.log2(tokens)
+    lowest, highest = (np.unravel_index(int(at), values.shape) for at in (values.argmin(), values.argmax()))
+    alike, sharp = int((values > 0.95 * top).sum()), int((values < 0.1 * top).sum())
+    return (
+        f"From {values[lowest]:.2f} bits (layer {lowest[0]}, head {lowest[1]}) to {values[highest]:.2f} (layer {highest[0]}, "
+        f"head {highest[1]}); looking everywhere alike is {top:.2f}. Of {values.size} heads, {alike or 'none'} "
+        f"look{'s' if alike == 1 else ''} nearly everywhere alike and {sharp or 'none'} at nearly one token."
+    )
+
+
+def norms(quantiles: Values, leading: Values, outlier_share: float) -> str:
+    """(depth + 1, 5), (depth + 1, prefix), and the share of outliers among the last layer's patches."""
+    growth = quantiles[-1, 2] / quantiles[0, 2] if quantiles[0, 2] > 0 else math.inf
+    said = f"The median length goes from {quantiles[0, 2]:.3g} to {quantiles[-1, 2]:.3g}"
+    said += f", {growth:.2g} times. " if math.isfinite(growth) else ". "
+    outliers = f"{100 * outlier_share:.2g} % of patches are outliers" if outlier_share > 0 else "No patch is an outlier"
+    said += f"{outliers}. After the last layer the longest patch has {_times(quantiles[-1, 4], quantiles[-1, 2])} the median"
+    if leading.shape[1]:
+        said += f", the first leading token {_times(leading[-1, 0], quantiles[-1, 2])}"
+    return said + "."
+
+
+def similarity(alike: Values, change: Values) -> str:
+    """(depth + 1,) and (depth,). One patch alone has no other to be like."""
+    if not np.isfinite(alike).all():
+        return ""
+    least = int(change.argmin())
+    return (
+        f"Two patches have a similarity of {alike[0]:.2f} after the embedding and {alike[-1]:.2f} after the last layer. "
+        f"Layer {least} changes patches most: they keep a similarity of {change[least]:.2f} with what they were."
+    )
+
+
+def positions(values: Values) -> str:
+    """(rows, columns, rows, columns)."""
+    rows, columns = values.shape[:2]
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    down, across = abs(row[:, None] - row[None]), abs(column[:, None] - column[None])
+    flat = values.reshape(rows * columns, rows * columns)
+    neighbours, aligned = down + across == 1, ((down == 0) != (across == 0)) & (down + across > 1)
+    parts = [
+        f"{what} {flat[where].mean():.2f}"
+        for what, where in (
+            ("direct neighbours", neighbours),
+            ("other places of the same row or column", aligned),
+            ("all the rest", (down > 0) & (across > 0)),
+        )
+        if where.any()
+    ]
+    return f"Mean cosine similarity: {', '.join(parts)}." if parts else ""
+
+
+def smoothness(values: Values) -> str:
+    """Of filters (k, height, width, channels): how much a pixel resembles its neighbour."""
+    if min(values.shape[1:3]) < 4:
+        return ""
+    centred = values - values.mean(axis=(1, 2), keepdims=True)
+    power = (centred**2).mean()
+    if not power > 0:
+        return "They are all flat: nothing has been learnt."
+    down, across = (centred[:, 1:] * centred[:, :-1]).mean(), (centred[:, :, 1:] * centred[:, :, :-1]).mean()
+    return f"Neighbouring pixels of these filters correlate with {(down + across) / 2 / power:.2f}; noise would give about 0."
+
+
+def concentration(maps: list[Values]) -> str:
+    """Of rollouts (rows, columns): how few patches make up half of what comes from patches."""
+    shares = []
+    for values in maps:
+        flat = np.sort(values.ravel())[::-1]
+        if flat.sum() > 0:
+            shares.append((int(np.searchsorted(np.cumsum(flat), flat.sum() / 2)) + 1) / len(flat))
+    if not shares:
+        return ""
+    share = 100 * float(np.mean(shares))
+    return f"Half of what comes from patches comes from {share:.0f} % of them; if all counted alike, it would be 50 %."
+
+
+def neighbours(features: Values, labels: NDArray[np.int64]) -> str:
+    """How often the most similar other image has the same label; by cosine, in the features themselves."""
+    known = labels >= 0
+    values, own = features[known].astype(np.float64), labels[known]
+    if len(own) < 2 or len(np.unique(own)) < 2:
+        return ""
+    values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
+    alike = values @ values.T
+    np.fill_diagonal(alike, -np.inf)
+    hit = float((own[alike.argmax(axis=1)] == own).mean())
+    counts = np.bincount(own)
+    chance = float((counts * (counts - 1)).sum() / (len(own) * (len(own) - 1)))
+    return (
+        f"For {100 * hit:.1f} % of the images the most similar other image, by the features themselves, has the same class; "
+        f"by chance it would be {100 * chance:.1f} %."
+    )
+
+
+def _between(values: Values) -> str:
+    return f"{values.min():.3g} to {values.max():.3g}"
+
+
+def _times(value: float, of: float) -> str:
+    return f"{value / of:.2g} times" if of > 0 else "infinitely many times"

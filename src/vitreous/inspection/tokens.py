@@ -1,0 +1,130 @@
+"""Tokens on their way through the depth: how long they are, how alike they become, how much each block changes them.
+
+Long tokens are worth a look because large models turn a few patches of little content into stores of something global: their
+length is many times that of their neighbours, and they no longer say anything of their place ("Vision Transformers Need
+Registers", Darcet and others, 2023). Tokens that all become alike have lost their places too, in another way.
+
+Depth 0 is z_0 of equation (1), after the positions; depth l is what block l gives, before the final norm. An axial block is
+one block.
+
+Shapes: B images, N tokens, the leading ones first, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitreous.classifier import Images
+from vitreous.inspection.head_view import by_image
+from vitreous.inspection.subject import Subject, at_rest, batches_of
+from vitreous.models.attention_maps import with_attention
+from vitreous.models.vit import ViT
+
+TIMES_THE_MEDIAN = 2.0
+DEVIATIONS = 6.0
+_DEVIATION_OF_NORMAL = 1.4826  # deviation of a normal distribution, in its median absolute deviations
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What one pass of a model tells of its tokens, depth by depth."""
+
+    norms: list[Tensor] = field(default_factory=list)  # (B, N) each
+    similarity: list[Tensor] = field(default_factory=list)  # (B,) each
+    change: list[Tensor] = field(default_factory=list)  # (B,) each, one fewer
+
+
+@contextmanager
+def followed(vit: ViT) -> Iterator[Followed]:
+    """While this is open, one pass of the model fills what is given. Of the tokens, one depth's directions are kept."""
+    found = Followed()
+    before_BND: list[Tensor] = []
+
+    def look(z_BND: Tensor) -> None:
+        z_BND = z_BND.float()
+        patches_BND = F.normalize(z_BND[:, vit.prefix_tokens :], dim=-1)
+        found.norms.append(z_BND.norm(dim=-1))
+        found.similarity.append(mean_similarity(patches_BND))
+        if before_BND:
+            found.change.append((before_BND.pop() * patches_BND).sum(dim=-1).mean(dim=-1))
+        before_BND.append(patches_BND)
+
+    def embedded(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        look(inputs[0])
+
+    def passed(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        look(output)
+
+    handles = [vit.blocks[0].register_forward_pre_hook(embedded)]
+    handles += [block.register_forward_hook(passed) for block in vit.blocks]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def mean_similarity(unit_BND: Tensor) -> Tensor:
+    """Mean cosine similarity between different tokens of each image, (B,), from tokens of length 1.
+
+    The squared length of their sum holds the product of every two, so no N x N matrix is needed. One token alone has no
+    other to be like: nan.
+    """
+    n = unit_BND.shape[1]
+    if n < 2:
+        return unit_BND.new_full((len(unit_BND),), float("nan"))
+    return (unit_BND.sum(dim=1).square().sum(dim=-1) - unit_BND.square().sum(dim=(1, 2))) / (n * (n - 1))
+
+
+def token_norms(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float64]:
+    """L2 norm of every token, after the embedding and after each block, (blocks + 1, images, N)."""
+    return np.concatenate([by_image(found.norms) for found in _passes(subject, images, batch_size)]).swapaxes(0, 1)
+
+
+def token_similarity(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float64]:
+    """Mean cosine similarity between different patches of an image, after the embedding and after each block, (blocks + 1,)."""
+    return np.concatenate([by_image(found.similarity) for found in _passes(subject, images, batch_size)]).mean(axis=0)
+
+
+def token_change(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float64]:
+    """Mean cosine similarity between a patch's token after a block and before it, (blocks,): 1 where no direction changes.
+
+    "Before" is what the block before it gave; positions that are added between (appendix D.4) count as part of the change.
+    """
+    return np.concatenate([by_image(found.change) for found in _passes(subject, images, batch_size)]).mean(axis=0)
+
+
+def outliers(norms: NDArray[np.floating], prefix: int) -> NDArray[np.bool_]:
+    """Which patches are outliers in length after the last block, (images, patches), from what `token_norms` gives.
+
+    An outlier is at least twice as long as the median patch of its own image, and lies 6 deviations above it (estimated
+    from the median absolute deviation, which outliers do not move). The paper on registers draws a line at a fixed length
+    for each model, which does not carry over to another model; it finds outliers around ten times as long as the others, far
+    beyond both of these lines. The first keeps lengths that differ by little from being called outliers, the second lengths
+    that vary widely by nature. An image's outliers do not depend on what other images there are.
+    """
+    last = np.asarray(norms[-1][:, prefix:], dtype=np.float64)
+    median = np.median(last, axis=1, keepdims=True)
+    deviation = _DEVIATION_OF_NORMAL * np.median(np.abs(last - median), axis=1, keepdims=True)
+    return (last >= TIMES_THE_MEDIAN * median) & (last > median + DEVIATIONS * deviation)
+
+
+@torch.no_grad()
+def _passes(subject: Subject, images: Images, batch_size: int) -> list[Followed]:
+    done: list[Followed] = []
+    with at_rest(subject) as model:
+        vit = with_attention(model)
+        for batch in batches_of(subject, images, batch_size):
+            with followed(vit) as found:
+                vit.tokens(batch)
+            done.append(found)
+    return done

@@ -1,0 +1,1 @@
+"""The HTTP server: an API, and pages to look inside a model and at runs."""

@@ -1,0 +1,271 @@
+"""The HTTP API and the pages, as one ASGI application.
+
+    caller -> guard -> route -> pipeline (where there is a picture) -> answer
+
+Nothing that a caller names is opened: models, examples, runs and files of the page are looked up by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from vitreous.errors import VitreousError, nearest
+from vitreous.models.attention_maps import with_attention
+from vitreous.serving.examples import Example
+from vitreous.serving.guard import Guard
+from vitreous.serving.held import Large
+from vitreous.serving.limits import Limits
+from vitreous.serving.loaded import Loaded
+from vitreous.serving.metrics import MEDIA_TYPE, Metrics
+from vitreous.serving.openapi import description
+from vitreous.serving.page_files import file, page_files
+from vitreous.serving.pipeline import Pipeline
+from vitreous.serving.query import checked, whole
+from vitreous.serving.refusal import Refusal, json_answer, json_bytes, of_input, quoted
+from vitreous.serving.runs import UnknownRun, listing, run_view
+
+T = TypeVar("T")
+STEPS = 2**53  # beyond it a browser's numbers are no longer whole
+
+
+class Service:
+    """What all requests share. Its methods that end in a response are the routes."""
+
+    def __init__(self, models: Sequence[Loaded], limits: Limits, examples: Sequence[Example], runs: Path | None) -> None:
+        self.models = {loaded.name: loaded for loaded in models}
+        self.limits, self.runs = limits, runs
+        self.metrics = Metrics()
+        self.pipeline = Pipeline(models, limits, self.metrics.ran)
+        self.stopping = False
+        self._readers = ThreadPoolExecutor(2, "vitreous-read")  # of files on disk, which may be slow
+        self._files = page_files()
+        self._examples = {example.name: file(example.content, example.media_type) for example in examples}
+        self._about = json_bytes(
+            {
+                "models": [loaded.card() for loaded in models],
+                "default": models[0].name if models else None,
+                "examples": [{"name": one.name, "url": f"/examples/{quote(one.name, safe='')}"} for one in examples],
+                "runs": runs is not None,
+            }
+        )
+        self._description = json_bytes(description(limits))
+
+    def routes(self) -> list[Route]:
+        get, post = ["GET"], ["POST"]
+        return [
+            Route("/", self.explorer_page, methods=get),
+            Route("/curves", self.curves_page, methods=get),
+            Route("/page/{file:path}", self.page_file, methods=get),
+            Route("/health", self.health, methods=get),
+            Route("/metrics", self.metrics_text, methods=get),
+            Route("/openapi.json", self.openapi, methods=get),
+            Route("/models", self.about_models, methods=get),
+            Route("/models/{name:path}/positions", self.positions, methods=get),
+            Route("/examples/{name:path}", self.example, methods=get),
+            Route("/runs", self.all_runs, methods=get),
+            Route("/runs/{name:path}", self.one_run, methods=get),
+            Route("/predict", self.predict, methods=post),
+            Route("/features", self.features, methods=post),
+            Route("/attention", self.attention, methods=post),
+        ]
+
+    def close(self, seconds: float = 0.0) -> bool:
+        """Ends the threads; whether all work was done by then."""
+        done = self.pipeline.close(seconds)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        return done
+
+    # About the server ---------------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        checked(request)
+        status = "stopping" if self.stopping else "ok"
+        content = {"status": status, "models": len(self.models), "queue": self.pipeline.batcher.waiting}
+        return json_answer(content, 503 if self.stopping else 200, {"Retry-After": "5"} if self.stopping else {})
+
+    async def metrics_text(self, request: Request) -> Response:
+        checked(request)
+        gauges = {
+            "vitreous_queue_length": ("pictures that wait for the model", float(self.pipeline.batcher.waiting)),
+            "vitreous_held_bytes": (
+                "uploads that are not yet decoded and large answers that are not yet read",
+                float(self.pipeline.held.held),
+            ),
+            "vitreous_requests_at_work": ("requests with a picture that have begun", float(self.pipeline.at_work)),
+        }
+        return Response(self.metrics.text(gauges), headers={"Cache-Control": "no-store", "Content-Type": MEDIA_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        checked(request)
+        return self._sent(self._description)
+
+    async def about_models(self, request: Request) -> Response:
+        checked(request)
+        return self._sent(self._about)
+
+    async def positions(self, request: Request) -> Response:
+        checked(request)
+        loaded = self._model(request.path_params["name"])
+        try:
+            return self._sent(await self._read(lambda: json_bytes(loaded.positions())))
+        except VitreousError as error:
+            refusal = of_input(error)
+            raise Refusal(404, refusal.error, refusal.hint) from None
+
+    # Pages, pictures and runs -------------------------------------------------------------------------------------------------
+
+    async def explorer_page(self, request: Request) -> Response:
+        return self._page("index.html", request)
+
+    async def curves_page(self, request: Request) -> Response:
+        return self._page("curves.html", request)
+
+    async def page_file(self, request: Request) -> Response:
+        return self._page(request.path_params["file"], request)
+
+    def _page(self, name: str, request: Request) -> Response:
+        if name not in self._files:
+            raise Refusal(404, f"no file {quoted(name)} in the page", "GET / is the page, GET /openapi.json describes the API")
+        return self._files[name].answer(request)
+
+    async def example(self, request: Request) -> Response:
+        checked(request)
+        found = self._examples.get(request.path_params["name"])
+        if found is None:
+            raise Refusal(404, f"no example {quoted(request.path_params['name'])}", "GET /models lists the examples")
+        return found.answer(request)
+
+    async def all_runs(self, request: Request) -> Response:
+        checked(request)
+        folder = self._folder()
+
+        def read() -> bytes:
+            found = listing(folder)
+            return json_bytes({"runs": found.runs, "left_out": found.left_out})
+
+        return self._sent(await self._read(read))
+
+    async def one_run(self, request: Request) -> Response:
+        folder, name = self._folder(), request.path_params["name"]
+        after = whole(checked(request, ("after",)), "after", -1, -1, STEPS)
+        try:
+            return self._sent(await self._read(lambda: json_bytes(run_view(folder, name, after))))
+        except UnknownRun:
+            raise Refusal(404, f"no run {quoted(name)}", "GET /runs lists those that are there") from None
+
+    def _folder(self) -> Path:
+        if self.runs is None:
+            raise Refusal(404, "this server shows no runs", "start it with --runs FOLDER")
+        return self.runs
+
+    # Pictures through a model -------------------------------------------------------------------------------------------------
+
+    async def predict(self, request: Request) -> Response:
+        began = time.perf_counter()
+        query = checked(request, ("model", "top"))
+        loaded = self._model(query.get("model"))
+        top = whole(query, "top", 5, 1, self.limits.top)
+        if not loaded.clf.config.classes:
+            raise Refusal(422, f"model {loaded.name!r} has no head, so it cannot predict", "POST /features gives its features")
+        answer = await self.pipeline.through(request, loaded, "predict", top)
+        return json_answer({"model": loaded.name, **answer, "seconds": _since(began)})
+
+    async def features(self, request: Request) -> Response:
+        began = time.perf_counter()
+        loaded = self._model(checked(request, ("model",)).get("model"))
+        answer = await self.pipeline.through(request, loaded, "features")
+        content = {"model": loaded.name, "features": answer, "seconds": _since(began)}
+        return self._sent(await self.pipeline.aside(json_bytes, content))
+
+    async def attention(self, request: Request) -> Response:
+        began = time.perf_counter()
+        loaded = self._model(checked(request, ("model",)).get("model"))
+        try:
+            with_attention(loaded.clf.model)
+        except VitreousError as error:  # before the upload: it would be for nothing
+            raise of_input(error) from None
+        answer = await self.pipeline.through(request, loaded, "attention", most=1)
+        content = {**answer, "model": loaded.name, "seconds": _since(began)}
+        return self._sent(
+            await self.pipeline.aside(json_bytes, content)
+        )  # megabytes: not for the thread that answers everybody
+
+    def _model(self, name: str | None) -> Loaded:
+        if not self.models:
+            raise Refusal(404, "this server has no model, only runs", "start it with a checkpoint: vitreous serve CHECKPOINT")
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            near = nearest(name[:100], self.models)[0]
+            raise Refusal(404, f"no model {quoted(name)}", f"did you mean {near!r}? GET /models lists all")
+        return self.models[name]
+
+    def _sent(self, content: bytes) -> Response:
+        return Large(content, self.pipeline.held)
+
+    async def _read(self, function: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._readers.submit(function))
+
+
+def _since(began: float) -> float:
+    return round(time.perf_counter() - began, 6)
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """What the router refuses: an address that there is none of, a method that an address has not."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        refusal = Refusal(405, f"method {quoted(request.method)} is not allowed here", f"use {allowed}", error.headers)
+    else:
+        hint = "GET / is the page, GET /openapi.json describes the API"
+        refusal = Refusal(error.status_code, f"nothing at {quoted(request.url.path)}", hint, error.headers)
+    return refusal.answer()
+
+
+def build_app(
+    models: Sequence[Loaded],
+    *,
+    limits: Limits | None = None,
+    examples: Sequence[Example] = (),
+    runs: Path | None = None,
+    hosts: Collection[str] | None = None,
+) -> Starlette:
+    """The application, to be served by any ASGI server. `app.state.service` is what its requests share.
+
+    `hosts` are the names under which it may be addressed, None for any; `vitreous serve` names loopback's.
+    """
+    service = Service(models, limits or Limits(), examples, runs)
+    routes = service.routes()
+    guard = Middleware(
+        Guard,
+        limits=service.limits,
+        metrics=service.metrics,
+        hosts=hosts,
+        stopping=lambda: service.stopping,
+        routes={route.endpoint: route.path.replace(":path", "") for route in routes},
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.pipeline.batcher.settle, service.limits.seconds)
+
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _told}, lifespan=lifespan)
+    app.router.redirect_slashes = False  # a redirect would repeat the caller's Host
+    app.state.service = service
+    return app

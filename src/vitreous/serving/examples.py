@@ -1,0 +1,117 @@
+"""Pictures to begin with: from the user's data, or from what comes with the software."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from vitreous.data.decode import BadImage, decode
+from vitreous.data.open import open_data
+from vitreous.data.source import Dataset, Item, Source, Stream
+from vitreous.errors import VitreousError
+from vitreous.serving.loaded import slug, unique
+
+MOST = 12
+SIDE = 640  # pixels; a page has no use for more, and neither has a model of the paper's sizes
+_TINY = 64  # pixels up to which a picture stays as it is
+_TRIED = 4  # broken pictures passed over for each good one
+
+# What to show unless told: from each of these so many.
+_DRAWN = {
+    3: (("objects?size=256", 4), ("shapes?size=256", 2), ("signs?size=256", 2)),
+    1: (("letters?size=64", 8),),
+}
+# Photographs that come with scikit-learn, under CC BY 2.0; the names are their photographers'.
+_PHOTOGRAPHS = {"flower.jpg": "flower, by vultilion", "china.jpg": "temple, by danielbuechele"}
+
+
+@dataclass(frozen=True)
+class Example:
+    name: str  # in its address, and below its picture
+    media_type: str
+    content: bytes
+
+
+def examples(spec: str | None, channels: int) -> tuple[Example, ...]:
+    """At most 12 pictures spread over DATA, made small; by default photographs where there are some, and drawn scenes."""
+    if channels not in (1, 3):
+        return ()  # no picture file has so many
+    if spec is not None:
+        return _named(_pictures(open_data(spec), channels, MOST))
+    found = list(_photographs() if channels == 3 else _digits())
+    for name, count in _DRAWN[channels]:
+        found += itertools.islice(_pictures(open_data(f"builtin:{name}"), channels, count), count)
+    return _named(iter(found))
+
+
+def _named(pictures: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
+    names, files = [], []
+    for words, picture in itertools.islice(pictures, MOST):
+        names.append(slug(words, otherwise="picture"))
+        files.append(_encoded(picture))
+    return tuple(Example(name, *file) for name, file in zip(unique(names), files, strict=True))
+
+
+def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:
+    """Pictures and what they are called, from the split that models are judged by where there is one."""
+    split = next((name for name in ("test", "validation") if name in data.splits), next(iter(data.splits)))
+    source = data.splits[split]
+    given, last = 0, None
+    for item in _spread(source, count):
+        if given == count:
+            break
+        try:
+            picture = decode(item.content, channels, item.place)
+        except BadImage as error:
+            last = error
+            continue
+        given += 1
+        yield " ".join(data.classes[label] for label in item.labels[:2]) or item.id, picture
+    if not given:
+        raise VitreousError(f"{data.where}: no picture to show as an example{f' ({last})' if last else ''}")
+
+
+def _spread(source: Source | Stream, count: int) -> Iterator[Item]:
+    """Items far apart, because neighbours are often of one class; more of them than wanted, as some may be broken."""
+    if isinstance(source, Stream):
+        yield from itertools.islice(source.items(), count * _TRIED)
+        return
+    total = min(len(source), 2**40)
+    steps = min(total, count * _TRIED)
+    places = np.linspace(0, total, steps, endpoint=False).astype(np.int64).tolist()
+    for offset in range(min(_TRIED, steps)):  # every fourth, then those between
+        for place in places[offset::_TRIED]:
+            yield source[place]
+
+
+def _photographs() -> Iterator[tuple[str, Image.Image]]:
+    try:
+        from sklearn.datasets import load_sample_image
+    except ImportError:
+        return
+    for file, words in _PHOTOGRAPHS.items():
+        yield words, Image.fromarray(np.asarray(load_sample_image(file), np.uint8))
+
+
+def _digits() -> Iterator[tuple[str, Image.Image]]:
+    try:
+        data = open_data("builtin:digits")
+    except VitreousError:  # they come with scikit-learn, which need not be there
+        return
+    yield from _pictures(data, 1, 4)
+
+
+def _encoded(picture: Image.Image) -> tuple[str, bytes]:
+    """Made anew and never passed on: no place or camera that a file tells of leaves the machine."""
+    out = io.BytesIO()
+    if max(picture.size) <= _TINY:
+        picture.save(out, "PNG")
+        return "image/png", out.getvalue()
+    picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    picture.save(out, "JPEG", quality=90)
+    return "image/jpeg", out.getvalue()

@@ -1,0 +1,72 @@
+// A chart as a file: what is seen, with its title and its legend; and its numbers.
+import { drawn, title } from "./curves_words.js";
+
+const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-size", "font-family"];
+
+function give(content, name, kind) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type: kind }));
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+// Style sheets do not travel with a drawing, so that every element is given the colours it has here.
+function standalone(chart) {
+  const style = getComputedStyle(document.documentElement), ink = style.getPropertyValue("--ink").trim(), card = style.getPropertyValue("--card").trim();
+  const font = "system-ui, sans-serif", width = chart.width, high = Number(chart.svg.getAttribute("height"));
+  const copy = chart.svg.cloneNode(true), originals = [...chart.svg.querySelectorAll("*")];
+  [...copy.querySelectorAll("*")].forEach((element, k) => {
+    const seen = getComputedStyle(originals[k]);
+    if (element.tagName !== "g") for (const name of PAINT) element.setAttribute(name, seen.getPropertyValue(name));
+    for (const name of ["class", "data-run", "data-split"]) element.removeAttribute(name);
+  });
+  copy.lastElementChild.replaceChildren();  // no crosshair
+  const top = 34, legend = chart.lines.map((line, k) => {
+    const colour = getComputedStyle(chart.curves.querySelectorAll("path:not(.faint)")[k]).getPropertyValue("stroke"), y = top + high + 18 + 19 * k;
+    const row = drawn("g");
+    row.append(drawn("line", { x1: 16, x2: 36, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": line.split === "train" ? 1.4 : 3 }),
+      drawn("text", { x: 44, y, fill: ink, "font-size": "13px", "font-family": font }, chart.called(line)));
+    return row;
+  });
+  const height = top + high + 19 * chart.lines.length + 16;
+  const whole = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
+  const inside = drawn("g", { transform: `translate(0 ${top})` });
+  inside.append(...copy.children);
+  whole.append(drawn("rect", { width, height, fill: card }), drawn("text", { x: 16, y: 22, fill: ink, "font-size": "15px", "font-weight": "600", "font-family": font }, title(chart.key)), inside, ...legend);
+  return { text: new XMLSerializer().serializeToString(whole), width, height };
+}
+
+async function painted({ text, width, height }) {
+  const picture = new Image(), source = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  try {
+    picture.src = source;
+    await picture.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [2 * width, 2 * height];
+    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+    return await new Promise((done, failed) => canvas.toBlob((blob) => blob ? done(blob) : failed(new Error("no picture")), "image/png"));
+  } finally {
+    URL.revokeObjectURL(source);
+  }
+}
+
+// A name that begins like a formula would be one for a spreadsheet.
+function cell(value) {
+  if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
+  const words = /^[=+\-@\t\r]/.test(value) ? "'" + value : value;
+  return /[",\n\r]/.test(words) ? '"' + words.replaceAll('"', '""') + '"' : words;
+}
+
+export function asCsv(key, rows) {
+  return [["run", "split", "step", "epoch", "seconds", key], ...rows].map((row) => row.map((one) => cell(one ?? NaN)).join(",")).join("\r\n") + "\r\n";
+}
+
+export async function save(chart, kind, rows) {
+  const name = chart.key.replace(/[^\w-]+/g, "-").slice(0, 60) || "curve";
+  if (kind === "CSV") give(asCsv(chart.key, rows), name + ".csv", "text/csv;charset=utf-8");
+  else if (kind === "SVG") give(standalone(chart).text, name + ".svg", "image/svg+xml");
+  else give(await painted(standalone(chart)), name + ".png", "image/png");
+}

@@ -1,0 +1,331 @@
+// The page: what changes its state, and what is drawn when it has changed.
+
+import * as api from "./explorer_api.js";
+import { paintLegend } from "./explorer_colours.js";
+import * as input from "./explorer_input.js";
+import { ALL, highest, scaled } from "./explorer_numbers.js";
+import { Heads, showGuesses, Strip } from "./explorer_panels.js";
+import { Positions } from "./explorer_positions.js";
+import { answered } from "./explorer_run.js";
+import { Scatter } from "./explorer_scatter.js";
+import * as share from "./explorer_share.js";
+import { Stage } from "./explorer_stage.js";
+import { askedOf, cardOf, main, page, state, tokenOf } from "./explorer_state.js";
+import { described, MODE_WORDS, percent } from "./explorer_words.js";
+
+const $ = (id) => document.getElementById(id);
+const MANY = 300; // tokens from which small maps wait until the pointer rests
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+// Drawing: at most once a frame -------------------------------------------------------------------------------------------
+
+let drawing = 0, resting = 0, saying = 0;
+
+function changed() {
+  drawing ||= requestAnimationFrame(draw);
+}
+
+function draw() {
+  drawing = 0;
+  const sentences = [], lows = [], highs = [];
+  for (const view of page.views) {
+    if (!view.numbers) continue;
+    const asked = askedOf(view), map = view.numbers.map(asked);
+    const { shares, low, high } = scaled(map.values, state.scale, view.numbers.patches);
+    view.drawn = { ...asked, values: map.values, leading: map.leading };
+    const token = asked.mode === "gradient" ? NaN : asked.query; // gradient rollout is nobody's look
+    view.stage.update({ shares, token, peak: highest(map.values), strength: state.strength });
+    const sentence = described(asked, map, view.numbers, view.card, view.classes[0]);
+    sentences.push(page.views.length > 1 ? `${view.card.name}: ${sentence}` : sentence);
+    lows.push(percent(low));
+    highs.push(percent(high));
+  }
+  [$("legend-low").textContent, $("legend-high").textContent] = [lows, highs].map((ends) => [...new Set(ends)].join(" / "));
+  $("told").replaceChildren(...sentences.map((sentence) => Object.assign(document.createElement("span"), { textContent: sentence })));
+  const query = state.hover ?? state.held;
+  positions.update(query && "y" in query ? query : null);
+  clearTimeout(resting);
+  if (main()?.tokens > MANY) resting = setTimeout(drawSmall, 80);
+  else drawSmall();
+  clearTimeout(saying);
+  saying = setTimeout(() => ($("heard").textContent = sentences.join(" ")), 350); // not every patch on the way
+}
+
+function drawSmall() {
+  const numbers = main();
+  if (!numbers) return;
+  const asked = askedOf(page.views[0]);
+  const shares = (changes) => scaled(numbers.map({ ...asked, ...changes }).values, state.scale, numbers.patches).shares;
+  const one = { head: state.head, mean: null }[state.mode];
+  heads.update((head) => shares(head === null ? { mode: "mean" } : { mode: "head", head }), numbers.averaged ? null : one);
+  strip.update(numbers, (layer) => shares({ layer }), asked.layer);
+}
+
+function controls() {
+  const numbers = main();
+  if (numbers) {
+    $("layer").max = numbers.layers;
+    $("layer").value = state.layer + 1;
+    $("layer-number").textContent = `${state.layer + 1} of ${numbers.layers}`;
+    $("layer").disabled = $("play").disabled = state.mode === "gradient" || numbers.layers === 1;
+    $("strip").classList.toggle("idle", state.mode === "gradient");
+    scatter.select(state.layer, state.mode === "head" ? state.head : null);
+  }
+  for (const radio of document.getElementsByName("mode")) {
+    radio.checked = radio.value === state.mode;
+    radio.disabled = radio.value === "head" && Boolean(numbers?.averaged);
+  }
+  const averaged = numbers?.averaged ? " There is too much attention here to send every head: their mean is shown." : "";
+  $("mode-words").textContent = MODE_WORDS[state.mode] + averaged;
+  $("scale").value = state.scale;
+}
+
+function set(changes) {
+  Object.assign(state, changes);
+  controls();
+  changed();
+  share.remember();
+}
+
+// Parts of the page -------------------------------------------------------------------------------------------------------
+
+const heads = new Heads($("thumbs"), (head) => set(head === null ? { mode: "mean" } : { mode: "head", head }));
+const strip = new Strip($("strip"), $("layer"), (layer) => state.mode !== "gradient" && set({ layer }));
+const scatter = new Scatter($("scatter"), $("scatter-told"), (layer, head) =>
+  set(main()?.averaged ? { layer } : { layer, head, mode: "head" }));
+const positions = new Positions($("position-one"), $("position-all"), $("positions-told"), (y, x) => set({ held: { y, x }, hover: null }));
+
+function measured() {
+  const kind = $("measure").value;
+  $("reach-title").textContent = kind === "distance" ? "Attention distance" : "Attention entropy";
+  if (!main()) return;
+  scatter.build(main()[kind], kind === "distance" ? "px" : "bits");
+  controls();
+}
+
+const actions = {
+  look: (query, held) => {
+    if (held) return set({ held: query, hover: null });
+    state.hover = query;
+    changed();
+  },
+  held: (stage) => tokenOf(page.views.find((view) => view.stage === stage), state.held),
+  layer: (step) => main() && set({ layer: Math.min(main().layers - 1, Math.max(0, state.layer + step)) }),
+};
+
+// Running a model ---------------------------------------------------------------------------------------------------------
+
+let running = null, taken = 0;
+
+function tell(words, kind = "", retry = false) {
+  $("note").hidden = !words;
+  $("note").className = `note ${kind}`;
+  $("note-words").textContent = words;
+  $("again").hidden = !retry;
+}
+
+function busy(words) {
+  $("busy").textContent = words;
+  $("layout").setAttribute("aria-busy", String(Boolean(words)));
+}
+
+function failed(error) {
+  if (error.name === "AbortError") return;
+  if (!(error instanceof api.Told)) console.error(error);
+  const words = error instanceof api.Told ? [error.message, error.hint].filter(Boolean).join(" ") : "Something on this page went wrong. Load it again.";
+  tell(words, "bad", Boolean(page.subject));
+}
+
+/** Look at another picture: a blob, or an example by name. The latest wish counts, whatever was slow before it. */
+async function take(blob, example = null) {
+  stopPlaying();
+  const id = ++taken;
+  try {
+    const content = example ? await api.example(page.catalogue.examples.find((one) => one.name === example).url) : await input.sendable(blob);
+    if (id !== taken) return;
+    page.subject = { id, blob: content, example };
+  } catch (error) {
+    return failed(error);
+  }
+  for (const button of $("examples").querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.name === example));
+  await run();
+}
+
+async function run() {
+  if (!page.subject || !state.model) return;
+  running?.abort();
+  const own = (running = new AbortController());
+  const cards = [cardOf(state.model), state.second && cardOf(state.second)].filter(Boolean);
+  tell("");
+  try {
+    const found = [];
+    for (const card of cards) {
+      busy(`${card.name} is looking …`);
+      const onWait = (seconds) => busy(`The server is busy; asking again in ${seconds} s …`);
+      found.push(await answered(card, page.subject, { signal: own.signal, onWait }));
+    }
+    if (!own.signal.aborted) install(found);
+  } catch (error) {
+    if (!own.signal.aborted) failed(error);
+  } finally {
+    if (running === own) busy("");
+  }
+}
+
+function install(found) {
+  const stages = page.views.map((view) => view.stage);
+  stages.splice(found.length).forEach((stage) => stage.remove());
+  page.views = found.map((answer, index) => ({ ...answer, stage: stages[index] ?? new Stage($("views"), actions) }));
+  const numbers = main();
+  $("layout").dataset.state = numbers ? "ready" : "plain";
+  $("layout").classList.toggle("comparing", page.views.length > 1);
+  if (numbers) {
+    state.layer = Math.min(state.layer ?? numbers.layers - 1, numbers.layers - 1);
+    state.head = Math.min(state.head, numbers.heads - 1);
+    if (numbers.averaged && state.mode === "head") state.mode = "mean";
+    state.held ??= { token: numbers.prefix ? 0 : ALL };
+    heads.build(numbers);
+    measured();
+    showPositions(page.views[0].card.name);
+    ahead(numbers);
+  }
+  for (const view of page.views) view.stage.show(view.card, view.image, view.numbers);
+  showGuesses($("guesses"), page.views);
+  tell(page.views.map((view) => view.why).filter(Boolean).join(" "));
+  controls();
+  changed();
+  share.remember();
+}
+
+/** Work out what rollout needs while nothing else is to be done, a layer at a time, so that its first map is there at once. */
+function ahead(numbers, layer = 0) {
+  if (layer >= numbers.layers || numbers !== main()) return;
+  const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 30));
+  later(() => {
+    numbers.mean(layer);
+    ahead(numbers, layer + 1);
+  });
+}
+
+async function showPositions(model) {
+  try {
+    const answer = await api.positions(model);
+    if (state.model !== model) return;
+    positions.build(answer);
+    changed();
+  } catch (error) {
+    if (state.model === model) positions.missing([error.message, error.hint].filter(Boolean).join(" "));
+  }
+}
+
+// Playing through the layers ----------------------------------------------------------------------------------------------
+
+let playing = 0;
+
+function stopPlaying() {
+  clearInterval(playing);
+  playing = 0;
+  $("play").setAttribute("aria-pressed", "false");
+}
+
+function play() {
+  if (playing) return stopPlaying();
+  if (!main()) return;
+  $("play").setAttribute("aria-pressed", "true");
+  const next = () => {
+    const last = state.layer + 1 >= main().layers;
+    if (last && calm.matches) return stopPlaying(); // once, and slowly, for people whom motion disturbs
+    set({ layer: last ? 0 : state.layer + 1 });
+  };
+  if (state.layer + 1 >= main().layers) set({ layer: 0 });
+  playing = setInterval(next, calm.matches ? 1500 : 500);
+}
+
+// Beginning ---------------------------------------------------------------------------------------------------------------
+
+function offer() {
+  const { models, examples } = page.catalogue;
+  const option = (name, words) => Object.assign(document.createElement("option"), { value: name, textContent: words ?? name });
+  $("model").replaceChildren(...models.map((card) => option(card.name)));
+  $("second").replaceChildren(option("", "nothing"), ...models.map((card) => option(card.name)));
+  $("model-label").hidden = $("second-label").hidden = models.length < 2;
+  $("examples").replaceChildren(...examples.map(({ name, url }) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", title: name });
+    button.dataset.name = name;
+    button.append(Object.assign(document.createElement("img"), { src: url, alt: `Example ${name}`, loading: "lazy", decoding: "async" }));
+    button.addEventListener("click", () => take(null, name));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+  $("examples").hidden = !examples.length;
+}
+
+function choices() {
+  if (state.second === state.model) state.second = null;
+  $("model").value = state.model;
+  $("second").value = state.second ?? "";
+  for (const option of $("second").options) option.disabled = option.value === state.model;
+}
+
+async function restore(view) {
+  share.adopt(view);
+  choices();
+  controls();
+  const { subject, catalogue } = page;
+  if (view.image) return take(view.image);
+  if (view.example && view.example !== subject?.example) return take(null, view.example);
+  if (subject) return run();
+  if (catalogue.examples.length) return take(null, catalogue.examples[0].name);
+}
+
+async function begin() {
+  try {
+    page.catalogue = await api.models();
+  } catch (error) {
+    failed(error);
+    $("again").hidden = false;
+    return;
+  }
+  tell("");
+  state.model = page.catalogue.default ?? page.catalogue.models[0]?.name;
+  if (!state.model) return tell("This server has no model to look into. Start it with a checkpoint: vitreous serve CHECKPOINT.", "bad");
+  offer();
+  await restore(share.wanted() ?? { scale: "own" });
+}
+
+function chosen() {
+  state.model = $("model").value;
+  state.second = $("second").value || null;
+  choices();
+  run();
+}
+
+$("layer").addEventListener("input", () => set({ layer: Number($("layer").value) - 1 }));
+$("modes").addEventListener("change", (event) => set({ mode: event.target.value }));
+$("scale").addEventListener("change", () => set({ scale: $("scale").value }));
+$("strength").addEventListener("input", () => set({ strength: Number($("strength").value) / 100 }));
+$("measure").addEventListener("change", measured);
+$("play").addEventListener("click", play);
+$("model").addEventListener("change", chosen);
+$("second").addEventListener("change", chosen);
+$("again").addEventListener("click", () => (page.subject ? run() : begin()));
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part after "#" is for views
+  (document.querySelector(".view .picture") ?? $("choose")).focus();
+});
+addEventListener("hashchange", () => {
+  const view = share.wanted();
+  if (view && page.catalogue.models.length) restore(view);
+});
+addEventListener("resize", changed);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
+input.listen({ take: (blob) => take(blob), tell: (words) => tell(words), over: (held) => ($("over").hidden = !held) });
+share.listen();
+
+// For tests, and for whoever opens the console: what is shown, in numbers.
+const shown = () => page.views.map(({ card, drawn, classes, probabilities }) => ({ model: card.name, classes, probabilities, ...drawn }));
+window.vitreous = { state, shown, address: share.address };
+
+paintLegend($("legend"), "heat");
+begin();

@@ -1,0 +1,109 @@
+// One dot for each head of each layer, as in the paper's figure 7 (right): how far it looks, or how evenly.
+
+import { short } from "./explorer_words.js";
+
+const WIDTH = 360, HEIGHT = 220, LEFT = 38, RIGHT = 8, TOP = 8, BOTTOM = 30;
+const SPACE = "http://www.w3.org/2000/svg";
+
+function draw(tag, fields, text) {
+  const element = document.createElementNS(SPACE, tag);
+  for (const [name, value] of Object.entries(fields)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+/** 4 or 5 round numbers from 0 to at least `most`. */
+function ticks(most) {
+  const rough = Math.max(most, 1e-9) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough) * power;
+  return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, index) => index * step);
+}
+
+export class Scatter {
+  /** `choose(layer, head)`: head numbers are the model's, also where only the mean of heads can be shown. */
+  constructor(parent, told, choose) {
+    Object.assign(this, { parent, told, choose, layer: 0, head: 0, values: [] });
+    parent.addEventListener("keydown", (event) => this.key(event));
+    parent.addEventListener("click", (event) => this.click(event));
+  }
+
+  /** `values` are [layer][head]. */
+  build(values, unit) {
+    this.values = values;
+    this.unit = unit;
+    const most = Math.max(...values.map((layer) => Math.max(...layer)));
+    const marks = ticks(most), top = marks.at(-1) || 1, layers = values.length;
+    this.x = (layer) => LEFT + ((layer + 0.5) / layers) * (WIDTH - LEFT - RIGHT);
+    this.y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
+    const picture = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
+    const wide = (WIDTH - LEFT - RIGHT) / layers;
+    this.band = draw("rect", { class: "band", y: TOP, width: wide, height: HEIGHT - TOP - BOTTOM });
+    picture.append(this.band);
+    for (const mark of marks) {
+      picture.append(draw("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(mark), y2: this.y(mark) }));
+      picture.append(draw("text", { x: LEFT - 5, y: this.y(mark) + 4, "text-anchor": "end" }, short(mark)));
+    }
+    const every = Math.max(1, Math.ceil(layers / 12));
+    for (let layer = 0; layer < layers; layer += every)
+      picture.append(draw("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer + 1));
+    picture.append(draw("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "layer"));
+    this.dots = values.map((heads, layer) => heads.map((value, head) => {
+      const dot = draw("circle", { class: "dot", cx: this.x(layer), cy: this.y(value), r: 4 });
+      dot.append(draw("title", {}, `layer ${layer + 1} head ${head + 1}: ${short(value)} ${unit}`));
+      picture.append(dot);
+      return dot;
+    }));
+    this.ring = draw("circle", { class: "ring", r: 7 });
+    picture.append(this.ring);
+    this.parent.replaceChildren(picture);
+    this.picture = picture;
+    this.picked = null;
+  }
+
+  /** Mark the layer, and the head where one is chosen. */
+  select(layer, head) {
+    [this.layer, this.head] = [layer, head ?? this.head];
+    if (!this.dots) return;
+    this.band.setAttribute("x", this.x(layer) - (WIDTH - LEFT - RIGHT) / this.values.length / 2);
+    this.picked?.classList.remove("picked");
+    this.picked = head === null ? null : this.dots[layer]?.[head];
+    this.picked?.classList.add("picked");
+    this.ring.setAttribute("display", this.picked ? "inline" : "none");
+    if (this.picked) {
+      for (const name of ["cx", "cy"]) this.ring.setAttribute(name, this.picked.getAttribute(name));
+      this.picture.insertBefore(this.picked, this.ring); // above its neighbours
+    }
+    const heads = this.values[layer], mean = heads.reduce((sum, value) => sum + value, 0) / heads.length;
+    const own = this.picked ? `head ${head + 1} ${short(heads[head])} ${this.unit}, ` : "";
+    this.told.textContent = `Layer ${layer + 1}: ${own}mean ${short(mean)} ${this.unit}.`;
+  }
+
+  /** The nearest dot: small ones are hard to hit, above all with a finger. */
+  click(event) {
+    const box = this.picture.getBoundingClientRect(), scale = WIDTH / box.width;
+    const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
+    let best = null, nearest = 24 ** 2;
+    this.values.forEach((heads, layer) => heads.forEach((value, head) => {
+      const away = (this.x(layer) - x) ** 2 + (this.y(value) - y) ** 2;
+      if (away < nearest) [best, nearest] = [[layer, head], away];
+    }));
+    if (best) this.choose(...best);
+  }
+
+  /** Up and down go through a layer's heads as they lie in the picture, by value. */
+  key(event) {
+    if (!this.values.length || event.ctrlKey || event.altKey || event.metaKey) return;
+    let { layer, head } = this;
+    const order = [...this.values[layer].keys()].sort((a, b) => this.values[layer][a] - this.values[layer][b]);
+    const rank = Math.max(0, order.indexOf(head)), last = this.values.length - 1;
+    if (event.key === "ArrowLeft") layer = Math.max(0, layer - 1);
+    else if (event.key === "ArrowRight") layer = Math.min(last, layer + 1);
+    else if (event.key === "ArrowUp") head = order[Math.min(order.length - 1, rank + 1)];
+    else if (event.key === "ArrowDown") head = order[Math.max(0, rank - 1)];
+    else if (event.key === "Home") layer = 0;
+    else if (event.key === "End") layer = last;
+    else return;
+    event.preventDefault();
+    this.choose(layer, head);
+  }
+}

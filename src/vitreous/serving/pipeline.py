@@ -1,0 +1,142 @@
+"""A picture through a model: from the body of a request to what the model makes of it.
+
+    upload, counted -> a decoder's thread -> batcher -> the model's thread
+
+The event loop only passes things on. Pictures are decoded in a few threads, and all work of the models is done by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+from starlette.requests import Request
+from torch import Tensor
+
+from vitreous.errors import VitreousError
+from vitreous.serving.batcher import Batcher, Full
+from vitreous.serving.explain import explained
+from vitreous.serving.held import Budget
+from vitreous.serving.limits import Limits
+from vitreous.serving.loaded import Loaded
+from vitreous.serving.picture import raw_pixels
+from vitreous.serving.refusal import Gone, Refusal, busy, of_input
+from vitreous.serving.uploads import Body, picture_in, received
+
+T = TypeVar("T")
+Kind = Literal["predict", "features", "attention"]
+
+
+class Work(NamedTuple):
+    """What may be run in one batch."""
+
+    model: str
+    kind: Kind
+
+
+class Pipeline:
+    """`ran` is told the size of every batch."""
+
+    def __init__(self, models: Sequence[Loaded], limits: Limits, ran: Callable[[int], None]) -> None:
+        self.models, self.limits = {loaded.name: loaded for loaded in models}, limits
+        self.batcher = Batcher(self.run, max_batch=limits.max_batch, queue=limits.queue, wait=limits.wait, ran=ran)
+        self.held = Budget(limits.held)
+        self.at_work = 0  # requests with a picture, from their headers to their answer
+        self._decoders = ThreadPoolExecutor(limits.decoders, "vitreous-decode")
+
+    def close(self, seconds: float = 0.0) -> bool:
+        """Ends the threads; whether all work was done by then."""
+        done = self.batcher.close(seconds)
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+        return done
+
+    async def through(self, request: Request, loaded: Loaded, kind: Kind, top: int = 0, most: int | None = None) -> Any:
+        """What the model makes of the picture in the request."""
+        if self.at_work >= self.limits.admitted or self.batcher.full:
+            raise busy("too many requests at once", self.batcher.retry_after())
+        self.at_work += 1
+        whole_body = False
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                with self.held.account() as account:
+                    body = await received(request, self.limits, account)
+                    whole_body = True
+                    result = await _unless_gone(request, self._queued(body, loaded, Work(loaded.name, kind), top, most))
+                    del body
+                return await _unless_gone(request, _result(result))
+        except TimeoutError:
+            if not whole_body:
+                hint = "send a smaller picture (the server's limit is --timeout)"
+                raise Refusal(400, f"the upload took more than {self.limits.seconds:g} s", hint) from None
+            raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
+        except Full as full:
+            raise busy("the queue is full", full.seconds) from None
+        except VitreousError as error:
+            raise of_input(error) from None
+        finally:
+            self.at_work -= 1
+
+    async def _queued(self, body: Body, loaded: Loaded, work: Work, top: int, most: int | None) -> asyncio.Future[Any]:
+        def decoded() -> Tensor:
+            return raw_pixels(picture_in(body, self.limits), loaded.clf.preprocess, self.limits)
+
+        with self.batcher.expected(work):
+            pixels = await self.aside(decoded)
+            return asyncio.wrap_future(self.batcher.submit(work, (pixels, top), most))
+
+    def run(self, work: Work, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
+        """A batch through a model, in the model's thread. One that does not fit into memory is halved."""
+        loaded = self.models[work.model]
+        try:
+            with loaded.lock:
+                return _ran(loaded, work.kind, items)
+        except torch.OutOfMemoryError:
+            half = len(items) // 2  # the rest is outside of the handler, whose traceback holds the tensors
+        if not half:
+            raise VitreousError(f"one picture does not fit into the memory of {loaded.device}; serve a smaller model")
+        return [*self.run(work, items[:half]), *self.run(work, items[half:])]
+
+    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+        """In a thread of its own, for what takes too long for the one that answers everybody."""
+        return await asyncio.wrap_future(self._decoders.submit(function, *arguments))
+
+
+def _ran(loaded: Loaded, kind: Kind, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
+    clf = loaded.clf
+    images = clf.prepare(clf.preprocess.finished(torch.stack([pixels for pixels, _ in items])))
+    if kind == "predict":
+        found = clf.predict(images, max(top for _, top in items), len(items))
+        return [
+            {"classes": one.classes[:top], "probabilities": one.probabilities[:top]}
+            for one, (_, top) in zip(found, items, strict=True)
+        ]
+    if kind == "features":
+        rows: list[Any] = clf.features(images, len(items)).tolist()
+        return rows
+    return [explained(loaded, images)]
+
+
+async def _result(waiting: asyncio.Future[T]) -> T:
+    return await waiting
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives; it is cancelled as soon as the caller closes the connection."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise Gone
+        return doing.result()
+    finally:
+        doing.cancel()
+        leaving.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)

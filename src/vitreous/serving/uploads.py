@@ -1,0 +1,229 @@
+"""From the body of a request to the bytes of one picture. Nothing is opened on the caller's behalf: no address, no path.
+
+A body is either a form (`multipart/form-data`) whose field `file` is the picture, or JSON `{"image": base64}`. It is counted
+while it comes, whatever its header claims, and kept in memory: no file is written. 400 means that the request is not formed
+like that, 413 that it is too large, 415 that it is of another type.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import python_multipart
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from vitreous.serving.held import Account
+from vitreous.serving.limits import Limits
+from vitreous.serving.refusal import Gone, Refusal, quoted
+
+FORM, JSON = "multipart/form-data", "application/json"
+FIELD, KEY = "file", "image"
+AROUND = 65_536  # bytes of a body that may be something else than the picture: headers of parts, quotes
+_PARTS = 8  # of a form that are read before it is refused for having several
+_PLACES = ("url", "uri", "path", "href", "link", "image_url", "src")
+_PLACE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]{1,20}:/|www\.|~|\.{0,2}/|[a-z]:[\\/]|\\\\)", re.IGNORECASE)
+_SEND = f"send the picture's bytes: a form with a field {FIELD!r}, or JSON with its base64 under {KEY!r}"
+
+
+@dataclass(frozen=True)
+class Body:
+    """A request's body, whole and unread."""
+
+    kind: Literal["form", "json"]
+    boundary: bytes
+    content: bytes = field(repr=False)
+
+
+async def received(request: Request, limits: Limits, account: Account) -> Body:
+    """The body, as far as the limits go."""
+    kind, boundary = _kind(request)
+    # Base64 makes four bytes of three, and some programs break it into lines.
+    most = AROUND + (limits.upload_bytes if kind == "form" else limits.upload_bytes * 7 // 5)
+    if (claimed := _claimed(request)) > most:
+        raise _too_large(limits)
+    account.check(claimed)
+    content = bytearray()
+    try:
+        async for chunk in request.stream():
+            if len(content) + len(chunk) > most:
+                raise _too_large(limits)
+            account.take(len(chunk))
+            content += chunk
+    except ClientDisconnect:
+        raise Gone from None
+    return Body(kind, boundary, bytes(content))
+
+
+def picture_in(body: Body, limits: Limits) -> bytes:
+    """The bytes of the picture. Takes a while for a large body: not for the thread that answers everybody."""
+    content = _from_form(body.content, body.boundary) if body.kind == "form" else _from_json(body.content)
+    if len(content) > limits.upload_bytes:
+        raise _too_large(limits)
+    if not content:
+        raise Refusal(422, "the picture is empty: 0 bytes", _SEND)
+    return content
+
+
+def refuse_place(text: str) -> None:
+    if _PLACE.match(text):
+        raise Refusal(400, "a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}")
+
+
+def _kind(request: Request) -> tuple[Literal["form", "json"], bytes]:
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refusal(415, "a compressed body is refused", "send it without Content-Encoding; pictures are compressed already")
+    given = request.headers.get("content-type", "")
+    media_type, options = parse_options_header(given)
+    media_type = media_type.lower()
+    if media_type == FORM.encode():
+        boundary = options.get(b"boundary", b"")
+        if not boundary:
+            raise Refusal(400, "a form without a boundary", f"let your HTTP library set Content-Type; {_SEND}")
+        return "form", boundary
+    if media_type == JSON.encode():
+        return "json", b""
+    what = f"content type {quoted(given)}" if given else "a body without a content type"
+    raise Refusal(415, f"{what} is not supported", f"{_SEND} (Content-Type: {JSON})")
+
+
+def _claimed(request: Request) -> int:
+    """By its header; 0 where there is none: chunks are counted as they come."""
+    given = request.headers.get("content-length", "0")
+    if not re.fullmatch(r"[0-9]{1,18}", given):
+        raise Refusal(400, f"Content-Length {quoted(given)} is not a number of bytes", "let your HTTP library set it")
+    return int(given)
+
+
+def _too_large(limits: Limits) -> Refusal:
+    return Refusal(
+        413,
+        f"the picture has more than {limits.upload_bytes / 1e6:g} MB",
+        "make it smaller: the model reads it at the image_size of GET /models (the server's limit is --upload-mb)",
+    )
+
+
+# A form -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Part:
+    name: str | None = None
+    content: bytearray = field(default_factory=bytearray)
+    header: bytearray = field(default_factory=bytearray)
+    value: bytearray = field(default_factory=bytearray)
+
+
+def _from_form(body: bytes, boundary: bytes) -> bytes:
+    parts = _parts(body, boundary)
+    for part in parts:
+        _check_name(part.name or "", FIELD, "field")
+    if len(parts) != 1:
+        many = "several pictures" if parts else f"no field {FIELD!r}"
+        raise Refusal(400, f"{many} in the form", "one request has one picture; requests at the same time are run together")
+    content = bytes(parts[0].content)
+    refuse_place(content[:300].decode("latin-1"))
+    return content
+
+
+def _check_name(name: str, wanted: str, what: str) -> None:
+    if name.lower() in _PLACES:
+        raise Refusal(
+            400, f"{what} {quoted(name)}: a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}"
+        )
+    if name != wanted:
+        raise Refusal(400, f"unknown {what} {quoted(name)}", f"the picture's {what} is called {wanted!r}; {_SEND}")
+
+
+def _parts(body: bytes, boundary: bytes) -> list[_Part]:
+    parts: list[_Part] = []
+    ended = False
+
+    def begin() -> None:
+        if len(parts) >= _PARTS:
+            raise Refusal(400, f"more than {_PARTS} fields in the form", f"it has one field, {FIELD!r}")
+        parts.append(_Part())
+
+    def header_field(data: bytes, start: int, end: int) -> None:
+        parts[-1].header += data[start:end]
+
+    def header_value(data: bytes, start: int, end: int) -> None:
+        parts[-1].value += data[start:end]
+
+    def header_end() -> None:
+        part = parts[-1]
+        if part.header.lower() == b"content-disposition":
+            name = parse_options_header(bytes(part.value))[1].get(b"name", b"")
+            part.name = name.decode("utf-8", "replace")
+        part.header, part.value = bytearray(), bytearray()
+
+    def data(data: bytes, start: int, end: int) -> None:
+        parts[-1].content += data[start:end]
+
+    def end() -> None:
+        nonlocal ended
+        ended = True
+
+    callbacks: Any = {
+        "on_part_begin": begin,
+        "on_header_field": header_field,
+        "on_header_value": header_value,
+        "on_header_end": header_end,
+        "on_part_data": data,
+        "on_end": end,
+    }
+    try:
+        parser = python_multipart.MultipartParser(boundary, callbacks)
+        parser.write(body)
+    except FormParserError:
+        raise Refusal(400, "the form cannot be read", f"let your HTTP library write it; {_SEND}") from None
+    if not ended:
+        raise Refusal(400, "the form ends before its last boundary", "it was cut off on the way; send it again")
+    return parts
+
+
+# JSON -------------------------------------------------------------------------------------------------------------------------
+
+
+def _from_json(body: bytes) -> bytes:
+    try:
+        found = json.loads(body, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "the body is not JSON", _SEND) from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "the body is JSON, but not an object", f'{_SEND}: {{"{KEY}": "..."}}')
+    for name in found:
+        _check_name(name, KEY, "key")
+    if KEY not in found:
+        raise Refusal(400, f"no key {KEY!r} in the body", _SEND)
+    text = found[KEY]
+    if not isinstance(text, str):
+        raise Refusal(400, f"{KEY!r} is not a string", "it is the base64 of the picture's bytes")
+    return _from_base64(text)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refusal(400, "a key stands twice in the body", "one request has one picture")
+    return found
+
+
+def _from_base64(text: str) -> bytes:
+    if text[:5].lower() == "data:":  # what a browser's FileReader gives
+        kind, comma, text = text.partition(",")
+        if not comma or not kind.lower().endswith(";base64"):
+            raise Refusal(400, "a data: URI that is not base64", "write data:image/png;base64,... or the base64 alone")
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):  # the latter for letters beyond ASCII
+        refuse_place(text[:300])  # only now: the base64 of a JPEG begins with a slash
+        raise Refusal(
+            400, f"{KEY!r} is not base64", "encode the picture's bytes with the standard alphabet, padding included"
+        ) from None

@@ -1,0 +1,28 @@
+"""Names from strangers in tables: a spreadsheet runs none of them, and each comes back as it was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitreous.pages.cells import as_it_was, harmless
+
+STARTS = "=+-@\t\r\n"  # from which spreadsheets take a cell for a formula
+
+
+@pytest.mark.parametrize("cell", [f"{start}cmd" for start in STARTS] + ["=1+1", "-2", "@SUM(A1)", "\n"])
+def test_a_formula_is_none_any_more(cell: str) -> None:
+    assert harmless(cell).lstrip("'") == cell
+    assert len(cell) < 2 or harmless(cell)[0] not in STARTS
+    assert len(cell) < 2 or harmless(cell, "./")[0] == "."
+
+
+@pytest.mark.parametrize("cell", ["", "cat", "-", "a=b", "'quoted'", "cat-2"])
+def test_other_cells_stay(cell: str) -> None:
+    assert harmless(cell) == cell
+
+
+@given(st.one_of(st.text(alphabet="'=+-@\t\n ab", max_size=6), st.text()))
+def test_every_cell_comes_back(cell: str) -> None:
+    assert as_it_was(harmless(cell)) == cell
