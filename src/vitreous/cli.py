@@ -10,7 +10,6 @@ import importlib
 import inspect
 import json
 import logging
-import math
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ import tyro
 
 import vitreous
 from vitreous.errors import VitreousError, nearest
+from vitreous.pages.plain_json import without_nan
 from vitreous.progress import silenced
 from vitreous.verbs.shared import Result
 
@@ -144,21 +144,12 @@ def _printable(text: str, stream: Any) -> str:
 
 
 def _json(record: dict[str, Any]) -> str:
-    text = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(without_nan(record), ensure_ascii=False, allow_nan=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # a file name that is no valid Unicode, or a terminal that knows few letters
-        text = json.dumps(_finite(record), allow_nan=False)
+        text = json.dumps(without_nan(record), allow_nan=False)
     return text
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they are written as null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)

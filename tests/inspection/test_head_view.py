@@ -1,4 +1,4 @@
-"""What single heads see, and rollout layer by layer: exact where attention is known, equal to numpy's elsewhere."""
+"""What single heads see, and rollout: exact where attention is known, equal to numpy's elsewhere."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from known_attention import (
 
 from vitreous.errors import VitreousError
 from vitreous.inspection.attention_rollout import rolled_out, rollout
-from vitreous.inspection.head_view import rollout_by_layer, seen_by_head
+from vitreous.inspection.figures import plot_attention
+from vitreous.inspection.head_view import attention_by_head, seen_by_head
 from vitreous.models.build import create
 
 TOKEN_IS_READ = {"token", "token+mean"}
 
 
-def products(attention_LHNN: Array) -> list[Array]:
-    """R after each layer, of one image."""
-    product, found = np.eye(attention_LHNN.shape[-1]), []
+def multiplied(attention_LHNN: Array) -> Array:
+    """R of one image."""
+    product = np.eye(attention_LHNN.shape[-1])
     for layer in attention_LHNN:
         mixed = layer.mean(axis=0) + np.eye(len(product))
         product = (mixed / mixed.sum(axis=1, keepdims=True)) @ product
-        found.append(product)
-    return found
+    return product
 
 
 def read(model: Any, product: Array, probe: Array | None) -> Array:
@@ -53,8 +53,10 @@ def read(model: Any, product: Array, probe: Array | None) -> Array:
 def probe_of(model: Any, tokens_BND: Array) -> Array:
     """Where the probe of an attention pooling looks, heads averaged, in numpy."""
     w = {key: value.detach().double().numpy() for key, value in model.state_dict().items()}
-    centred = tokens_BND - tokens_BND.mean(-1, keepdims=True)
-    x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + model.config.norm_eps) * w["norm.weight"] + w["norm.bias"]
+    x = tokens_BND
+    if not model.config.norm_after_pool:
+        centred = x - x.mean(-1, keepdims=True)
+        x = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + model.config.norm_eps) * w["norm.weight"] + w["norm.bias"]
     width, heads = model.config.width, model.config.heads
     size = width // heads
     q = w["pool.probe"][0, 0] @ w["pool.query.weight"].T + w["pool.query.bias"]
@@ -67,9 +69,10 @@ def probe_of(model: Any, tokens_BND: Array) -> Array:
     return np.mean(found, axis=0)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "hybrid"])
+@pytest.mark.parametrize("kind", [*KINDS, "hybrid", "probe before the norm"])
 def test_against_numpy(kind: str) -> None:
-    model = hybrid() if kind == "hybrid" else small(**KINDS[kind])
+    kinds = {**KINDS, "probe before the norm": dict(pool="map", norm_after_pool=True)}
+    model = hybrid() if kind == "hybrid" else small(**kinds[kind])
     images, prefix = pictures(model), model.prefix_tokens
     attention, tokens = run_by_numpy(model, images)
     grid = (2, 6) if kind == "patches not square" else (2, 3)
@@ -80,26 +83,14 @@ def test_against_numpy(kind: str) -> None:
     assert found.shape == expected.shape
     assert np.allclose(found, expected, atol=1e-5)
 
-    probes = probe_of(model, tokens[-1]) if kind == "map" else [None, None]
-    expected = np.stack(
-        [[read(model, r, probe)[prefix:] for r in products(attention[:, image])] for image, probe in enumerate(probes)], axis=1
-    )
-    by_layer = rollout_by_layer(model, images)
-    assert by_layer.shape == (len(attention), 2, *grid)
-    assert np.allclose(by_layer.flatten(2), expected, atol=1e-5)
-    assert torch.equal(by_layer[-1], rolled_out(model, images))
+    probes = probe_of(model, tokens[-1]) if model.config.pool == "map" else [None, None]
+    expected = [read(model, multiplied(attention[:, image]), probe)[prefix:] for image, probe in enumerate(probes)]
+    rolled = rolled_out(model, images)
+    assert rolled.shape == (2, *grid)
+    assert np.allclose(rolled.flatten(1), expected, atol=1e-5)
     model.lean = True
-    assert torch.equal(rollout_by_layer(model, images), by_layer)
+    assert torch.equal(rolled_out(model, images), rolled)
     assert torch.equal(seen_by_head(model, images), found)
-
-
-def test_a_probe_that_looks_before_the_final_norm() -> None:
-    model = small(pool="map", norm_after_pool=True)
-    images = pictures(model)
-    assert torch.equal(rollout_by_layer(model, images)[-1], rolled_out(model, images))
-    normed = small(pool="map")
-    normed.load_state_dict(model.state_dict())
-    assert not torch.allclose(rollout_by_layer(normed, images)[-1], rolled_out(model, images), atol=1e-5)
 
 
 def test_each_head_where_it_was_told_to_look() -> None:
@@ -125,23 +116,35 @@ def test_rollout_of_known_attention() -> None:
     pooled = looking([itself], [itself], pool="gap")
     assert np.allclose(rollout(pooled, images), 1 / 6)
 
-    uniform = rollout_by_layer(looking(*[[ALL_ALIKE]] * 3), images)
-    for layer in range(3):
-        assert torch.allclose(uniform[layer], torch.full((2, 2, 3), (1 - 0.5 ** (layer + 1)) / 7))
+    for layers in (1, 2, 3):
+        assert np.allclose(rollout(looking(*[[ALL_ALIKE]] * layers), images), (1 - 0.5**layers) / 7)
 
     # Half stays, half goes one to the left, where the edge holds it: of L steps each patch takes a binomial number.
-    walks = rollout_by_layer(looking(*[[one_left]] * 3, pool="gap"), images)
     step = np.kron(np.eye(2), (np.eye(3) + np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]])) / 2)
-    for layer in range(3):
-        expected = np.linalg.matrix_power(step, layer + 1).mean(axis=0).reshape(2, 3)
-        assert np.allclose(walks[layer], expected)
-    assert np.allclose(walks[2][0, 0], [(1 + 7 / 8 + 4 / 8) / 6, (1 / 8 + 3 / 8) / 6, 1 / 8 / 6])
+    for layers in (1, 2, 3):
+        walk = rollout(looking(*[[one_left]] * layers, pool="gap"), images)
+        assert np.allclose(walk, np.linalg.matrix_power(step, layers).mean(axis=0).reshape(2, 3))
+    assert np.allclose(walk[0, 0], [(1 + 7 / 8 + 4 / 8) / 6, (1 / 8 + 3 / 8) / 6, 1 / 8 / 6])
 
 
 def test_faults() -> None:
     resnet = create("R26x1", classes=2, image_size=32)
-    for function in (seen_by_head, rollout_by_layer):
+    for function in (seen_by_head, rolled_out):
         with pytest.raises(VitreousError, match="no attention"):
             function(resnet, torch.randn(1, 3, 32, 32))
         with pytest.raises(VitreousError, match="not a multiple"):
             function(small(), torch.randn(1, 3, 9, 12))
+
+
+def test_images_of_any_kind_and_number() -> None:
+    """Images first, the same whatever the batches; and drawn as they come."""
+    model = small(**KINDS["registers"])
+    images = pictures(model, 3)
+    found = attention_by_head(model, images, batch_size=2)
+    assert np.allclose(found, seen_by_head(model, images).transpose(0, 1).numpy(), atol=1e-6)
+    assert plot_attention(np.full((24, 36, 3), 90, np.uint8), found[0]).axes
+
+
+def test_a_path_is_no_model() -> None:
+    with pytest.raises(VitreousError, match=r"a str is no model to look into; load the checkpoint first"):
+        attention_by_head("runs/pets", "cat.jpg")  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def test_uniform_distance_is_what_uniform_attention_has(grid: tuple[int, int], s
 def test_what_is_said_of_distances() -> None:
     said = sentences.distance(np.array([[10.0, 49.0, 95.0, 100.0], [90.0, 91.0, 92.0, 93.0]]), uniform=100.0)
     assert said.startswith("In layer 0 the heads look 10 to 100 pixels far; looking everywhere alike would be 100.")
-    assert "2 of 4 look around their own patch, 2 across the whole picture" in said
+    assert "Of 4 heads, 2 look around their own patch and 2 across the whole picture" in said
     assert said.endswith("In the last layer they look 90 to 93 pixels far.")
     assert "last layer" not in sentences.distance(np.array([[10.0]]), uniform=100.0)
 

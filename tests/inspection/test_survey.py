@@ -20,7 +20,7 @@ from vitreous.inspection.attention_rollout import rollout
 from vitreous.inspection.distance import attention_distance
 from vitreous.inspection.entropy import attention_entropy
 from vitreous.inspection.gradient_weights import gradient_rolled_out, gradient_rollout
-from vitreous.inspection.head_view import rollout_by_layer, seen_by_head
+from vitreous.inspection.head_view import seen_by_head
 from vitreous.inspection.survey import survey
 from vitreous.inspection.tokens import outliers, token_change, token_norms, token_similarity
 from vitreous.models.build import create
@@ -115,7 +115,6 @@ LOOKS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
     "gradient rollout": gradient_rollout,
     "gradient rollout of tensors": lambda model, images: gradient_rolled_out(model, images).numpy(),
     "seen by head": lambda model, images: seen_by_head(model, images).numpy(),
-    "rollout by layer": lambda model, images: rollout_by_layer(model, images).numpy(),
     "survey": lambda model, images: survey(model, images.split(8)).distance,
 }
 

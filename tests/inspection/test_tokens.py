@@ -10,7 +10,7 @@ import torch
 from known_attention import KINDS, hybrid, itself, looking, pictures, run_by_numpy, small
 
 from vitreous.errors import VitreousError
-from vitreous.inspection.tokens import mean_similarity, outliers, token_change, token_norms, token_similarity
+from vitreous.inspection.tokens import mean_similarity, norm_quantiles, outliers, token_change, token_norms, token_similarity
 from vitreous.models.build import create
 
 
@@ -52,6 +52,13 @@ def test_a_model_that_changes_nothing() -> None:
     assert token_norms(model, images).shape == (3, 2, 8)
     assert np.allclose(token_similarity(model, images), 0, atol=1e-6)
     assert np.allclose(token_change(model, images), 1)
+
+
+def test_quantiles_are_of_all_patches_together() -> None:
+    norms = np.random.default_rng(0).gamma(2.0, size=(4, 5, 11))
+    expected = [np.percentile(depth[:, 2:], [0, 25, 50, 75, 100]) for depth in norms]
+    assert np.allclose(norm_quantiles(norms, prefix=2), expected)
+    assert norm_quantiles(norms, prefix=2).shape == (4, 5)
 
 
 def test_similarity_from_the_length_of_the_sum() -> None:

@@ -75,8 +75,9 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Opened]:
             watched.expected = expected
             page.on("dialog", lambda dialog: watched.faults.append(f"a dialog: {dialog.message}"))
             pages.append((page, watched))
+            page.clock.install()
             page.goto(f"{address}/curves{fragment}")
-            page.wait_for_selector("#count:not(:empty)")
+            page.wait_for_selector("#count:not(:empty)", state="attached")
             page.watched = watched
             return page
 
@@ -84,6 +85,15 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Opened]:
         for page, _ in pages:
             page.context.close()
     assert [watched.unexpected() for _, watched in pages] == [[] for _ in pages]
+
+
+def in_time(page: Any, expression: str) -> None:
+    """Wait until it is true; the page's own time goes by in leaps, because it asks the server only every two seconds."""
+    end = time.monotonic() + WAIT / 1000
+    while not page.evaluate(f"() => Boolean({expression})"):
+        assert time.monotonic() < end, f"it did not come true: {expression}"
+        page.clock.fast_forward(1000)
+        page.wait_for_timeout(50)
 
 
 def path_of(page: Any, name: str, split: str, key: str = "loss") -> str:
@@ -114,12 +124,13 @@ def test_a_curve_grows_while_one_looks(opened: Opened, tmp_path: Path) -> None:
     append(path, history(40)[-27:])  # from step 17, with evaluations
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 41, "split": "tr')  # half a line
-    page.wait_for_function("""() => (document.querySelector('[data-key=loss] path[data-run=a][data-split=train].thin')
-        .getAttribute('d').match(/[ML]/g) || []).length >= 40""")
+    curve = "document.querySelector('[data-key=loss] path[data-run=a][data-split=train].thin')"
+    drawn = f"{curve}.getAttribute('d').match(/[ML]/g)"
+    in_time(page, f"{drawn}.length >= 40")
     assert page.evaluate("window.here")  # without loading it again
     assert points(path_of(page, "a", "validation")) == 4
     assert page.locator("#runs tbody tr").count() == 1
-    page.wait_for_function("() => document.querySelector('#runs .progress').textContent === '40 of 100'")
+    in_time(page, "document.querySelector('#runs .progress').textContent === '40 of 100'")
     asked = [one for one in page.watched.requests if one.startswith("GET /runs/a")]
     assert asked[0] == "GET /runs/a"
     assert all(re.fullmatch(r"GET /runs/a\?after=\d+", one) for one in asked[1:])
@@ -128,15 +139,18 @@ def test_a_curve_grows_while_one_looks(opened: Opened, tmp_path: Path) -> None:
     again = tmp_path / "again"
     again.write_text("".join(json.dumps(one) + "\n" for one in history(20)))
     again.replace(path / "metrics.jsonl")
-    page.wait_for_function("""() => (document.querySelector('[data-key=loss] path[data-run=a][data-split=train].thin')
-        .getAttribute('d').match(/[ML]/g) || []).length === 20""")
+    in_time(page, f"{drawn}.length === 20")
     assert points(path_of(page, "a", "validation")) == 2
     # Its end is noticed, and from then on it rests.
     (path / "state" / "done.json").write_text("{}")
-    page.wait_for_function("() => document.querySelector('#legend').textContent.includes('finished')")
+    in_time(page, "document.querySelector('#legend').textContent.includes('finished')")
     before = len(page.watched.requests)
-    page.wait_for_timeout(3000)
-    assert not [one for one in page.watched.since(before) if one.startswith("GET /runs/a")]
+    for _ in range(4):
+        page.clock.fast_forward(2100)
+        page.wait_for_timeout(150)
+    since = page.watched.since(before)
+    assert "GET /runs" in since
+    assert not [one for one in since if one.startswith("GET /runs/a")]
 
 
 def test_runs_are_laid_over_each_other_and_compared(opened: Opened, tmp_path: Path) -> None:
@@ -326,7 +340,7 @@ def test_the_mistakes_of_a_run_follow_its_evaluations(opened: Opened, tmp_path: 
     worst = (Mistake("test/1", np.zeros((8, 8), np.uint8), ("cat",), (("dog", 0.75),), 3.25),)
     write_mistakes(path, Outcome("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 11)
     append(path, [record(11)])
-    page.wait_for_selector("#gallery img")
+    in_time(page, "document.querySelector('#gallery img')")
     assert "at step 11" in page.locator("#mistakes-said").inner_text()
 
 
@@ -360,16 +374,14 @@ def test_a_server_that_goes_away_is_asked_less_and_less_and_comes_back(opened: O
     path = run(tmp_path / "runs", "a", history(10), done=False)
     page = opened(expected=("ERR_FAILED", "net::"))
     page.wait_for_selector("[data-key=loss] path")
-    tried: list[float] = []
-
-    def refuse(route: Any) -> None:
-        tried.append(time.monotonic())
-        route.abort()
-
-    page.route("**/runs**", refuse)
-    page.wait_for_function("() => document.getElementById('live').textContent.includes('does not answer; asking again in 4 s')")
-    page.wait_for_function("() => document.getElementById('live').textContent.includes('asking again in 8 s')")
-    assert tried[-1] - tried[-2] > 3
+    page.route("**/runs**", lambda route: route.abort())
+    in_time(page, "document.getElementById('live').textContent.includes('does not answer; asking again in 4 s')")
+    before = len(page.watched.requests)
+    page.clock.fast_forward(2500)
+    page.wait_for_timeout(200)
+    assert page.watched.since(before) == []
+    in_time(page, "document.getElementById('live').textContent.includes('asking again in 8 s')")
+    assert page.watched.since(before) == ["GET /runs"]
     assert points(path_of(page, "a", "train")) == 10  # what was drawn stays
     page.unroute("**/runs**")
     append(path, [record(11)])
@@ -387,9 +399,11 @@ def test_a_page_out_of_sight_does_not_ask(opened: Opened, tmp_path: Path) -> Non
         document.dispatchEvent(new Event('visibilitychange'));
     }"""
     page.evaluate(hide, True)
-    page.wait_for_timeout(600)
+    page.wait_for_timeout(300)
     before = len(page.watched.requests)
-    page.wait_for_timeout(3000)
+    for _ in range(3):
+        page.clock.fast_forward(5000)
+        page.wait_for_timeout(100)
     assert page.watched.since(before) == []
     assert page.locator("#live").inner_text() == "paused"
     page.evaluate(hide, False)
@@ -404,22 +418,40 @@ def test_a_run_that_is_deleted_is_named(opened: Opened, tmp_path: Path) -> None:
     page.wait_for_selector("[data-key=loss] path[data-run=a]")
     for entry in [*path.glob("*.json*")]:
         entry.unlink()
-    page.wait_for_function("() => document.getElementById('nothing').textContent === 'a, never: not here any more.'")
+    in_time(page, "document.getElementById('nothing').textContent === 'a, never: not here any more.'")
     assert points(path_of(page, "b", "train")) == 10
-    page.wait_for_function("() => document.querySelectorAll('#runs tbody tr').length === 1")
+    in_time(page, "document.querySelectorAll('#runs tbody tr').length === 1")
+
+
+def test_an_address_from_a_stranger_does_no_harm(opened: Opened, tmp_path: Path) -> None:
+    run(tmp_path / "runs", "a", history(10))
+    page = opened(expected=("404",))
+    address = page.url.partition("#")[0]
+    for fragment in ("run=../models", "run=a/../../models", "run=__proto__&smooth=NaN&along=constructor", "hide=LONG"):
+        page.goto("about:blank")
+        page.goto(f"{address}#{fragment.replace('LONG', 'x' * 1_500_000)}")  # Chromium takes no more than 2 MB
+        page.get_by_role("checkbox", name="Show a", exact=True).check()
+        page.wait_for_selector("[data-key=loss] path[data-run=a]")
+        assert page.locator("#live").inner_text() == "nothing is running; watching", fragment
+        assert len(page.url) < 1000
+    asked = {one.partition("?")[0] for one in page.watched.requests if "/page/" not in one and "/curves" not in one}
+    assert asked == {"GET /runs", "GET /runs/a", "GET /runs/__proto__"}
 
 
 def test_an_empty_folder_and_none_at_all_say_what_to_do(opened: Opened, chromium: Any, tmp_path: Path) -> None:
     page = opened()
     page.wait_for_selector("#nothing:not([hidden])")
     assert "vitreous pretrain" in page.locator("#nothing").inner_text()
+    assert page.locator("#list").is_hidden()
     run(tmp_path / "runs", "a", history(10), done=False)
-    page.wait_for_selector("[data-key=loss] path[data-run=a]")  # it appears by itself
+    in_time(page, "document.querySelector('[data-key=loss] path[data-run=a]')")  # it appears by itself
+    assert page.locator("#list").is_visible()
     with served(build_app(())) as address:
         page = chromium.new_page()
         page.goto(f"{address}/curves")
         page.wait_for_selector("#nothing:not([hidden])")
-        assert "--runs FOLDER" in page.locator("#nothing").inner_text()
+        assert page.locator("#nothing").inner_text() == "This server shows no runs; start it with --runs FOLDER."
+        assert page.locator("#live").inner_text() == "no folder to watch"
         page.close()
 
 
@@ -443,6 +475,10 @@ def test_it_fits_a_phone_in_light_and_dark(opened: Opened, tmp_path: Path, schem
     page.wait_for_selector("[data-key=loss] path[data-run=b]")
     page.wait_for_selector("#gallery img")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    small = """() => [...document.querySelectorAll('a:not(.skip), button, select, summary, input')]
+        .map(e => [e.outerHTML.slice(0, 80), (e.closest('label') ?? e).getBoundingClientRect()])
+        .filter(([, box]) => box.width && Math.min(box.width, box.height) < 40).map(([words]) => words)"""
+    assert page.evaluate(small) == []  # what a finger hits
     page.locator("[data-key=loss] summary").click()
     page.locator("#compare summary").click()
     assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -13,9 +13,8 @@ from PIL import Image
 
 from vitreous.classifier import Classifier
 from vitreous.errors import VitreousError
-from vitreous.inspection.attention_rollout import rollout
+from vitreous.inspection.attention_rollout import probe_attention, read_by_head, rollout
 from vitreous.inspection.gradient_weights import gradient_rollout
-from vitreous.inspection.head_view import rollout_by_layer
 from vitreous.models.attention_maps import attention_maps
 from vitreous.serving.explain import explained, picture_uri, quantised
 from vitreous.serving.loaded import Loaded
@@ -49,6 +48,19 @@ def attention_in(answer: dict[str, Any]) -> NDArray[np.float64]:
     return unpacked(answer["attention"]) / 255.0 * unpacked(answer["maximum"]).astype(np.float64)[..., None]
 
 
+@torch.no_grad()
+def rolled_by_layer(model: Any, images: torch.Tensor, attention_LHNN: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rollout stopped after each layer, in numpy, always for the tokens that the head reads at the end."""
+    probe = None if model.pool is None else probe_attention(model.pool, model.norm(model.tokens(images))).mean(dim=1)
+    product, found = np.eye(attention_LHNN.shape[-1]), []
+    read = read_by_head(model, torch.eye(len(product))[None], probe)[0].double().numpy()
+    for layer in attention_LHNN:
+        mixed = layer.mean(axis=0) + np.eye(len(product))
+        product = (mixed / mixed.sum(axis=1, keepdims=True)) @ product
+        found.append((read @ product)[model.prefix_tokens :].reshape(4, 3))
+    return np.stack(found)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_agrees_with_the_functions_that_stand_alone(kind: str) -> None:
     loaded = tiny(**KINDS[kind])
@@ -68,7 +80,7 @@ def test_every_number_agrees_with_the_functions_that_stand_alone(kind: str) -> N
     bits = -np.where(expected > 0, expected * np.log2(np.maximum(expected, 1e-300)), 0).sum(axis=-1).mean(axis=-1)
     assert np.array(answer["entropy"]) == pytest.approx(bits, rel=1e-4)
     assert answer["rollout"]["values"] == pytest.approx(rollout(loaded.clf, images)[0].reshape(-1), abs=1e-6)
-    by_layer = rollout_by_layer(loaded.clf.model, images)[:, 0].numpy()
+    by_layer = rolled_by_layer(loaded.clf.model, images, expected)
     peaks = np.array(answer["rollout_by_layer"]["maximum"])
     rolled = unpacked(answer["rollout_by_layer"]) / 255 * peaks[:, None, None]
     assert rolled.shape == by_layer.shape

@@ -255,7 +255,7 @@ def test_layers_heads_and_modes(explorer: Explorer) -> None:
     assert page.get_by_role("slider", name="Layer").is_disabled()
     page.locator("#modes input[value=head]").check()
     page.get_by_label("Scale").select_option("same")
-    assert page.locator("#legend-high").inner_text() == "100\N{NO-BREAK SPACE}%"
+    until(page, "document.querySelector('#legend-high').textContent === argument", "100\N{NO-BREAK SPACE}%")
     assert explorer.watched.since(count) == []
 
 
@@ -347,6 +347,27 @@ def test_a_resnet_predicts_and_says_why_there_is_no_more(explorer: Explorer) -> 
     assert page.locator("#heads").is_visible()
 
 
+def test_beside_a_resnet_the_controls_are_for_the_other_model(explorer: Explorer) -> None:
+    page = explorer.open("#model=resnet&with=tiny&layer=2&mode=head&head=2&patch=1.3", ready=False).page
+    until(page, "vitreous.shown()[1]?.values")
+    assert near(explorer.shown(1)["values"], explorer.site.attention()[1, 1, PREFIX + 2, PREFIX:])
+    page.get_by_role("slider", name="Layer").fill("1")
+    assert near(explorer.shown(1)["values"], explorer.site.attention()[0, 1, PREFIX + 2, PREFIX:])
+    assert page.locator("#heads-title").inner_text() == "Heads of this layer of tiny"
+    until(page, "document.querySelector('#positions-told').textContent.includes('row 1 column 3')")
+
+
+def test_playing_ends_where_there_are_no_layers_any_more(explorer: Explorer) -> None:
+    page = explorer.open("#layer=1").page
+    page.clock.install()
+    page.get_by_role("button", name="Play through the layers").click()
+    page.locator("#model").select_option("resnet")
+    page.clock.run_for(1000)  # drawing too goes by the page's time
+    until(page, "document.querySelector('#note').textContent.includes('no attention')")
+    page.clock.run_for(2000)
+    assert page.locator("#play").get_attribute("aria-pressed") == "false"
+
+
 def test_numbers_are_decoded_alike_where_the_browser_cannot(explorer: Explorer) -> None:
     contents = [bytes(range(250, 250 - length, -1)) for length in range(9)]
     script = """async texts => {
@@ -403,21 +424,21 @@ def test_the_link_of_a_picture_of_ones_own_carries_it(explorer: Explorer) -> Non
     assert after["values"] == pytest.approx(before["values"], abs=0.03)
 
 
-@pytest.mark.parametrize(
-    "fragment",
-    [
+def test_a_link_from_a_stranger_does_no_harm(explorer: Explorer) -> None:
+    for fragment in (
         "#model=%3Cscript%3E&layer=99&head=-1&mode=evil&patch=9.9&token=77&scale=x&example=../../etc/passwd&with=tiny",
         "#image=AAAA&layer=1e9&patch=0.0",
         "#image=%2F%2F..&model=" + "x" * 5000,
         "#%E0%A4%A=%",
         "#stage",
-    ],
-)
-def test_a_link_from_a_stranger_does_no_harm(explorer: Explorer, fragment: str) -> None:
-    explorer.open(fragment)
-    shown = explorer.shown()
-    assert (shown["model"], shown["mode"], shown["query"]) == ("tiny", "mean", 0)
-    assert len(explorer.bars()) == 5
+        "#layer=NaN&head=1e400&patch=99999.99999&mode=__proto__&scale=constructor&model=__proto__&with=toString",
+        "#layer=2&image=LONG",
+    ):
+        explorer.page.goto("about:blank")
+        explorer.open(fragment.replace("LONG", "_9j_" * 375_000))  # Chromium takes no more than 2 MB
+        shown = explorer.shown()
+        assert (shown["model"], shown["mode"], shown["query"]) == ("tiny", "mean", 0), fragment
+        assert len(explorer.bars()) == 5
 
 
 def test_the_picture_is_downloaded(explorer: Explorer, tmp_path: Path) -> None:
@@ -540,10 +561,10 @@ def test_a_phone_has_no_need_to_scroll_sideways(chromium: Any, site: Site) -> No
         assert explorer.watched.since(count) == []
         page.locator("#second").select_option("other")
         until(page, "vitreous.shown().length === 2 && vitreous.shown()[1].values")
-    script = """() => [...document.querySelectorAll('button, select')].map(e => e.getBoundingClientRect())
-        .filter(box => box.width && Math.min(box.width, box.height) < 24).length"""
-    small = page.evaluate(script)
-    assert small == 0
+    script = """() => [...document.querySelectorAll('a:not(.skip), button, select, summary, input:not([hidden])')]
+        .map(e => [e.outerHTML.slice(0, 80), e.getBoundingClientRect()])
+        .filter(([, box]) => box.width && Math.min(box.width, box.height) < 40).map(([words]) => words)"""
+    assert page.evaluate(script) == []  # what a finger hits
     context.close()
     assert explorer.watched.unexpected() == []
 
@@ -561,6 +582,73 @@ def test_what_the_server_refuses_is_told_in_its_words(explorer: Explorer) -> Non
     page.get_by_role("button", name="Example noise", exact=True).click()
     until(page, "document.querySelector('#note').hidden")
     assert len(explorer.bars()) == 5
+
+
+def test_after_a_file_that_is_no_picture_the_one_in_sight_goes_on(explorer: Explorer) -> None:
+    explorer.watched.expected = ("422",)
+    page = explorer.open().page
+    page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not a picture at all"})
+    page.locator("#note").wait_for()
+    assert page.get_by_role("button", name="Try again").is_hidden()  # it would be refused again
+    assert page.locator("#examples [aria-pressed=true]").get_attribute("data-name") == "noise"
+    page.get_by_label("Compare with").select_option("other")
+    until(page, "vitreous.shown().length === 2 && vitreous.shown()[1].values")
+    assert page.locator("#note").is_hidden()
+    assert explorer.bars()[:5] == guesses(explorer.site.clf, explorer.site.picture)
+
+
+def test_the_latest_wish_counts_whatever_answers_late(explorer: Explorer) -> None:
+    explorer.watched.expected = ("ERR_FAILED",)
+    page = explorer.open().page
+    late: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if late:
+            return route.continue_()
+        return late.append(route)
+
+    page.route("**/attention*", hold)
+    page.get_by_role("button", name="Example more-noise").click()  # held back
+    until(page, "document.querySelector('#busy').textContent")
+    page.locator("#model").select_option("other")  # meanwhile another model, of the same new picture
+    until(page, "vitreous.shown()[0].model === 'other' && !document.querySelector('#busy').textContent")
+    late[0].continue_()
+    page.wait_for_timeout(200)
+    assert explorer.shown()["model"] == "other"
+    assert explorer.bars() == guesses(explorer.site.other, png(1))
+    page.unroute("**/attention*")
+    # An example that comes late, after another was asked for.
+    late.clear()
+    page.route("**/examples/noise", lambda route: late.append(route))
+    with page.expect_request("**/examples/noise"):
+        page.get_by_role("button", name="Example noise", exact=True).click()
+    explorer.other_example()
+    late[0].abort()
+    page.wait_for_timeout(200)
+    assert page.locator("#note").is_hidden()  # nobody waits for it any more
+    assert explorer.bars() == guesses(explorer.site.other, png(1))
+
+
+def test_an_example_that_did_not_come_is_asked_for_again(explorer: Explorer) -> None:
+    explorer.watched.expected = ("ERR_FAILED",)
+    page = explorer.open().page
+    page.route("**/examples/more-noise", lambda route: route.abort())
+    page.get_by_role("button", name="Example more-noise").click()
+    page.locator("#note").wait_for()
+    page.unroute("**/examples/more-noise")
+    page.get_by_role("button", name="Try again").click()
+    until(page, "document.querySelector('#examples [aria-pressed=true]').dataset.name === 'more-noise'")
+    until(page, "document.querySelector('#note').hidden && !document.querySelector('#busy').textContent")
+    assert explorer.bars() == guesses(explorer.site.clf, png(1))
+
+
+def test_a_server_of_runs_alone_leads_to_them(chromium: Any, tmp_path: Path) -> None:
+    with served(build_app((), runs=tmp_path)) as address:
+        page = chromium.new_page()
+        page.goto(address)
+        page.get_by_role("link", name="See its runs").click()
+        page.get_by_text("No runs here yet").wait_for()
+        page.close()
 
 
 def test_a_busy_server_is_asked_again(explorer: Explorer) -> None:

@@ -56,7 +56,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     class Blank:
         def __getattr__(self, name: str) -> Any:
             assert name == "save" or hasattr(figures, name)
-            return self._save if name == "save" else lambda *values: None
+            return self._save if name == "save" else lambda *values, **options: None
 
         @staticmethod
         def _save(figure: None, folder: Path, name: str) -> tuple[Path, Path]:
@@ -373,6 +373,7 @@ def test_a_bad_image_is_named_and_left_out(
     assert code == 0
     assert str(broken) in err
     assert "none.png (no such image" in err
+    assert "looked at closely" not in err  # all that can be read are
     assert len(json.loads((tmp_path / "inside" / "inspect.json").read_text())["looks"]) == 1
     code, _, err = run(capsys, model, broken, tmp_path / "none.png", "--out", tmp_path / "other")
     assert code == 2

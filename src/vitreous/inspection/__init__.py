@@ -15,11 +15,13 @@ from typing import Any
 _PUBLIC = {
     "rollout": "attention_rollout",
     "gradient_rollout": "gradient_weights",
+    "attention_by_head": "head_view",
     "attention_distance": "distance",
     "attention_entropy": "entropy",
     "filters": "embedding_filters",
     "position_similarity": "positions",
     "token_norms": "tokens",
+    "norm_quantiles": "tokens",
     "token_similarity": "tokens",
     "token_change": "tokens",
     "plot_rollout": "figures",

@@ -56,7 +56,7 @@ def plot_rollout(
     below = _NAME if names is not None else 0
     rows = -(-count // across)
     height = _HEADING + rows * (tall + below + _GAP) - _GAP
-    caption = "Bright: what has come to the head through all layers (attention rollout). Each map is stretched by itself."
+    caption = "Bright: from where most has reached the answer through all layers (rollout). Each map is stretched by itself."
     if gradient is not None:
         caption += " With gradients: each attention weighted by what it did for the answer."
     page = sheet("Where the model looks", caption, across * (own + _BETWEEN) - _BETWEEN, height)
@@ -78,7 +78,10 @@ def plot_rollout(
 
 @drawn
 def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
-    """What every head of every layer looks at, (layers, heads, rows, columns): a column for each layer, a row for each head."""
+    """What every head of every layer looks at, (layers, heads, rows, columns): a column for each layer, a row for each head.
+
+    `attention_by_head` gives such maps, one for each image.
+    """
     values = finite(maps, "attention maps", ("layers", "heads", "rows", "columns"))
     layers, heads, rows, columns = values.shape
     seen = as_rgb(picture)
@@ -94,7 +97,7 @@ def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
     left = MARGIN + small.shape[1] + 56  # room for the heads' numbers
     caption = (
         "A column is a layer, a row a head. Bright: where it looks, each map from 0 to its own largest value. "
-        "The class token looks where there is one; otherwise it is the mean of all patches."
+        "What looks is the class token, or the mean of all patches where the answer is read from those."
     )
     page = sheet(
         "Where every head looks", caption, left - MARGIN + whole.shape[1], max(26 + whole.shape[0], 30 + small.shape[0])

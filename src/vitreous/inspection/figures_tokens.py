@@ -20,7 +20,7 @@ def plot_token_norms(quantiles: ArrayLike, leading: ArrayLike | None = None) -> 
     """Lengths of tokens after the embedding and after each layer.
 
     Args:
-        quantiles: (depth + 1, 5): of patch tokens the shortest, the quarters and the longest
+        quantiles: (depth + 1, 5): of patch tokens the shortest, the quarters and the longest; `norm_quantiles` makes them
         leading: (depth + 1, prefix): of the class token and others before the patches
     """
     values = finite(quantiles, "quantiles of token norms", ("depth + 1", "quantiles"), (None, 5))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +43,7 @@ from vitreous.inspection.report import Seen, report
 from vitreous.inspection.whole_inspection import DataMap, Inspection, Look
 from vitreous.models.vit import ViT
 from vitreous.pages.cells import harmless
+from vitreous.pages.plain_json import without_nan
 from vitreous.progress import shown
 
 MADE_BY = "vitreous inspect"
@@ -75,7 +75,7 @@ def write_folder(out: Path, found: Inspection, about: Mapping[str, Any], began: 
         (part / PAGE).write_text(report(found, told, drawn, seen), encoding="utf-8")
         told["files"] = sorted([*_files(part), NUMBERS])
         told["seconds"] = round(time.monotonic() - began, 3)
-        (part / NUMBERS).write_text(json.dumps(_finite(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
+        (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
         for path in _files(part):
             flush(part / path)
         check_folder(out)  # once more: what somebody has put there in the meantime must not be lost
@@ -182,15 +182,6 @@ def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obj
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN, which a broken model gives: they are written as null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # Pictures ---------------------------------------------------------------------------------------------------------------------

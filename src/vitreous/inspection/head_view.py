@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.classifier import Images
-from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
 from vitreous.inspection.subject import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import watched, with_attention
 from vitreous.models.config import Size
@@ -25,6 +24,16 @@ from vitreous.models.vit import ViT
 
 HeadMeasure = Callable[[ViT, Size, Tensor], Tensor]
 """From a model, its grid of patches and one layer's attention (B, H, N, N) to one number for each image and head, (B, H)."""
+
+
+def attention_by_head(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float32]:
+    """Where every head of every layer looks in images of any kind, (B, L, H, rows, columns): see `seen_by_head`.
+
+    >>> plot_attention(picture, attention_by_head(load("runs/pets"), "cat.jpg")[0])
+    """
+    with at_rest(subject) as model:
+        found = [seen_by_head(model, batch).cpu().numpy() for batch in batches_of(subject, images, batch_size)]
+    return np.concatenate(found, axis=1).swapaxes(0, 1)
 
 
 @torch.no_grad()
@@ -45,34 +54,6 @@ def seen_by_head(model: nn.Module, images: Tensor) -> Tensor:
 
     with at_rest(vit), watched(vit, grid, look):
         vit.tokens(images)
-    return torch.stack(found)
-
-
-@torch.no_grad()
-def rollout_by_layer(model: nn.Module, images: Tensor) -> Tensor:
-    """Attention rollout stopped after each layer, (L, B, rows, columns): the last is the rollout of the whole model.
-
-    Always for the tokens that the head reads at the end. An attention pooling's probe finds them in the last layer's output
-    alone, so such a model runs twice.
-    """
-    vit = with_attention(model)
-    grid, prefix = grid_of(vit, images), vit.prefix_tokens
-    joint_BNN: Tensor | None = None
-    probe_BN: Tensor | None = None
-    found: list[Tensor] = []
-
-    def look(layer: int, attention_BHNN: Tensor) -> None:
-        nonlocal joint_BNN
-        joint_BNN = with_layer(joint_BNN, attention_BHNN)
-        found.append(read_by_head(vit, joint_BNN, probe_BN)[:, prefix:].unflatten(1, grid))
-
-    with at_rest(vit):
-        if vit.pool is not None:
-            z_BND = vit.tokens(images)
-            z_BND = z_BND if vit.config.norm_after_pool else vit.norm(z_BND)
-            probe_BN = probe_attention(vit.pool, z_BND).float().mean(dim=1)
-        with watched(vit, grid, look):
-            vit.tokens(images)
     return torch.stack(found)
 
 

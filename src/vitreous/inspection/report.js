@@ -34,7 +34,6 @@ for (const box of document.querySelectorAll("details.heads")) {
       canvas.height = image.naturalHeight;
       canvas.setAttribute("aria-label", name + ", layer " + layer + ", head " + head);
       const pen = canvas.getContext("2d");
-      pen.imageSmoothingEnabled = !image.classList.contains("pixels");
       pen.globalCompositeOperation = "copy";
       pen.drawImage(image, 0, 0, canvas.width, canvas.height);
       pen.globalCompositeOperation = "multiply";

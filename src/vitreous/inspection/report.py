@@ -150,7 +150,7 @@ def _files(words: str, files: list[str]) -> str:
 
 def _look(look: Look, seen: Seen) -> str:
     views = [("the picture", seen.picture), ("attention rollout", seen.rollout), ("weighted by gradients", seen.gradient)]
-    views.append((f"for {look.classes[0] if look.classes else ''}", seen.activation))
+    views.append((f"what speaks for {look.classes[0]}" if look.classes else "", seen.activation))
     figures = "".join(
         f'<figure class="view">{picture(pixels, f"{look.name}: {word}", _SIDE)}<figcaption>{text(word)}</figcaption></figure>'
         for word, pixels in views
@@ -193,7 +193,7 @@ def _heads(look: Look) -> str:
     shape = f'data-layers="{layers}" data-heads="{heads}" data-rows="{rows * factor}" data-columns="{columns * factor}"'
     source = _data("image/png", _png(tiles(enlarged)))
     alternative = f"{look.name}: what is attended to in each layer and head"
-    image = f'<img class="tiles pixels" loading="lazy" alt="{text(alternative)}" src="{source}">'
+    image = f'<img class="tiles" loading="lazy" alt="{text(alternative)}" src="{source}">'
     return (
         f'<details class="heads" {shape}><summary>Every layer and head</summary>{scrolled("Layers and heads", image)}'
         f'<p class="quiet">A column is a layer, from 0 to {layers - 1}, a row a head; white is what is looked at most.</p>'

@@ -36,7 +36,8 @@ READINGS = {
     ),
     "attention_distance": Reading(
         "How far it looks",
-        "A dot is a head: the mean distance in pixels between a patch and what it attends to (figures 7 right and 11).",
+        "A dot is a head: the mean distance in pixels between a patch and what it attends to (figures 7 right and 11). The "
+        "thin line through a dot is its standard error over images.",
         "In a healthy model the heads of the first layers differ, some looking around their own patch and some across the "
         "picture; in the last layers nearly all look far. All dots on one level in every layer mean heads that have not learnt "
         "to differ. After a convolutional trunk few heads look near: it has done that work.",
@@ -98,7 +99,7 @@ def distance(values: Values, uniform: float) -> str:
     near, far = int((first < _NEAR * uniform).sum()), int((first >= _FAR * uniform).sum())
     said = (
         f"In layer 0 the heads look {_between(first)} pixels far; looking everywhere alike would be {uniform:.3g}. "
-        f"{near} of {heads} look around their own patch, {far} across the whole picture."
+        f"Of {heads} heads, {_heads(near)} around their own patch and {far or 'none'} across the whole picture."
     )
     if len(values) > 1:
         said += f" In the last layer they look {_between(last)} pixels far."
@@ -111,8 +112,8 @@ def entropy(values: Values, tokens: int) -> str:
     alike, sharp = int((values > 0.95 * top).sum()), int((values < 0.1 * top).sum())
     return (
         f"From {values[lowest]:.2f} bits (layer {lowest[0]}, head {lowest[1]}) to {values[highest]:.2f} (layer {highest[0]}, "
-        f"head {highest[1]}); looking everywhere alike is {top:.2f}. Of {values.size} heads, {alike or 'none'} "
-        f"look{'s' if alike == 1 else ''} nearly everywhere alike and {sharp or 'none'} at nearly one token."
+        f"head {highest[1]}); looking everywhere alike is {top:.2f}. Of {values.size} heads, {_heads(alike)} nearly "
+        f"everywhere alike and {sharp or 'none'} at nearly one token."
     )
 
 
@@ -199,6 +200,10 @@ def neighbours(features: Values, labels: NDArray[np.int64]) -> str:
         f"For {100 * hit:.1f} % of the images the most similar other image, by the features themselves, has the same class; "
         f"by chance it would be {100 * chance:.1f} %."
     )
+
+
+def _heads(count: int) -> str:
+    return "1 looks" if count == 1 else f"{count or 'none'} look"
 
 
 def _between(values: Values) -> str:

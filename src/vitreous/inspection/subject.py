@@ -18,6 +18,8 @@ Subject: TypeAlias = Classifier | nn.Module
 def at_rest(subject: Subject) -> Iterator[nn.Module]:
     """The model with dropout off; afterwards as it was. To look must change nothing."""
     model = subject.model if isinstance(subject, Classifier) else subject
+    if not isinstance(model, nn.Module):
+        raise VitreousError(f"a {type(model).__name__} is no model to look into; load the checkpoint first: vitreous.load(...)")
     training = [(module, module.training) for module in model.modules()]  # a frozen part may be at rest already
     model.eval()
     try:

@@ -19,10 +19,8 @@ from vitreous.inspection.distance import distances
 from vitreous.inspection.entropy import entropies
 from vitreous.inspection.head_view import by_image, grid_of, measured
 from vitreous.inspection.subject import Subject, at_rest
-from vitreous.inspection.tokens import followed, outliers
+from vitreous.inspection.tokens import followed, norm_quantiles, outliers
 from vitreous.models.attention_maps import with_attention
-
-QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 Array = NDArray[np.float64]
 
@@ -93,7 +91,7 @@ def survey(subject: Subject, batches: Iterable[Tensor]) -> Survey:
         distance=every.mean(axis=0),
         distance_error=error,
         entropy=_mean(entropy),
-        norms_quantiles=np.quantile(np.concatenate(lengths, axis=1), QUANTILES, axis=1).T.astype(np.float64),
+        norms_quantiles=norm_quantiles(np.concatenate(lengths, axis=1)[:, None], prefix=0),
         leading_norms=_mean(leading),
         outlier_share=float(np.concatenate(outlying).mean()),
         similarity=_mean(similarity),

@@ -29,6 +29,7 @@ from vitreous.inspection.subject import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import with_attention
 from vitreous.models.vit import ViT
 
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 TIMES_THE_MEDIAN = 2.0
 DEVIATIONS = 6.0
 _DEVIATION_OF_NORMAL = 1.4826  # deviation of a normal distribution, in its median absolute deviations
@@ -101,6 +102,12 @@ def token_change(subject: Subject, images: Images, batch_size: int = 8) -> NDArr
     "Before" is what the block before it gave; positions that are added between (appendix D.4) count as part of the change.
     """
     return np.concatenate([by_image(found.change) for found in _passes(subject, images, batch_size)]).mean(axis=0)
+
+
+def norm_quantiles(norms: NDArray[np.floating], prefix: int) -> NDArray[np.float64]:
+    """Of the patches of all images together, from what `token_norms` gives: the shortest length, the quarters and the
+    longest, (blocks + 1, 5)."""
+    return np.quantile(norms[:, :, prefix:].reshape(len(norms), -1), QUANTILES, axis=1).T.astype(np.float64)
 
 
 def outliers(norms: NDArray[np.floating], prefix: int) -> NDArray[np.bool_]:

@@ -141,24 +141,22 @@ class Batcher:
     def _work(self) -> None:
         while batch := self._next():
             began = time.monotonic()
-            results: Sequence[Any] | None = None
+            results: Sequence[Any] = ()
+            fault: BaseException | None = None
             try:
                 results = self._run(batch[0].key, [item.content for item in batch])
                 if len(results) != len(batch):
                     raise RuntimeError(f"{len(results)} results for {len(batch)} items")
             except BaseException as error:
-                for item in batch:
-                    item.result.set_exception(error)
-            else:
-                for item, result in zip(batch, results, strict=True):
-                    item.result.set_result(result)
+                fault = error
             each = (time.monotonic() - began) / len(batch)
+            self._ran(len(batch))  # first: who has an answer may ask at once how many were given
+            _deliver(batch, results, fault)
             with self._changed:
                 self._running = 0
                 self._changed.notify_all()
                 self._pace = each if not self._pace else (1 - _MEMORY) * self._pace + _MEMORY * each
-            self._ran(len(batch))
-            del batch, results  # or the last pictures would stay until the next come
+            del batch, results, fault  # or the last pictures would stay until the next come
 
     def _next(self) -> list[_Item]:
         """The next batch, of items that are still wanted; empty when all is over."""
@@ -193,3 +191,11 @@ class Batcher:
                 left.append(item)
         self._items = left
         return [item for item in taken if item.result.set_running_or_notify_cancel()]
+
+
+def _deliver(batch: Sequence[_Item], results: Sequence[Any], fault: BaseException | None) -> None:
+    for position, item in enumerate(batch):
+        if fault is None:
+            item.result.set_result(results[position])
+        else:
+            item.result.set_exception(fault)

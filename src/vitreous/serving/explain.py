@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitreous.classifier import likeliest
 from vitreous.errors import VitreousError
-from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_residual
+from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
 from vitreous.inspection.distance import distance_of
 from vitreous.inspection.entropy import entropy_of
 from vitreous.inspection.gradient_weights import gradient_rolled_out
@@ -56,12 +56,10 @@ class _Kept:
         attention = attention_BHNN.float()
         self.distance.append(distance_of(attention, self.grid, self.vit.config.step, self.vit.prefix_tokens)[0].tolist())
         self.entropy.append(entropy_of(attention)[0].tolist())
-        mean = attention.mean(dim=1)
-        mixed = with_residual(mean)
-        self.joint_BNN = mixed if self.joint_BNN is None else mixed @ self.joint_BNN
+        self.joint_BNN = with_layer(self.joint_BNN, attention)
         read = read_by_head(self.vit, self.joint_BNN, self.probe_BN)
         self.rollouts.append(read[0, self.vit.prefix_tokens :].cpu().numpy())
-        self.attention[layer], self.maximum[layer] = quantised(mean if self.averaged else attention[0])
+        self.attention[layer], self.maximum[layer] = quantised(attention.mean(dim=1) if self.averaged else attention[0])
 
 
 def quantised(attention_HNN: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -96,13 +96,13 @@ def inspect(
         image_size: run the model at another size than the checkpoint's.
         batch_size: how many images to run at once; as many as suit the memory if not given.
         device: cpu, cuda, mps; the best there is if not given.
-        seed: of the images that are drawn where there are more.
+        seed: draws which images are taken where there are more of them.
     """
     began = time.monotonic()
     from vitreous.classifier import load
     from vitreous.errors import VitreousError, unknown
     from vitreous.inspection.folder import check_folder, write_folder
-    from vitreous.inspection.whole_inspection import inspected
+    from vitreous.inspection.whole_inspection import Projection, inspected
     from vitreous.machine import choose_device
     from vitreous.verbs.inspect_images import (
         cloud_of,
@@ -118,8 +118,8 @@ def inspect(
     for name, value in (("count", count), ("batch-size", batch_size)):
         if value is not None and value < 1:
             raise VitreousError(f"--{name} {value}: must be at least 1")
-    if projection not in ("auto", "pca", "tsne", "none"):
-        raise unknown("--projection", projection, ("auto", "pca", "tsne", "none"))
+    if projection not in get_args(Projection):
+        raise unknown("--projection", projection, get_args(Projection))
     if data is None and projection in ("pca", "tsne"):
         raise VitreousError(f"--projection {projection}: draws a map of the data, so give --data DATA too, or leave it out")
     folder = Path(out).expanduser()
@@ -156,8 +156,9 @@ def inspect(
             cloud=cloud,
             projection=projection,
         )
-    if many is named and many.count > len(found.looks):
-        notes.append(f"{len(found.looks)} of {many.count:,} images are looked at closely")
+    readable = found.survey.images if found.survey is not None else many.count - len(many.bad)
+    if many is named and found.looks and readable > len(found.looks):
+        notes.append(f"{len(found.looks)} of {readable:,} images are looked at closely")
     read = [reading for reading in (named, many) if reading is not None]
     notes = [*clf.notes, *said, *notes, *(note for reading in read for note in reading.said()), *found.notes]
     about = {

@@ -1,12 +1,14 @@
 // The page of runs: which are chosen, how they are drawn, and the address that brings both back.
+import { make } from "./common.js";
 import { Chart } from "./curves_chart.js";
 import { aboutMistakes, mistakes, results, settings } from "./curves_compare.js";
 import { Watch } from "./curves_data.js";
 import { save } from "./curves_save.js";
 import { RunsTable } from "./curves_table.js";
-import { make, whole } from "./curves_words.js";
+import { whole } from "./curves_words.js";
 
 const MOST = 8, CHARTS = 16, NOISY = 30;  // runs at once, as many as there are colours; charts; records from which a mean is drawn
+const LONGEST = 20_000;  // characters of an address that names eight runs, and more
 const $ = (id) => document.getElementById(id);
 
 const view = { along: "step", smooth: 4, log: true, hidden: new Set(), mistaken: null };
@@ -65,7 +67,11 @@ function remember() {
   history.replaceState(null, "", "#" + said);
 }
 
+// A name becomes part of an address: one that steps out of /runs/ is no name.
+const named = (name) => name.split("/").every((part) => part && part !== "." && part !== "..");
+
 function restore() {
+  if (location.hash.length > LONGEST) return false;
   const said = new URLSearchParams(location.hash.slice(1));
   if (location.hash.length < 2 || !["run", "along", "smooth", "log", "hide"].some((key) => said.has(key))) return false;
   view.along = ["step", "epoch", "seconds"].includes(said.get("along")) ? said.get("along") : "step";
@@ -75,7 +81,7 @@ function restore() {
   view.hidden = new Set(said.getAll("hide"));
   view.mistaken = said.get("mistakes");
   colours.clear();
-  for (const name of new Set(said.getAll("run"))) if (colours.size < MOST) colours.set(name, colours.size);
+  for (const name of new Set(said.getAll("run"))) if (colours.size < MOST && named(name)) colours.set(name, colours.size);
   reflect();
   return colours.size > 0;
 }
@@ -212,6 +218,7 @@ function explain() {
   else if (!waits && ![...charts.values()].some((chart) => chart.lines.length)) said = runs.some((run) => run.series.size) ? (view.along === "step" ? "Nothing is left to draw: all splits are hidden." : "These runs recorded nothing to place their curves by; choose step.") : "Nothing has been measured yet.";
   $("nothing").textContent = said;
   $("nothing").hidden = !said || (waits && !gone.length);
+  $("list").hidden = $("drawn-how").hidden = !watch.list.length && !colours.size && Boolean(said);
 }
 
 // What is below is rebuilt only where it changed: whoever reads, scrolls or stands in it is not disturbed.
@@ -265,7 +272,8 @@ function hear(words, problem = false) {
 function describe() {
   const going = watch.list.filter((run) => run.state === "running").length, live = $("live");
   let words = "Loading …", kind = "";
-  if (watch.failures) [words, kind] = [`${watch.trouble}; asking again in ${Math.round(watch.wait / 1000)} s`, "broken"];
+  if (watch.nowhere) words = "no folder to watch";
+  else if (watch.failures) [words, kind] = [`${watch.trouble}; asking again in ${Math.round(watch.wait / 1000)} s`, "broken"];
   else if (document.hidden) words = "paused";
   else if (watch.listed) [words, kind] = going ? [`live: ${going} running`, "on"] : ["nothing is running; watching", ""];
   if (live.textContent !== words) live.textContent = words;

@@ -1,13 +1,12 @@
 // One chart of many runs: axes, curves, and a crosshair that pointer and arrow keys move. It draws in the pixels it has, so that
 // words are as large on a phone as on a desk.
-import { drawn, duration, figure, make, place, title, whole } from "./curves_words.js";
+import { drawn, make, roundStep } from "./common.js";
+import { duration, figure, place, title, whole } from "./curves_words.js";
 
 const LEFT = 58, RIGHT = 14, TOP = 10, BOTTOM = 40, HEIGHT = 270, ROWS = 40;
 
-export function ticks(low, high, most) {
-  const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((digit) => digit * power).find((size) => size >= rough * 0.999);
-  const found = [];
+function ticks(low, high, most) {
+  const step = roundStep((high - low) / most), found = [];
   for (let k = Math.ceil(low / step - 1e-9); k <= high / step + 1e-9; k += 1) found.push(k * step || 0);  // never -0
   return found;
 }

@@ -1,5 +1,6 @@
 // Chosen runs side by side: what came out, what was set otherwise, and what went wrong.
-import { duration, figure, isShare, make, title, whole } from "./curves_words.js";
+import { make } from "./common.js";
+import { duration, figure, isShare, title, whole } from "./curves_words.js";
 
 const ALONG = ["step", "epoch", "images", "seconds", "lr"];
 const UNTOLD = new Set(["decisions", "arguments"]);  // reasons, and what was typed: both are in the settings already

@@ -15,7 +15,7 @@ async function asked(address) {
 // A run's name is a path, and each part of it may hold anything.
 const address = (name, after) => "/runs/" + name.split("/").map(encodeURIComponent).join("/") + (after >= 0 ? "?after=" + after : "");
 
-export class Run {
+class Run {
   constructor(name) {
     Object.assign(this, { name, config: {}, mistakes: [], mistakesOf: null, series: new Map(), generation: null, last: -1, about: null, gone: false, trouble: "" });
   }
@@ -93,7 +93,7 @@ export class Watch {
   async look() {
     this.nowhere = "";
     const answer = await asked("/runs").catch((error) => {
-      if (error.gone) this.nowhere = error.message;  // this server watches no folder
+      if (error.gone) this.nowhere = error.message[0].toUpperCase() + error.message.slice(1) + ".";  // this server watches no folder
       throw error;
     });
     this.list = answer.runs;

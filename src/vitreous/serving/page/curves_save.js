@@ -1,17 +1,8 @@
 // A chart as a file: what is seen, with its title and its legend; and its numbers.
-import { drawn, title } from "./curves_words.js";
+import { drawn, saved } from "./common.js";
+import { title } from "./curves_words.js";
 
 const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-size", "font-family"];
-
-function give(content, name, kind) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type: kind }));
-  link.download = name;
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
 
 // Style sheets do not travel with a drawing, so that every element is given the colours it has here.
 function standalone(chart) {
@@ -60,13 +51,13 @@ function cell(value) {
   return /[",\n\r]/.test(words) ? '"' + words.replaceAll('"', '""') + '"' : words;
 }
 
-export function asCsv(key, rows) {
+function asCsv(key, rows) {
   return [["run", "split", "step", "epoch", "seconds", key], ...rows].map((row) => row.map((one) => cell(one ?? NaN)).join(",")).join("\r\n") + "\r\n";
 }
 
 export async function save(chart, kind, rows) {
   const name = chart.key.replace(/[^\w-]+/g, "-").slice(0, 60) || "curve";
-  if (kind === "CSV") give(asCsv(chart.key, rows), name + ".csv", "text/csv;charset=utf-8");
-  else if (kind === "SVG") give(standalone(chart).text, name + ".svg", "image/svg+xml");
-  else give(await painted(standalone(chart)), name + ".png", "image/png");
+  if (kind === "CSV") saved(new Blob([asCsv(chart.key, rows)], { type: "text/csv;charset=utf-8" }), name + ".csv");
+  else if (kind === "SVG") saved(new Blob([standalone(chart).text], { type: "image/svg+xml" }), name + ".svg");
+  else saved(await painted(standalone(chart)), name + ".png");
 }

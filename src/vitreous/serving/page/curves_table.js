@@ -1,5 +1,6 @@
 // The table of runs: sorted by any column, filtered by words, chosen by boxes.
-import { ago, duration, figure, make, whole } from "./curves_words.js";
+import { make } from "./common.js";
+import { ago, duration, figure, whole } from "./curves_words.js";
 
 const STATES = { running: 0, stopped: 1, finished: 2 };
 
@@ -102,7 +103,7 @@ export class RunsTable {
     const swatch = make("i", { class: "swatch" }), box = make("input", { type: "checkbox", "aria-label": "Show " + run.name });
     box.addEventListener("change", () => { if (!this.chosen(run.name, box.checked)) box.checked = !box.checked; });
     const name = make("th", { scope: "row", class: "name" }, make("label", {}, swatch, run.name));
-    row.append(make("td", { class: "box" }, box), name);
+    row.append(make("td", { class: "box" }, make("label", {}, box)), name);
     name.firstChild.addEventListener("click", (event) => { event.preventDefault(); box.click(); });
     const state = make("span", { class: "state" }), said = make("span", { class: "small" });
     const fill = make("span"), bar = make("span", { class: "bar", "aria-hidden": "true" }, fill);

@@ -1,24 +1,6 @@
-// Elements and numbers for people. What a run says about itself is written as text, never as markup: it comes from strangers.
+// Numbers and names for people.
 
-export function make(tag, about = {}, ...inside) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(about)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
-    else element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...inside.filter((one) => one !== null && one !== undefined));
-  return element;
-}
-
-export function drawn(tag, about = {}, words = null) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(about)) element.setAttribute(name, value);
-  if (words !== null) element.textContent = words;
-  return element;
-}
-
-export const TITLES = {
+const TITLES = {
   loss: "Loss", top1: "Accuracy", top5: "Accuracy within five guesses", lr: "Learning rate", images_per_second: "Images per second",
 };
 

@@ -1,21 +1,22 @@
 // The page: what changes its state, and what is drawn when it has changed.
 
+import { make } from "./common.js";
 import * as api from "./explorer_api.js";
 import { paintLegend } from "./explorer_colours.js";
 import * as input from "./explorer_input.js";
 import { ALL, highest, scaled } from "./explorer_numbers.js";
 import { Heads, showGuesses, Strip } from "./explorer_panels.js";
+import { Player } from "./explorer_play.js";
 import { Positions } from "./explorer_positions.js";
 import { answered } from "./explorer_run.js";
 import { Scatter } from "./explorer_scatter.js";
 import * as share from "./explorer_share.js";
 import { Stage } from "./explorer_stage.js";
-import { askedOf, cardOf, main, page, state, tokenOf } from "./explorer_state.js";
+import { askedOf, cardOf, lead, main, page, state, tokenOf } from "./explorer_state.js";
 import { described, MODE_WORDS, percent } from "./explorer_words.js";
 
 const $ = (id) => document.getElementById(id);
 const MANY = 300; // tokens from which small maps wait until the pointer rests
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 // Drawing: at most once a frame -------------------------------------------------------------------------------------------
 
@@ -41,7 +42,7 @@ function draw() {
     highs.push(percent(high));
   }
   [$("legend-low").textContent, $("legend-high").textContent] = [lows, highs].map((ends) => [...new Set(ends)].join(" / "));
-  $("told").replaceChildren(...sentences.map((sentence) => Object.assign(document.createElement("span"), { textContent: sentence })));
+  $("told").replaceChildren(...sentences.map((sentence) => make("span", {}, sentence)));
   const query = state.hover ?? state.held;
   positions.update(query && "y" in query ? query : null);
   clearTimeout(resting);
@@ -54,7 +55,7 @@ function draw() {
 function drawSmall() {
   const numbers = main();
   if (!numbers) return;
-  const asked = askedOf(page.views[0]);
+  const asked = askedOf(lead());
   const shares = (changes) => scaled(numbers.map({ ...asked, ...changes }).values, state.scale, numbers.patches).shares;
   const one = { head: state.head, mean: null }[state.mode];
   heads.update((head) => shares(head === null ? { mode: "mean" } : { mode: "head", head }), numbers.averaged ? null : one);
@@ -95,9 +96,11 @@ const scatter = new Scatter($("scatter"), $("scatter-told"), (layer, head) =>
   set(main()?.averaged ? { layer } : { layer, head, mode: "head" }));
 const positions = new Positions($("position-one"), $("position-all"), $("positions-told"), (y, x) => set({ held: { y, x }, hover: null }));
 
+const player = new Player($("play"), (layer) => set({ layer }));
+
 function measured() {
   const kind = $("measure").value;
-  $("reach-title").textContent = kind === "distance" ? "Attention distance" : "Attention entropy";
+  $("measured").textContent = kind === "distance" ? "Attention distance" : "Attention entropy";
   if (!main()) return;
   scatter.build(main()[kind], kind === "distance" ? "px" : "bits");
   controls();
@@ -115,7 +118,7 @@ const actions = {
 
 // Running a model ---------------------------------------------------------------------------------------------------------
 
-let running = null, taken = 0;
+let running = null, taken = 0, shown = null, again = begin; // `shown`: the picture that the views are of
 
 function tell(words, kind = "", retry = false) {
   $("note").hidden = !words;
@@ -129,25 +132,32 @@ function busy(words) {
   $("layout").setAttribute("aria-busy", String(Boolean(words)));
 }
 
-function failed(error) {
-  if (error.name === "AbortError") return;
+/** Say what went wrong; what may go right another time can be tried again, by `retry`. */
+function failed(error, retry) {
   if (!(error instanceof api.Told)) console.error(error);
   const words = error instanceof api.Told ? [error.message, error.hint].filter(Boolean).join(" ") : "Something on this page went wrong. Load it again.";
-  tell(words, "bad", Boolean(page.subject));
+  again = retry;
+  tell(words, "bad", !error.refused);
+}
+
+function markExample() {
+  for (const button of $("examples").querySelectorAll("button"))
+    button.setAttribute("aria-pressed", String(button.dataset.name === page.subject?.example));
 }
 
 /** Look at another picture: a blob, or an example by name. The latest wish counts, whatever was slow before it. */
 async function take(blob, example = null) {
-  stopPlaying();
+  player.stop();
   const id = ++taken;
   try {
     const content = example ? await api.example(page.catalogue.examples.find((one) => one.name === example).url) : await input.sendable(blob);
     if (id !== taken) return;
     page.subject = { id, blob: content, example };
   } catch (error) {
-    return failed(error);
+    if (id === taken) failed(error, () => take(blob, example));
+    return;
   }
-  for (const button of $("examples").querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.name === example));
+  markExample();
   await run();
 }
 
@@ -164,9 +174,14 @@ async function run() {
       const onWait = (seconds) => busy(`The server is busy; asking again in ${seconds} s …`);
       found.push(await answered(card, page.subject, { signal: own.signal, onWait }));
     }
-    if (!own.signal.aborted) install(found);
+    if (own.signal.aborted) return;
+    shown = page.subject;
+    install(found);
   } catch (error) {
-    if (!own.signal.aborted) failed(error);
+    if (own.signal.aborted) return;
+    if (error.refused && shown) page.subject = shown; // a file that is no picture: the one in sight stays the one to go on with
+    markExample();
+    failed(error, run);
   } finally {
     if (running === own) busy("");
   }
@@ -179,6 +194,7 @@ function install(found) {
   const numbers = main();
   $("layout").dataset.state = numbers ? "ready" : "plain";
   $("layout").classList.toggle("comparing", page.views.length > 1);
+  for (const span of document.querySelectorAll(".of")) span.textContent = page.views.length > 1 && numbers ? `of ${lead().card.name}` : "";
   if (numbers) {
     state.layer = Math.min(state.layer ?? numbers.layers - 1, numbers.layers - 1);
     state.head = Math.min(state.head, numbers.heads - 1);
@@ -186,7 +202,7 @@ function install(found) {
     state.held ??= { token: numbers.prefix ? 0 : ALL };
     heads.build(numbers);
     measured();
-    showPositions(page.views[0].card.name);
+    showPositions(lead().card.name);
     ahead(numbers);
   }
   for (const view of page.views) view.stage.show(view.card, view.image, view.numbers);
@@ -210,53 +226,25 @@ function ahead(numbers, layer = 0) {
 async function showPositions(model) {
   try {
     const answer = await api.positions(model);
-    if (state.model !== model) return;
+    if (lead()?.card.name !== model) return;
     positions.build(answer);
     changed();
   } catch (error) {
-    if (state.model === model) positions.missing([error.message, error.hint].filter(Boolean).join(" "));
+    if (lead()?.card.name === model) positions.missing([error.message, error.hint].filter(Boolean).join(" "));
   }
-}
-
-// Playing through the layers ----------------------------------------------------------------------------------------------
-
-let playing = 0;
-
-function stopPlaying() {
-  clearInterval(playing);
-  playing = 0;
-  $("play").setAttribute("aria-pressed", "false");
-}
-
-function play() {
-  if (playing) return stopPlaying();
-  if (!main()) return;
-  $("play").setAttribute("aria-pressed", "true");
-  const next = () => {
-    const last = state.layer + 1 >= main().layers;
-    if (last && calm.matches) return stopPlaying(); // once, and slowly, for people whom motion disturbs
-    set({ layer: last ? 0 : state.layer + 1 });
-  };
-  if (state.layer + 1 >= main().layers) set({ layer: 0 });
-  playing = setInterval(next, calm.matches ? 1500 : 500);
 }
 
 // Beginning ---------------------------------------------------------------------------------------------------------------
 
 function offer() {
   const { models, examples } = page.catalogue;
-  const option = (name, words) => Object.assign(document.createElement("option"), { value: name, textContent: words ?? name });
+  const option = (name, words = name) => make("option", { value: name }, words);
   $("model").replaceChildren(...models.map((card) => option(card.name)));
   $("second").replaceChildren(option("", "nothing"), ...models.map((card) => option(card.name)));
   $("model-label").hidden = $("second-label").hidden = models.length < 2;
   $("examples").replaceChildren(...examples.map(({ name, url }) => {
-    const button = Object.assign(document.createElement("button"), { type: "button", title: name });
-    button.dataset.name = name;
-    button.append(Object.assign(document.createElement("img"), { src: url, alt: `Example ${name}`, loading: "lazy", decoding: "async" }));
-    button.addEventListener("click", () => take(null, name));
-    const item = document.createElement("li");
-    item.append(button);
-    return item;
+    const image = make("img", { src: url, alt: `Example ${name}`, loading: "lazy", decoding: "async" });
+    return make("li", {}, make("button", { type: "button", title: name, "data-name": name, on: { click: () => take(null, name) } }, image));
   }));
   $("examples").hidden = !examples.length;
 }
@@ -279,17 +267,22 @@ async function restore(view) {
   if (catalogue.examples.length) return take(null, catalogue.examples[0].name);
 }
 
+/** A server of runs alone. */
+function nothing() {
+  for (const part of ["input", "layout", "model-label"]) $(part).hidden = true;
+  tell("This server has no model to look into. Start it with a checkpoint: vitreous serve CHECKPOINT.");
+  if (page.catalogue.runs) $("note").append(make("a", { class: "button", href: "/curves" }, "See its runs"));
+}
+
 async function begin() {
   try {
     page.catalogue = await api.models();
   } catch (error) {
-    failed(error);
-    $("again").hidden = false;
-    return;
+    return failed(error, begin);
   }
   tell("");
   state.model = page.catalogue.default ?? page.catalogue.models[0]?.name;
-  if (!state.model) return tell("This server has no model to look into. Start it with a checkpoint: vitreous serve CHECKPOINT.", "bad");
+  if (!state.model) return nothing();
   offer();
   await restore(share.wanted() ?? { scale: "own" });
 }
@@ -306,10 +299,9 @@ $("modes").addEventListener("change", (event) => set({ mode: event.target.value 
 $("scale").addEventListener("change", () => set({ scale: $("scale").value }));
 $("strength").addEventListener("input", () => set({ strength: Number($("strength").value) / 100 }));
 $("measure").addEventListener("change", measured);
-$("play").addEventListener("click", play);
 $("model").addEventListener("change", chosen);
 $("second").addEventListener("change", chosen);
-$("again").addEventListener("click", () => (page.subject ? run() : begin()));
+$("again").addEventListener("click", () => again());
 $("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part after "#" is for views
   (document.querySelector(".view .picture") ?? $("choose")).focus();
@@ -324,8 +316,8 @@ input.listen({ take: (blob) => take(blob), tell: (words) => tell(words), over: (
 share.listen();
 
 // For tests, and for whoever opens the console: what is shown, in numbers.
-const shown = () => page.views.map(({ card, drawn, classes, probabilities }) => ({ model: card.name, classes, probabilities, ...drawn }));
-window.vitreous = { state, shown, address: share.address };
+const inNumbers = () => page.views.map(({ card, drawn, classes, probabilities }) => ({ model: card.name, classes, probabilities, ...drawn }));
+window.vitreous = { state, shown: inNumbers, address: share.address };
 
 paintLegend($("legend"), "heat");
 begin();

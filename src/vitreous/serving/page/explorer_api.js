@@ -9,6 +9,11 @@ export class Told extends Error {
     this.hint = hint;
     this.status = status;
   }
+
+  /** Whether asking again would give the same answer. */
+  get refused() {
+    return this.status >= 400 && this.status < 500 && this.status !== 429;
+  }
 }
 
 function waited(seconds, signal) {
@@ -31,7 +36,7 @@ async function sent(path, options) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     if (navigator.onLine === false) throw new Told("This device is offline.", "Connect it and try again.");
-    throw new Told("The server does not answer.", "Look whether `vitreous serve` is still running, then try again.");
+    throw new Told("The server does not answer.", "Look whether “vitreous serve” is still running, then try again.");
   }
 }
 

@@ -47,7 +47,7 @@ function mixed({ hue, light, chroma }) {
 const tables = {};
 
 /** 256 colours, red green blue one after another. */
-export function palette(kind) {
+function palette(kind) {
   return (tables[kind] ??= mixed(KINDS[kind]));
 }
 

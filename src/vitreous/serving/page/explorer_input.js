@@ -126,11 +126,14 @@ function camera(take, tell) {
   };
   dialog.addEventListener("close", stop);
   button.addEventListener("click", async () => {
+    button.disabled = true; // a second stream would have nobody to stop it
     try {
       stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment", width: { ideal: 1280 } } });
     } catch (error) {
       const refused = error.name === "NotAllowedError";
       return tell(refused ? "The camera was not allowed. Allow it in the browser's settings for this page." : "No camera was found.");
+    } finally {
+      button.disabled = false;
     }
     video.srcObject = stream;
     dialog.showModal();

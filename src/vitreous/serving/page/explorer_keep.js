@@ -1,4 +1,4 @@
-// Taking a view away: as a picture.
+// Taking a view away: as a picture, as words on the clipboard.
 
 import { paintLegend } from "./explorer_colours.js";
 
@@ -43,14 +43,6 @@ export function composite(views, scale) {
     context.fillText(scale.high, MARGIN + 316, top + 13);
   }
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
-}
-
-export function saved(blob, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 /** Put words on the clipboard; false where the browser does not let us. */

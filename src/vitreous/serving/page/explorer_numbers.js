@@ -53,6 +53,11 @@ export class Numbers {
     this.means = []; // of heads, a matrix for each layer, made when first wanted
   }
 
+  /** Bytes, with the means that rollout will need. */
+  get size() {
+    return this.attention.length + 4 * this.layers * this.tokens ** 2;
+  }
+
   /** Where a token looks, over all tokens, in one head; added to `out` with a weight. */
   addRow(out, layer, head, token, weight) {
     const row = (layer * this.heads + head) * this.tokens + token;

@@ -1,29 +1,23 @@
 // The panels beside the picture: classes with bars, the heads of a layer, the strip of layers.
 
+import { make } from "./common.js";
 import { paint } from "./explorer_colours.js";
 import { percent } from "./explorer_words.js";
 
-const make = (tag, fields = {}, ...children) => {
-  const element = Object.assign(document.createElement(tag), fields);
-  element.append(...children);
-  return element;
-};
-
-/** Classes of one or two models: `answers` are {card, classes, probabilities, seconds}. */
+/** Classes of one or two models: `answers` are {card, classes, probabilities}. */
 export function showGuesses(parent, answers) {
   parent.replaceChildren(...answers.map(({ card, classes, probabilities }) => {
-    const block = make("div", { className: "guesses" });
-    if (answers.length > 1) block.append(make("h3", { textContent: card.name }));
+    const block = make("div", { class: "guesses" });
+    if (answers.length > 1) block.append(make("h3", {}, card.name));
     if (!card.has_head) {
-      block.append(make("p", { className: "quiet small", textContent: "This model has no head: it gives features and attention, and no classes." }));
+      block.append(make("p", { class: "quiet small" }, "This model has no head: it gives features and attention, and no classes."));
       return block;
     }
-    block.append(make("ol", { className: "bars" }, ...classes.map((name, rank) => {
-      const bar = make("span", { className: "bar" });
+    block.append(make("ol", { class: "bars" }, ...classes.map((name, rank) => {
+      const bar = make("span", { class: "bar" });
       bar.style.width = `${Math.max(0.4, 100 * probabilities[rank])}%`;
-      const label = make("span", { className: "name", textContent: name });
-      const number = make("span", { className: "number", textContent: percent(probabilities[rank]) });
-      return make("li", { title: name }, label, number, make("span", { className: "rail", ariaHidden: "true" }, bar));
+      const label = make("span", { class: "name" }, name), number = make("span", { class: "number" }, percent(probabilities[rank]));
+      return make("li", { title: name }, label, number, make("span", { class: "rail", "aria-hidden": "true" }, bar));
     })));
     return block;
   }));
@@ -49,13 +43,10 @@ export class Heads {
     const heads = numbers.averaged ? [null] : [null, ...Array(numbers.heads).keys()];
     this.heads = heads;
     this.buttons = heads.map((head) => {
-      const canvas = make("canvas", { width: numbers.columns, height: numbers.rows, ariaHidden: "true" });
+      const canvas = make("canvas", { width: numbers.columns, height: numbers.rows, "aria-hidden": "true" });
       canvas.style.aspectRatio = `${numbers.columns * numbers.step[1]} / ${numbers.rows * numbers.step[0]}`;
-      const button = make("button", { type: "button" }, canvas, make("span", { textContent: head === null ? "mean" : String(head + 1) }));
-      button.setAttribute("role", "radio");
-      button.setAttribute("aria-label", head === null ? "Mean of heads" : `Head ${head + 1}`);
-      button.addEventListener("click", () => this.choose(head));
-      return button;
+      const [short, name] = head === null ? ["mean", "Mean of heads"] : [head + 1, `Head ${head + 1}`];
+      return make("button", { type: "button", role: "radio", "aria-label": name, on: { click: () => this.choose(head) } }, canvas, make("span", {}, short));
     });
     this.parent.replaceChildren(...this.buttons);
   }

@@ -34,7 +34,8 @@ export class Positions {
     this.table = new Int8Array(bytes(answer.similarity.data).buffer);
     [this.one.width, this.one.height] = [this.columns, this.rows];
     this.one.hidden = false;
-    this.all.hidden = Math.max(this.rows, this.columns) > TILED;
+    this.one.style.width = `${8 * Math.min(1, this.columns / this.rows)}rem`;
+    this.all.hidden = Math.max(this.rows, this.columns) > TILED || this.rows * this.columns === 1;
     this.shown = null;
     if (!this.all.hidden) this.tiles();
   }

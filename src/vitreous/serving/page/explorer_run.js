@@ -52,7 +52,7 @@ export async function answered(card, subject, options) {
   const found = answers.get(key) ?? (await looked(card, subject.blob, options));
   answers.delete(key);
   answers.set(key, found); // the latest last
-  const held = () => [...answers.values()].reduce((sum, one) => sum + (one.numbers?.attention.length ?? 0), 0);
+  const held = () => [...answers.values()].reduce((sum, one) => sum + (one.numbers?.size ?? 0), 0);
   while (answers.size > KEPT || (answers.size > 2 && held() > BYTES)) answers.delete(answers.keys().next().value);
   return found;
 }

@@ -1,21 +1,13 @@
 // One dot for each head of each layer, as in the paper's figure 7 (right): how far it looks, or how evenly.
 
+import { drawn, roundStep } from "./common.js";
 import { short } from "./explorer_words.js";
 
 const WIDTH = 360, HEIGHT = 220, LEFT = 38, RIGHT = 8, TOP = 8, BOTTOM = 30;
-const SPACE = "http://www.w3.org/2000/svg";
-
-function draw(tag, fields, text) {
-  const element = document.createElementNS(SPACE, tag);
-  for (const [name, value] of Object.entries(fields)) element.setAttribute(name, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
 
 /** 4 or 5 round numbers from 0 to at least `most`. */
 function ticks(most) {
-  const rough = Math.max(most, 1e-9) / 4, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough) * power;
+  const step = roundStep(Math.max(most, 1e-9) / 4);
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, index) => index * step);
 }
 
@@ -35,25 +27,25 @@ export class Scatter {
     const marks = ticks(most), top = marks.at(-1) || 1, layers = values.length;
     this.x = (layer) => LEFT + ((layer + 0.5) / layers) * (WIDTH - LEFT - RIGHT);
     this.y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
-    const picture = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
+    const picture = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
     const wide = (WIDTH - LEFT - RIGHT) / layers;
-    this.band = draw("rect", { class: "band", y: TOP, width: wide, height: HEIGHT - TOP - BOTTOM });
+    this.band = drawn("rect", { class: "band", y: TOP, width: wide, height: HEIGHT - TOP - BOTTOM });
     picture.append(this.band);
     for (const mark of marks) {
-      picture.append(draw("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(mark), y2: this.y(mark) }));
-      picture.append(draw("text", { x: LEFT - 5, y: this.y(mark) + 4, "text-anchor": "end" }, short(mark)));
+      picture.append(drawn("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(mark), y2: this.y(mark) }));
+      picture.append(drawn("text", { x: LEFT - 5, y: this.y(mark) + 4, "text-anchor": "end" }, short(mark)));
     }
     const every = Math.max(1, Math.ceil(layers / 12));
     for (let layer = 0; layer < layers; layer += every)
-      picture.append(draw("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer + 1));
-    picture.append(draw("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "layer"));
+      picture.append(drawn("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer + 1));
+    picture.append(drawn("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "layer"));
     this.dots = values.map((heads, layer) => heads.map((value, head) => {
-      const dot = draw("circle", { class: "dot", cx: this.x(layer), cy: this.y(value), r: 4 });
-      dot.append(draw("title", {}, `layer ${layer + 1} head ${head + 1}: ${short(value)} ${unit}`));
+      const dot = drawn("circle", { class: "dot", cx: this.x(layer), cy: this.y(value), r: 4 });
+      dot.append(drawn("title", {}, `layer ${layer + 1} head ${head + 1}: ${short(value)} ${unit}`));
       picture.append(dot);
       return dot;
     }));
-    this.ring = draw("circle", { class: "ring", r: 7 });
+    this.ring = drawn("circle", { class: "ring", r: 7 });
     picture.append(this.ring);
     this.parent.replaceChildren(picture);
     this.picture = picture;

@@ -1,15 +1,16 @@
 // Views that are taken away and come back: links, and the picture as a file.
 
+import { saved } from "./common.js";
 import * as input from "./explorer_input.js";
-import { composite, copied, saved } from "./explorer_keep.js";
+import { composite, copied } from "./explorer_keep.js";
 import * as link from "./explorer_link.js";
 import { ALL } from "./explorer_numbers.js";
-import { askedOf, cardOf, main, page, state } from "./explorer_state.js";
+import { askedOf, cardOf, lead, main, page, state } from "./explorer_state.js";
 import { tokenName, where } from "./explorer_words.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** Who looks, in rows and columns of the first model. */
+/** Who looks, in rows and columns of the model that the controls are for. */
 function queried() {
   const numbers = main();
   if (state.held && "y" in state.held && numbers)
@@ -49,8 +50,8 @@ export function adopt(view) {
   for (const key of ["layer", "head", "mode"]) if (view[key] !== undefined) state[key] = view[key];
   state.scale = view.scale;
   state.hover = null;
-  const card = cardOf(state.model);
-  if (!card.has_attention) return;
+  const card = [state.model, state.second].map(cardOf).find((one) => one?.has_attention);
+  if (!card) return;
   if (state.layer !== null) state.layer = Math.min(state.layer, card.layers - 1);
   state.head = Math.min(state.head, card.heads - 1);
   const { kind, row, column, index } = view.query ?? {}, [rows, columns] = card.grid;
@@ -82,7 +83,7 @@ export function listen() {
       return { stage: view.stage, words: [view.card.name, asked ? `${token}${where(asked, view.numbers)}` : ""] };
     });
     const scale = main() ? { low: $("legend-low").textContent, high: $("legend-high").textContent } : null;
-    const parts = ["vitreous", state.model, main() && where(askedOf(page.views[0]), main())].filter(Boolean);
+    const parts = ["vitreous", state.model, main() && where(askedOf(lead()), main())].filter(Boolean);
     saved(await composite(shown, scale), `${parts.join("-").replace(/[^\w.-]+/g, "-")}.png`);
     kept("Picture saved.");
   });

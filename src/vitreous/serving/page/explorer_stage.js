@@ -1,7 +1,9 @@
 // One model's picture with the map over it, and the tokens that look: patches by pointer or arrow keys, others by button.
 
+import { make } from "./common.js";
 import { ALL } from "./explorer_numbers.js";
 import { paint } from "./explorer_colours.js";
+import { counted } from "./explorer_words.js";
 
 const PIXELATED = 96; // pixels up to which a picture is enlarged without blur
 
@@ -17,7 +19,7 @@ export class Stage {
     this.element.innerHTML = `
       <figcaption><strong></strong> <span class="quiet small"></span></figcaption>
       <div class="picture" tabindex="0" role="application"><canvas></canvas></div>
-      <div class="tokens" role="group" aria-label="Other tokens that look"></div>`;
+      <div class="tokens" role="group" aria-label="Tokens that look, other than patches"></div>`;
     this.title = this.element.querySelector("strong");
     this.facts = this.element.querySelector("figcaption span");
     this.picture = this.element.querySelector(".picture");
@@ -43,8 +45,8 @@ export class Stage {
     this.image = image;
     this.numbers = numbers;
     this.shares = null;
-    this.title.textContent = card.name;
-    const sizes = numbers ? `${numbers.rows} × ${numbers.columns} patches · ${card.layers} layers · ${card.heads} heads` : "";
+    this.title.textContent = this.title.title = card.name;
+    const sizes = numbers ? `${numbers.rows} × ${numbers.columns} patches · ${counted(card.layers, "layer")} · ${counted(card.heads, "head")}` : "";
     this.facts.textContent = [card.model === card.name ? "" : card.model, sizes].filter(Boolean).join(" · ");
     const [height, width] = numbers ? card.image_size : [image.height, image.width];
     this.picture.style.aspectRatio = `${width} / ${height}`;
@@ -64,12 +66,8 @@ export class Stage {
     const wanted = named.map((name, token) => [name, token]);
     if (this.numbers && this.card.pool !== "token") wanted.push(["all patches", ALL]);
     this.tokens.replaceChildren(...wanted.map(([name, token]) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = name[0].toUpperCase() + name.slice(1);
-      button.dataset.token = token;
-      button.addEventListener("click", () => this.look({ token }, true));
-      return button;
+      const words = name[0].toUpperCase() + name.slice(1);
+      return make("button", { type: "button", "data-token": token, on: { click: () => this.look({ token }, true) } }, words);
     }));
     this.tokens.hidden = !wanted.length;
   }

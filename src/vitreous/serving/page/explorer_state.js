@@ -16,8 +16,9 @@ export const page = {
 
 export const cardOf = (name) => page.catalogue.models.find((card) => card.name === name);
 
-/** The numbers of the first model, which the controls are for. */
-export const main = () => page.views[0]?.numbers;
+/** The view that the controls are for: of the first model that has attention. */
+export const lead = () => page.views.find((view) => view.numbers);
+export const main = () => lead()?.numbers;
 
 /** The token of a model that a query means: places and tokens of one model have counterparts in another. */
 export function tokenOf(view, query) {
@@ -31,7 +32,7 @@ export function tokenOf(view, query) {
 /** Two models need not have as many layers: the second is shown at the same share of its depth. */
 function layerOf(view) {
   const own = view.numbers.layers;
-  if (view === page.views[0] || !main()) return Math.min(state.layer ?? own - 1, own - 1);
+  if (view === lead()) return Math.min(state.layer ?? own - 1, own - 1);
   return main().layers > 1 ? Math.round((state.layer / (main().layers - 1)) * (own - 1)) : own - 1;
 }
 

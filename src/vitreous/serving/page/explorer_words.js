@@ -12,6 +12,8 @@ export function percent(share) {
 /** 1, 2 or 3 digits that count: 0.034, 2.1, 34. */
 export const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(2))));
 
+export const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+
 const place = (patch, numbers) => `row ${Math.floor(patch / numbers.columns) + 1} column ${(patch % numbers.columns) + 1}`;
 
 export function tokenName(token, numbers, card) {
