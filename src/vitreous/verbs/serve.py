@@ -107,7 +107,7 @@ class Serving:
 
 
 def serve(
-    checkpoints: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")] = (),
+    checkpoints: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="[CHECKPOINT...]")] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     runs: str | None = None,
@@ -132,7 +132,7 @@ def serve(
         host: address to listen on; 0.0.0.0 lets everybody in who can reach this machine.
         port: 0 takes any that is free.
         runs: a folder of runs, whose curves a page shows while they grow.
-        examples: DATA of which the page offers a few pictures; drawn scenes if not given.
+        examples: DATA of which the page offers a few pictures; drawn scenes (and scikit-learn's photographs) if not given.
         image_size: run the models at another size than the checkpoints'.
         device: cpu, cuda, mps; the best there is if not given.
         max_batch: how many pictures to run at once.
