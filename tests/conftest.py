@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import pytest
 import torch
 
 from browser import launched
+
+# Tests compare bytes between processes, and bytes depend on how many threads share a sum; `pytest` alone is to pass, too.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -19,6 +19,7 @@ from vitreous.data.decode import BadImage
 from vitreous.data.loader import Batch, Loader
 from vitreous.data.open import open_data
 from vitreous.data.order import examples, generator
+from vitreous.data.pictures import to_tensor
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Arrays, Content, Item, Source, Stream
 from vitreous.data.virtual_stream import Turns
@@ -98,8 +99,8 @@ def test_an_items_augmentation_is_its_own() -> None:
         for batch in islice(Loader(source, TRAINING, size, seed=3, workers=0).training(), 20 // size):
             items, epochs = examples(np.arange(batch.step * size, (batch.step + 1) * size), 10, 3)
             for row, (item, epoch) in enumerate(zip(items, epochs, strict=True)):
-                alone = chain(source.images[item], generator(3, int(epoch), source.id(int(item))))
-                assert torch.equal(batch.images[row], alone)
+                alone = chain.picture(source.images[item], generator(3, int(epoch), source.id(int(item))), quick=True)
+                assert torch.equal(batch.images[row], chain.finished(to_tensor(alone)))
 
 
 # Once -----------------------------------------------------------------------------------------------------------------

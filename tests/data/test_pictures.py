@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from pictures import encoded, photo
@@ -7,7 +9,8 @@ from PIL import Image, ImageOps
 
 from vitreous.data import pictures
 from vitreous.data.decode import PIXELS, BadImage, decode
-from vitreous.data.pictures import JPEG, cropped, flipped, opened, resized, size_of, to_bytes, to_image, to_tensor
+from vitreous.data.pictures import JPEG, cropped, flipped, opened, padded, resized, size_of, to_bytes, to_image, to_tensor
+from vitreous.errors import VitreousError
 
 DECODERS = ["simplejpeg", "Pillow"]
 
@@ -154,3 +157,49 @@ def test_every_kind_of_picture_does_the_same() -> None:
         assert np.array_equal(to_bytes(flipped(picture)), array[:, ::-1])
         assert np.array_equal(np.asarray(to_image(picture)), array)
         assert np.array_equal(to_tensor(picture).numpy(), array.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(24, 20), (64, 72)])
+def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, int]) -> None:
+    """The quick way does not make an image of it and back; Pillow's result is within a level."""
+    pixels = np.asarray(photo(32, 40) if channels == 3 else photo(32, 40).convert("L"))
+    pixels.setflags(write=False)  # as a data set that is mapped from the disk
+    picture = opened(pixels, channels, None, quick=True)
+    assert isinstance(picture, np.ndarray)
+    assert picture.shape == (32, 40, channels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = to_bytes(resized(picture, *size, how))
+    theirs = np.asarray(Image.fromarray(pixels).resize(size[::-1], pictures.FILTERS[how])).reshape(*size, channels)
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels"),
+    [
+        (np.zeros((8, 8, 4), np.uint8), 3),  # alpha is laid over white
+        (np.zeros((8, 8), np.uint8), 3),
+        (np.zeros((8, 8, 3), np.uint8), 1),
+    ],
+)
+def test_an_array_of_other_channels_is_converted(pixels: np.ndarray, channels: int) -> None:
+    picture = opened(pixels, channels, None, quick=True)
+    assert isinstance(picture, Image.Image)
+    assert np.array_equal(to_bytes(picture), to_bytes(opened(pixels, channels, None, quick=False)))
+
+
+def test_an_array_that_is_no_picture_is_refused_either_way() -> None:
+    for pixels in (np.zeros((8, 8, 3), np.float32), np.zeros((2, 8, 8, 3), np.uint8), np.zeros((8, 8, 2), np.uint8)):
+        for quick_way in (True, False):
+            with pytest.raises(VitreousError, match="expected uint8"):
+                opened(pixels, 3, None, quick=quick_way)
+
+
+@pytest.mark.parametrize("margin", [1, 4])
+def test_padding_is_numpys(margin: int) -> None:
+    pixels = np.asarray(photo(9, 14))
+    around = np.pad(pixels, ((margin, margin), (margin, margin), (0, 0)))
+    assert np.array_equal(to_bytes(padded(pixels, margin)), around)
+    assert np.array_equal(to_bytes(padded(Image.fromarray(pixels), margin)), around)

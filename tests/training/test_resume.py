@@ -140,6 +140,19 @@ def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
     assert digest(tmp_path / "run", "config.json") == before
 
 
+def test_a_run_that_is_older_than_a_field_of_its_model(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    assert config["model"].pop("registers") == 0
+    path.write_text(json.dumps(config))
+    assert pretrain(tmp_path / "run").already
+    config["model"]["registers"] = 1
+    path.write_text(json.dumps(config))
+    with pytest.raises(VitreousError, match=r"model.registers: 1 there, 0 now"):
+        pretrain(tmp_path / "run")
+
+
 def test_a_longer_run_needs_extend_and_then_goes_on(tmp_path: Path) -> None:
     pretrain(tmp_path / "run", set=("schedule=constant", "warmup=0"))
     with pytest.raises(VitreousError, match="--extend makes it longer"):

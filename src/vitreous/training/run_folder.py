@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO
 
 from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import write_text
+from vitreous.models.config import from_json, to_json
 from vitreous.world import World, told
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
@@ -58,6 +59,8 @@ class RunFolder:
             write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
             self.lock()
             return "new"
+        with contextlib.suppress(VitreousError):  # a field that is younger than the run has its default there
+            old = {**old, "model": to_json(from_json(old["model"]))}
         differences = difference(old, config)
         longer = [line for line in differences if line.startswith(("recipe.steps:", "recipe.epochs:"))]
         if longer and len(longer) == len(differences):
@@ -185,7 +188,7 @@ def recorded_config(out: Path) -> dict[str, Any] | None:
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """What differs, a line each: `recipe.lr: 0.01 there, 0.03 now`."""
-    new = json.loads(json.dumps(new))  # tuples are lists there
+    old, new = json.loads(json.dumps([old, new]))  # tuples are lists in files
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         name = f"{prefix}{key}"
