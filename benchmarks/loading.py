@@ -16,7 +16,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,10 @@ from vitreous.data.source import ALL, Source
 from vitreous.data.workers import run_in_order
 
 SIZE, WORKERS = 224, 2
+
+
+def jpegs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*") if path.suffix.lower() in (".jpg", ".jpeg"))
 
 
 def ours(folder: Path, batch: int, quick: bool | None = None) -> Iterator[int]:
@@ -56,7 +60,7 @@ class _Pillow(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, folder: Path) -> None:
         from torchvision import transforms
 
-        self.paths = sorted(folder.glob("*/*.jpg"))
+        self.paths = jpegs(folder)
         self.transform = transforms.Compose(
             [transforms.RandomResizedCrop(SIZE, scale=(0.05, 1.0), ratio=(0.75, 1.33)), transforms.RandomHorizontalFlip(),
              transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.5,) * 3)]
@@ -90,7 +94,7 @@ def _decode(paths: list[Path]) -> int:
 
 
 def decode_only(folder: Path, batch: int) -> Iterator[int]:
-    paths = itertools.cycle(sorted(folder.glob("*/*.jpg")))
+    paths = itertools.cycle(jpegs(folder))
     return run_in_order(_decode, (list(itertools.islice(paths, 16)) for _ in itertools.count()), WORKERS)
 
 
@@ -111,7 +115,7 @@ def speed(make: Callable[[], Iterator[int]], images: int) -> float:
 
 def enlarge(folder: Path, out: Path, megapixels: float, count: int) -> None:
     rng = np.random.default_rng(0)
-    paths = sorted(folder.glob("*/*.jpg"))
+    paths = jpegs(folder)
     for number, path in enumerate(paths[:: max(1, len(paths) // count)][:count]):
         image = Image.open(path).convert("RGB")
         scale = (megapixels * 1e6 / (image.width * image.height)) ** 0.5
@@ -130,29 +134,41 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--megapixels", type=float, help="enlarge the pictures first")
     options = parser.parse_args()
-    schemas = torch.library.Library("torchvision", "DEF")  # torchvision's own do not load beside a CPU build of torch
-    for name in ("nms", "qnms"):
-        schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    declare_torchvision()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder
         if options.megapixels:
             folder = Path(temporary)
             enlarge(options.folder, folder, options.megapixels, 64)
-        compare(folder, options.images, options.rounds, options.batch_size)
+        makers: dict[str, Callable[[Path, int], Iterator[int]]] = {
+            "vitreous": ours,
+            "vitreous, exact": partial(ours, quick=False),
+            "timm": timm_loader,
+            "torch + Pillow": torch_loader,
+            "decode": decode_only,
+        }
+        compare(
+            {name: partial(make, folder, options.batch_size) for name, make in makers.items()}, options.images, options.rounds
+        )
 
 
-def compare(folder: Path, images: int, rounds: int, batch: int) -> None:
-    makers: dict[str, Callable[[Path, int], Iterator[int]]] = {
-        "vitreous": ours,
-        "vitreous, exact": partial(ours, quick=False),
-        "timm": timm_loader,
-        "torch + Pillow": torch_loader,
-        "decode": decode_only,
-    }
+def declare_torchvision() -> None:
+    """torchvision's own operators do not load beside a CPU build of torch; two schemas are enough for it to import."""
+    schemas = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.append(schemas)  # they last as long as this does
+
+
+_declared: list[torch.library.Library] = []
+
+
+def compare(makers: Mapping[str, Callable[[], Iterator[int]]], images: int, rounds: int) -> None:
+    """In turns, round after round; then medians, and ours ("vitreous") to each in the same round."""
     speeds: dict[str, list[float]] = {name: [] for name in makers}
     for number in range(rounds):
         for name, make in makers.items():
-            speeds[name].append(speed(partial(make, folder, batch), images))
+            speeds[name].append(speed(make, images))
         print(f"round {number + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in speeds.items()), flush=True)
     print(f"\n{'images/s, median':24s}{'':10s}vitreous is")
     for name, found in speeds.items():

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 import torch
-from loading import speed
+from loading import compare, declare_torchvision
 from PIL import Image
 
 from vitreous.data.loader import Loader
@@ -70,25 +69,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
-    schemas = torch.library.Library("torchvision", "DEF")  # torchvision's own do not load beside a CPU build of torch
-    for name in ("nms", "qnms"):
-        schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    source = pictures(10_000)
-    makers: dict[str, Callable[..., Iterator[int]]] = {
-        "vitreous": ours,
-        "vitreous, exact": partial(ours, quick=False),
-        "torch + torchvision": torchvision,
+    declare_torchvision()
+    common = (pictures(10_000), options.size, options.batch_size, options.workers)
+    makers: dict[str, Callable[[], Iterator[int]]] = {
+        "vitreous": partial(ours, *common),
+        "vitreous, exact": partial(ours, *common, quick=False),
+        "torch + torchvision": partial(torchvision, *common),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in makers}
-    for number in range(options.rounds):
-        for name, make in makers.items():
-            made = partial(make, source, options.size, options.batch_size, options.workers)
-            speeds[name].append(speed(made, options.images))
-        print(f"round {number + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in speeds.items()), flush=True)
-    print(f"\n{'images/s, median':24s}{'':10s}vitreous is")
-    for name, found in speeds.items():
-        ratio = statistics.median(a / b for a, b in zip(speeds["vitreous"], found, strict=True))
-        print(f"{name:24s}{statistics.median(found):8.0f}  {ratio:.2f} x")
+    compare(makers, options.images, options.rounds)
 
 
 if __name__ == "__main__":

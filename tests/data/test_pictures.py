@@ -195,6 +195,9 @@ def test_an_array_that_is_no_picture_is_refused_either_way() -> None:
         for quick_way in (True, False):
             with pytest.raises(VitreousError, match="expected uint8"):
                 opened(pixels, 3, None, quick=quick_way)
+    for quick_way in (True, False):
+        with pytest.raises(VitreousError, match="1 or 3 channels, not 2"):
+            opened(np.zeros((8, 8, 2), np.uint8), 2, None, quick=quick_way)
 
 
 @pytest.mark.parametrize("margin", [1, 4])

@@ -101,7 +101,7 @@ def opened(image: ImageLike, channels: int, place: str | None, quick: bool) -> P
     """The picture to begin with. `quick` puts off the decoding of JPEG files, and leaves pixels what they are."""
     if quick and isinstance(image, np.ndarray) and image.dtype == np.uint8:
         pixels = image[:, :, None] if image.ndim == 2 else image
-        if pixels.ndim == 3 and pixels.shape[2] == channels:
+        if pixels.ndim == 3 and pixels.shape[2] == channels in (1, 3):
             return pixels.copy()  # it may be a view of a file, which torch would warn of
     if quick and channels == 3 and isinstance(image, bytes) and image[:2] == b"\xff\xd8":
         jpeg = _jpeg(image, place or f"{len(image):,} bytes")
@@ -210,7 +210,7 @@ def padded(picture: Picture, margin: int) -> Picture:
         )
     pixels = to_bytes(picture)
     height, width, channels = pixels.shape
-    around = np.zeros((height + 2 * margin, width + 2 * margin, channels), np.uint8)  # np.pad takes ten times as long
+    around = np.zeros((height + 2 * margin, width + 2 * margin, channels), np.uint8)  # np.pad takes more than ten times as long
     around[margin : margin + height, margin : margin + width] = pixels
     return around
 
