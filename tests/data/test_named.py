@@ -19,6 +19,7 @@ from vitreous.data import named
 from vitreous.data.decode import decode
 from vitreous.data.formats import pictures
 from vitreous.data.named import open_named
+from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Source
 from vitreous.errors import VitreousError
 
@@ -243,6 +244,29 @@ def test_where_the_system_installs_it(tmp_path: Path, monkeypatch: pytest.Monkey
     known = dataclasses.replace(named.find("fashion-mnist"), installed=(str(made(tmp_path / "usr", "fashion-mnist")),))
     monkeypatch.setattr(named, "SETS", (known,))
     assert len(source(open_named("fashion-mnist"), "test")) == 4
+
+
+@pytest.mark.parametrize("name", ["cifar10", "svhn", "pets", "eurosat"])
+def test_a_folder_of_that_name_with_the_original_files_is_the_set(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = open_named(name, made(tmp_path / name, name))
+    found = open_data(name)
+    assert found.classes == there.classes
+    assert {split: len(source(found, split)) for split in found.splits} == {
+        split: len(source(there, split)) for split in there.splits
+    }
+
+
+@pytest.mark.parametrize("name", ["cifar10", "pets", "eurosat", "imagenet"])
+def test_a_folder_of_that_name_with_pictures_is_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / name / split / label).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / name / split / label / "1.jpg")
+    assert open_data(name).classes == ("cat", "dog")
 
 
 def test_a_directory_that_is_not_there_or_empty(tmp_path: Path) -> None:

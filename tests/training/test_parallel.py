@@ -1,4 +1,4 @@
-"""Two processes on this machine, by gloo: the same losses as one, the same bytes after a kill, one result for all."""
+"""Several processes on this machine, by gloo: the same losses as one, the same bytes after a kill, one result for all."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from safetensors.torch import load_file
 TWENTY: dict[str, Any] = dict(steps=20, eval_every=10, set=("average=0.9", "clip=1"))
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp", "hybrid"])
-def test_two_processes_see_the_losses_of_one(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("processes", "how", "shard_group"),
+    [(2, "ddp", None), (2, "fsdp", None), (2, "hybrid", None), (4, "hybrid", 2)],  # the last: two groups, each with a copy
+)
+def test_several_processes_see_the_losses_of_one(tmp_path: Path, processes: int, how: str, shard_group: int | None) -> None:
     pretrain(tmp_path / "one", **TWENTY)
-    options = {**TWENTY, "parallel": how, "micro_batch": "4"}  # accumulation too: 16 images each, in four passes
-    finished(together(tmp_path / "two", **options))
+    options = {**TWENTY, "parallel": how, "shard_group": shard_group, "micro_batch": "4"}  # accumulation too: 16 or 8 each
+    finished(together(tmp_path / "two", processes, **options))
     alone, both = (metrics(tmp_path / name, "train") for name in ("one", "two"))
     assert [record["step"] for record in both] == list(range(1, 21))
     for one, two in zip(alone, both, strict=True):
@@ -39,9 +42,10 @@ def test_two_processes_see_the_losses_of_one(tmp_path: Path, how: str) -> None:
         assert (two - one).norm() < 1e-4 * one.norm()  # Adam makes much of gradients that are rounding alone, as of key biases
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_a_state_of_two_resumes_on_two_and_on_one(tmp_path: Path, how: str) -> None:
-    options: dict[str, Any] = dict(steps=12, save_every=2, eval_every=6, set=("dropout=0.1", "average=0.9"), parallel=how)
+@pytest.mark.parametrize(("how", "dropout"), [("ddp", 0.1), ("fsdp", 0.0)])
+def test_a_state_of_two_resumes_on_two_and_on_one(tmp_path: Path, how: str, dropout: float) -> None:
+    options: dict[str, Any] = dict(steps=12, save_every=2, eval_every=6, parallel=how)
+    options["set"] = (f"dropout={dropout}", "average=0.9")
     finished(together(tmp_path / "whole", **options))
     for name in ("on-two", "on-one"):
         children = together(tmp_path / name, **options)
@@ -52,9 +56,14 @@ def test_a_state_of_two_resumes_on_two_and_on_one(tmp_path: Path, how: str) -> N
     finished(together(tmp_path / "on-two", **options))
     assert digest(tmp_path / "on-two") == digest(tmp_path / "whole")
     pretrain(tmp_path / "on-one", **options)
-    assert metrics(tmp_path / "on-one", "train")[-1]["step"] == 12
     log = (tmp_path / "on-one" / "log.txt").read_text()
     assert "going on from the state of step" in log
+    equal = "dropout will be drawn otherwise" if dropout else "equal up to rounding"
+    assert f"processes: 2 at first, 1 now; {equal}" in log
+    pairs = list(zip(metrics(tmp_path / "whole", "train"), metrics(tmp_path / "on-one", "train"), strict=True))
+    assert pairs[-1][1]["step"] == 12
+    for whole, resumed in pairs if not dropout else ():
+        assert resumed["loss"] == pytest.approx(whole["loss"], rel=1e-5)
 
 
 def test_a_state_of_one_resumes_on_two(tmp_path: Path) -> None:

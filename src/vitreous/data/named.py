@@ -70,8 +70,8 @@ def _from_directory(known: Known, root: Path) -> Dataset:
         raise _incomplete(known, error) from error
 
 
-def _incomplete(known: Known, error: Absent) -> VitreousError:
-    return VitreousError(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
+def _incomplete(known: Known, error: Absent) -> Absent:
+    return Absent(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
 
 
 def _opened(known: Known, place: Place) -> Dataset:

@@ -4,7 +4,7 @@
     list.csv  list.jsonl      a manifest (see `manifest`)
     train-{000..127}.tar      shards, here or at s3://, gs://, https:// (see `shards`)
     builtin:digits            built in (see `builtin`)
-    cifar10  cifar10@DIR      a known set in its original files, in DIR or fetched (see `named`)
+    cifar10  cifar10@DIR      a known set in its original files, in DIR, in a folder of that name, or fetched (see `named`)
     hf:OWNER/NAME             Hugging Face datasets (see `hub`)
     vtab:TASK@DIR             a task of VTAB-1k (see `vtab`)
 
@@ -40,6 +40,8 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
         from vitreous.data.vtab import open_vtab
 
         return open_vtab(text, bad_shards)
+    if path.is_dir() and (found := _originals(text, path)) is not None:
+        return found
     if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
         from vitreous.data.shards import open_shards
 
@@ -55,6 +57,19 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
             return open_manifest(path)
         raise VitreousError(f"{text}: neither a folder nor a manifest ({', '.join(ENDINGS)}) nor a shard (.tar)")
     return _named(text)
+
+
+def _originals(text: str, folder: Path) -> Dataset | None:
+    """A folder that bears a known set's name and holds its original files is that set, and no folder of pictures or shards."""
+    from vitreous.data import named
+    from vitreous.data.formats.place import Absent
+
+    if not (named.is_known(text) and named.find(text).files):
+        return None
+    try:
+        return named.open_named(text, folder)
+    except Absent:
+        return None
 
 
 def _holds_shards(folder: Path) -> bool:

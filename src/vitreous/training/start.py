@@ -67,7 +67,7 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
         return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
     keep_memory()
     loop = Loop(plan, objective, world, folder)
-    said = (*loop.resume(), *_otherwise(folder.config() or {}, settings))
+    said = (*loop.resume(), *_otherwise(plan, folder.config() or {}, settings))
     if loop.progress.step == 0 and world.first:
         if plan.bad:
             write_bad_images(plan.out / BAD_IMAGES, plan.bad)
@@ -115,10 +115,22 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
     return Finished(result, False)
 
 
-def _otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is allowed to differ between starts and yet rounds otherwise: said, since the bytes will not be the same."""
-    names = [name for name in ("processes", "threads", "versions") if before.get(name, now[name]) != now[name]]
-    return [f"{name}: {before[name]} at first, {now[name]} now; equal up to rounding, not to the bit" for name in names]
+def _otherwise(plan: Plan, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is allowed to differ between starts and yet changes the bytes: said, with how far the result will be from equal."""
+    said = []
+    for name in ("processes", "threads", "versions"):
+        if before.get(name, now[name]) != now[name]:
+            drawn = _drawn_by_each_process(plan) if name == "processes" else []
+            equal = f"{', '.join(drawn)} will be drawn otherwise" if drawn else "equal up to rounding, not to the bit"
+            said.append(f"{name}: {before[name]} at first, {now[name]} now; {equal}")
+    return said
+
+
+def _drawn_by_each_process(plan: Plan) -> list[str]:
+    """What a process draws for its own part of a batch, so that it depends on how many there are."""
+    rates = {name: getattr(plan.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth")}
+    rates |= {"mixup": plan.recipe.mixup, "masks": float(plan.recipe.objective == "masked-patch")}
+    return [name.replace("_", " ") for name, rate in rates.items() if rate]
 
 
 def _compare(plan: Plan, folder: RunFolder) -> None:
