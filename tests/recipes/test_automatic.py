@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,22 +16,35 @@ from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain
 from vitreous.recipes.fitting import fit
 from vitreous.recipes.recipe import Recipe, to_json
 
-EXPLAINED = {
-    "name",
-    "about",
-    "image_size",
-    "evaluation",
-    "sweep",
-    "sweep_share",
-    "objective",
-}  # the rest needs a sentence if it is chosen
 AMOUNTS = (1, 7, 31, 32, 60, 255, 1_097, 5_000, 19_999, 20_000, 60_000, 499_999, 500_000, 1_281_167, 14_200_000, 303_000_000)
+FIELDS = {field.name for field in dataclasses.fields(Recipe)}
+# Chosen without a sentence: they only repeat what was asked, or follow from a field that has one.
+WITHOUT_A_SENTENCE = {"name", "about", "image_size", "evaluation", "sweep", "sweep_share", "objective"}
+ALWAYS_DECIDED = {"batch_size", "steps", "warmup", "optimizer", "schedule", "clip", "lr", "weight_decay", "preprocess", "flip"}
 
 
-def unexplained(recipe: Recipe, said: tuple[str, ...]) -> set[str]:
+def heads(said: Sequence[str]) -> list[str]:
+    """What each decision is about, before its colon. Other sentences are remarks."""
+    return [sentence.partition(":")[0] for sentence in said if sentence.split()[0] in FIELDS]
+
+
+def unexplained(recipe: Recipe, said: Sequence[str]) -> set[str]:
+    """Fields, and operations of the string for training, that no sentence speaks for."""
     plain = to_json(Recipe(steps=1))
-    chosen = {field for field, value in to_json(recipe).items() if value != plain[field]} - EXPLAINED
-    return chosen - {word for sentence in said for word in re.findall(r"[a-z_]+", sentence)}
+    decided = {field for field, value in to_json(recipe).items() if value != plain[field]} - WITHOUT_A_SENTENCE
+    decided |= ALWAYS_DECIDED | ({"loss"} if recipe.objective == "classification" else set())
+    decided |= set(re.findall(r"[a-z_]+", recipe.preprocess)) - {"range"}  # that is the same for every recipe
+    return decided - {word for head in heads(said) for word in re.findall(r"[a-z_]+", head)}
+
+
+def test_the_rate_follows_the_batch_that_is_asked_for() -> None:
+    """One rule, whoever chooses the batch: 0.01 for 512, with the square root."""
+    for batch in (64, 128, 512, 2048):
+        recipe, _ = automatic_finetune(1000, 5, (224, 224), None, [200] * 5, batch_size=batch)
+        assert recipe.batch_size == batch
+        assert recipe.lr == pytest.approx(0.01 * (batch / 512) ** 0.5, rel=0.05)
+        fitted, _ = fit(recipe, images=1000, batch_size=batch)
+        assert fitted.lr == recipe.lr
 
 
 @pytest.mark.parametrize("images", AMOUNTS)
@@ -41,6 +56,10 @@ def test_for_any_amount_every_choice_is_explained_and_already_fits(images: int) 
         automatic_pretrain(images, 2, (224, 224), None, counts, width=768, objective="masked-patch"),
     ):
         assert not unexplained(recipe, said)
+        decisions = [sentence for sentence in said if sentence.split()[0] in FIELDS]
+        assert all(unexplained(recipe, [other for other in said if other != sentence]) for sentence in decisions)
+        remarks = [sentence for sentence in said if sentence not in decisions]
+        assert all(remark.startswith("from scratch on") or "have no images" in remark for remark in remarks)
         assert all("\n" not in sentence for sentence in said)
         assert recipe.batch_size <= images
         assert recipe.steps is not None
@@ -86,7 +105,8 @@ def test_several_labels_for_an_image_mean_the_sigmoid_loss() -> None:
     recipe, said = automatic_finetune(1_000, 3, (224, 224), None, (900, 900, 100))
     assert (recipe.loss, recipe.class_weights) == ("sigmoid", "none")
     assert any("1.9 labels" in sentence for sentence in said)
-    scratch, _ = automatic_pretrain(1_000, 100, (224, 224), None, (20,) * 100, width=192)
+    scratch, said = automatic_pretrain(1_000, 100, (224, 224), None, (20,) * 100, width=192)
+    assert not unexplained(scratch, said)
     assert (scratch.loss, scratch.smoothing) == ("sigmoid", 0.0)
     assert scratch.head_bias == pytest.approx(-np.log(100), abs=0.05)
 
@@ -94,8 +114,9 @@ def test_several_labels_for_an_image_mean_the_sigmoid_loss() -> None:
 def test_small_pictures_are_moved_and_photographs_cropped() -> None:
     small, _ = automatic_pretrain(50_000, 10, (32, 32), (32, 32), (5_000,) * 10, width=96)
     assert Preprocess(small.preprocess) == Preprocess("resize(32)|pad(4)|random_crop(32)|flip|range(-1,1)")
-    tiny, _ = automatic_pretrain(1097, 10, (8, 8), (8, 8), [110] * 10, width=64)
+    tiny, said = automatic_pretrain(1097, 10, (8, 8), (8, 8), [110] * 10, width=64)
     assert "crop" not in tiny.preprocess
+    assert any("a shift by one pixel is 1/8 of the picture" in sentence for sentence in said)
     assert Preprocess(small.evaluation) == Preprocess("resize(32)|range(-1,1)")
     enlarged, _ = automatic_finetune(50_000, 10, (224, 224), (32, 32), (5_000,) * 10)
     assert Preprocess(enlarged.preprocess) == Preprocess("resize(224)|pad(28)|random_crop(224)|flip|range(-1,1)")
@@ -163,6 +184,27 @@ def test_from_scratch_follows_table_3_where_it_can() -> None:
     assert chosen(50_000).lr == pytest.approx(3e-3 / 4)  # 256 at a time
     assert "randaug(2,15)" in chosen(1_281_167).preprocess
     assert "randaug" not in chosen(1_281_167, 96).preprocess
+
+
+@pytest.mark.parametrize(
+    ("images", "width", "words"),
+    [
+        (1_281_167, 768, "lr 0.003: 0.003 in table 3, that for ImageNet"),
+        (50_000, 192, "lr 0.00075: 0.003 in table 3, that for ImageNet, times the square root of 256/4,096"),
+        (14_200_000, 768, "lr 0.001: 0.001 in table 3, that for ImageNet-21k"),
+        (303_000_000, 1280, "lr 0.00048: 0.0008 in table 3, ViT-B's for JFT, times 768/1,280 for the model's width"),
+    ],
+)
+def test_the_rate_from_scratch_is_told_as_it_is_reckoned(images: int, width: int, words: str) -> None:
+    assert words in automatic_pretrain(images, 2, (224, 224), None, (images // 2,) * 2, width=width)[1]
+
+
+def test_only_a_small_set_is_said_to_be_learnt_by_heart() -> None:
+    for images, small in ((199_999, True), (200_000, False), (303_000_000, False)):
+        recipe, said = automatic_pretrain(images, 2, (224, 224), None, (images // 2,) * 2, width=768)
+        (sentence,) = (sentence for sentence in said if sentence.startswith("smoothing"))
+        assert recipe.smoothing == 0.1
+        assert ("a small set is learnt by heart" in sentence) == small
 
 
 def test_small_data_from_scratch_is_warned_of() -> None:

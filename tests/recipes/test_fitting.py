@@ -30,6 +30,16 @@ def named(sentences: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.epochs is not None])
+def test_shards_of_unknown_length_keep_the_recipe_s_batch_and_rate() -> None:
+    """Nobody knows how many images there are, so nothing is said of epochs, and nothing follows from a made-up number."""
+    recipe = find("imagenet21k-ViT-L/16")
+    fitted, said = fit(recipe, images=None, steps=300_000)
+    assert (fitted.batch_size, fitted.lr, fitted.steps, fitted.warmup) == (4096, 1e-3, 300_000, 10_000)
+    assert not [line for line in said if "epoch" in line.partition(":")[2]]
+    with pytest.raises(VitreousError, match="give --steps"):
+        fit(recipe, images=None)
+
+
 def test_on_its_own_data_a_recipe_only_gets_its_steps(name: str) -> None:
     images = SIZES[name.removeprefix("augreg-").split("-")[0]]
     recipe, said = fit(find(name), images=images)

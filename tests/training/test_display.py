@@ -61,20 +61,18 @@ def test_plain_lines_come_every_ten_seconds(capsys: pytest.CaptureFixture[str], 
     )
 
 
-def test_a_step_without_a_loss_keeps_the_last_and_without_a_speed_too(
-    capsys: pytest.CaptureFixture[str], hand: list[float]
-) -> None:
+def test_a_step_without_a_speed_keeps_the_last(capsys: pytest.CaptureFixture[str], hand: list[float]) -> None:
     with Display("x", 100, 0, 10) as shown:
         hand[0] += progress.INTERVAL
-        shown.step(1, None, 0.1, 0.0)
+        shown.step(1, 2.5, 0.1, 0.0)
         hand[0] += progress.INTERVAL
         shown.step(2, float("nan"), 0.1, 4.0)
         hand[0] += progress.INTERVAL
-        shown.step(50, None, 0.1, 0.0)
+        shown.step(50, 1.5, 0.1, 0.0)
     _, first, second, third, _ = capsys.readouterr().err.splitlines()
-    assert first.startswith("x: 1 of 100 (1%), lr 0.1")
+    assert first.startswith("x: 1 of 100 (1%), loss 2.5, lr 0.1")
     assert second.startswith("x: 2 of 100 (2%), 4.0 images/s, 4:05 left, loss nan, lr 0.1")
-    assert third.startswith("x: 50 of 100 (50%), 4.0 images/s, 2:05 left, loss nan, lr 0.1")
+    assert third.startswith("x: 50 of 100 (50%), 4.0 images/s, 2:05 left, loss 1.5, lr 0.1")
 
 
 def test_an_error_is_not_called_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,21 @@ def test_a_state_of_two_resumes_on_two_and_on_one(tmp_path: Path, how: str, drop
         assert resumed["loss"] == pytest.approx(whole["loss"], rel=1e-5)
 
 
+def test_three_copies_resume_to_the_bit(tmp_path: Path) -> None:
+    """Two numbers have one sum in whichever order; three show whether a new process adds up as an old one would have."""
+    options: dict[str, Any] = dict(steps=8, save_every=2, eval_every=0, batch_size=36, micro_batch="6")
+    options["objective"] = "masked-patch"  # whose masks each process draws
+    finished(together(tmp_path / "whole", 3, **options))
+    children = together(tmp_path / "run", 3, **options)
+    assert wait_for(lambda: max(states(tmp_path / "run"), default=0) >= 2, children[0])
+    for process in children:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    assert max(states(tmp_path / "run")) < 8
+    finished(together(tmp_path / "run", 3, **options))
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
 def test_a_state_of_one_resumes_on_two(tmp_path: Path) -> None:
     options: dict[str, Any] = dict(steps=12, save_every=2, eval_every=6, parallel="fsdp")
     pretrain(tmp_path / "whole", **options)

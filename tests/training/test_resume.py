@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import child, digest, metrics, pretrain, states, wait_for
+from runs import TINY, child, digest, metrics, pretrain, states, wait_for
 
 from vitreous.errors import VitreousError
 from vitreous.training import loop
@@ -167,7 +171,7 @@ def test_a_longer_run_needs_extend_and_then_goes_on(tmp_path: Path) -> None:
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(VitreousError, match="is not empty and no run"):
+    with pytest.raises(VitreousError, match="is not empty, and not a run"):
         pretrain(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{")
@@ -279,12 +283,94 @@ def test_a_replayed_config_can_be_changed_field_by_field(tmp_path: Path) -> None
     assert config["model"]["width"] == 32  # which was set there
 
 
+def test_a_replayed_config_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout goes by pass, so that another division of a batch, for want of memory, would be another run."""
+    import vitreous
+    from vitreous.progress import silenced
+    from vitreous.training import passes
+
+    pretrain(tmp_path / "run", set=("dropout=0.2",))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["micro_batch"] == 32
+    monkeypatch.setattr(passes, "free_memory", lambda: 1_500_000)
+    with silenced():
+        vitreous.pretrain(config=str(tmp_path / "run"), out=str(tmp_path / "again"))
+    assert digest(tmp_path / "run") == digest(tmp_path / "again")
+    pretrain(tmp_path / "little", set=("dropout=0.2",))
+    assert json.loads((tmp_path / "little" / "config.json").read_text())["micro_batch"] < 32
+
+
+def test_an_option_takes_the_place_of_its_opposite_in_a_replayed_config(tmp_path: Path) -> None:
+    import vitreous
+    from vitreous.progress import silenced
+
+    pretrain(tmp_path / "run", steps=None, epochs=0.5)
+    with silenced():
+        found = vitreous.pretrain(config=str(tmp_path / "run"), out=str(tmp_path / "again"), steps=3, per_class=4)
+    assert found.result["steps"] == 3
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["data"]["train"] == 40  # --subset is gone
+
+
+def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_path: Path) -> None:
+    """Both find an empty folder; the lock decides, and only its owner writes."""
+    from vitreous.training.run_folder import RunFolder, read_config
+    from vitreous.world import joined
+
+    pretrain(tmp_path / "made")
+    config = read_config(tmp_path / "made" / "config.json")
+    out = tmp_path / "run"
+    with joined("cpu") as world:
+        first = RunFolder(out, world)
+        assert first.claim({**config, "seed": 1}, extend=False) is False
+        ended = multiprocessing.get_context("fork").Process(target=_claims, args=(out, {**config, "seed": 2}))
+        ended.start()
+        ended.join(60)
+        assert ended.exitcode == 2
+        assert read_config(out / "config.json")["seed"] == 1
+        first.release()
+
+
+def _claims(out: Path, config: dict[str, Any]) -> None:
+    from vitreous.training.run_folder import RunFolder
+    from vitreous.world import joined
+
+    look = RunFolder._check
+    looks = []
+
+    def looked(self: RunFolder, *args: Any) -> Any:
+        looks.append(1)
+        return None if len(looks) == 1 else look(self, *args)  # the first time, there was no config yet
+
+    RunFolder._check = looked  # type: ignore[method-assign]
+    with joined("cpu") as world:
+        try:
+            RunFolder(out, world).claim(config, extend=False)
+        except VitreousError as error:
+            os._exit(2 if "another process is training" in str(error) else 3)
+    os._exit(0)
+
+
+def test_sigterm_ends_the_command_with_143_and_it_goes_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "vitreous", "pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", *TINY, "--quiet"]
+    words += ["--steps", "400", "--batch-size", "32", "--workers", "0", "--eval-every", "0", "--precision", "float32"]
+    words += ["--out", str(tmp_path / "run")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+    until = time.monotonic() + 120
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert len(states(tmp_path / "run")) == 1
+    assert subprocess.run(words, env=environment, timeout=120).returncode == 0
+    assert metrics(tmp_path / "run")[-1]["step"] == 400
+
+
 def test_a_run_is_not_started_beside_itself(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = child(out, steps=100_000, eval_every=0)
     assert wait_for(lambda: len(metrics(out)) > 0, process)
     try:
-        with pytest.raises(VitreousError, match="another process is at this run"):
+        with pytest.raises(VitreousError, match="another process is training this run"):
             pretrain(out, steps=100_000, eval_every=0)
         assert process.is_alive()
     finally:

@@ -52,6 +52,8 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert config["model"]["width"] == 32
     assert config["decisions"]
     assert result.result["n"] == 200
+    assert (result.steps, result.top1, result.loss) == tuple(result.result[key] for key in ("steps", "top1", "loss"))
+    assert (result.checkpoint / "model.safetensors").is_file()
     clf = vitreous.load(tmp_path / "run")  # the run itself is a checkpoint
     assert clf.classes == tuple("0123456789")
     digits = vitreous.open_data("builtin:digits").splits["validation"]
@@ -108,12 +110,18 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_and_images(tmp_path: Pat
 
 
 def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
-    result = pretrain(tmp_path / "run", set=("patience=2", "lr=0"), steps=100, eval_every=5)  # nothing can get better
-    assert result.result["steps"] == 15
-    assert result.result["best"]["step"] == 5
+    # The rate grows, until it undoes what was learnt.
+    changes = ("patience=3", "optimizer=sgd", "lr=1", "warmup=100", "clip=1")
+    options: dict[str, Any] = dict(steps=400, eval_every=5, set=changes)
+    result = pretrain(tmp_path / "run", **options)
+    measured = {record["step"]: record["top1"] for record in metrics(tmp_path / "run", "validation")}
+    best = max(measured, key=lambda step: (measured[step], -step))
+    assert best < result.result["steps"] == best + 15 < 400
+    assert result.result["best"] == {"step": best, "top1": measured[best]}
+    assert result.result["top1"] == measured[best] > measured[best + 15]
     assert digest(tmp_path / "run") == digest(tmp_path / "run", "checkpoint/best/model.safetensors")
-    again = pretrain(tmp_path / "run", set=("patience=2", "lr=0"), steps=100, eval_every=5)
-    assert again.already
+    assert json.loads((tmp_path / "run" / "checkpoint" / "model.json").read_text())["metrics"]["step"] == best
+    assert pretrain(tmp_path / "run", **options).already
 
 
 def test_subsets_are_fixed_and_nested(tmp_path: Path) -> None:
@@ -132,6 +140,8 @@ def test_evaluation_sees_pixel_values_like_training(tmp_path: Path) -> None:
     assert str(vitreous.load(tmp_path / "run").preprocess).endswith("normalise(0.5,0.25)")
     with pytest.raises(VitreousError, match="different pixel values"):
         pretrain(tmp_path / "b", preprocess="resize(8)|normalise(0.5,0.25)", set=("evaluation=resize(8)|range(-1,1)",))
+    with pytest.raises(VitreousError, match="different pixel values"):
+        pretrain(tmp_path / "b", set=("evaluation=resize(8)|range(0,1)",))
 
 
 # Fine-tuning -----------------------------------------------------------------------------------------------------------
@@ -169,6 +179,7 @@ def test_a_linear_probe_changes_the_head_alone(start: Path, tmp_path: Path) -> N
 def test_masked_patches_then_fine_tuning(tmp_path: Path) -> None:
     result = pretrain(tmp_path / "masked", objective="masked-patch", steps=20)
     assert "top1" in result.result
+    assert all("top1" in record for record in metrics(tmp_path / "masked"))  # also where nothing was right
     losses = [record["loss"] for record in metrics(tmp_path / "masked", "validation")]
     assert losses[-1] < losses[0]
     assert vitreous.load(tmp_path / "masked").config.classes == 0
@@ -203,14 +214,20 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(recipe="imagenet-ViT-B/17"), "unknown recipe"),
         (dict(steps=5, epochs=2.0), "contradict each other"),
         (dict(steps=0), "--steps 0: must be at least 1"),
-        (dict(device="cuda:99"), "cuda"),
+        (dict(device="cuda:99"), "cuda:99"),
         (dict(micro_batch="many"), "--micro-batch many"),
         (dict(subset=5000), "--subset 5000: there are only 1,097"),
         (dict(subset=5, per_class=2), "give one of them"),
         (dict(track="tensorbord"), "did you mean 'tensorboard'"),
-        (dict(preprocess="resize(9)|range(-1,1)"), "9"),
+        (dict(preprocess="resize(9)|range(-1,1)"), "image height 9 is not a multiple"),
+        (dict(preprocess="resize(8)|range(-1,1)", image_size=(16, 16)), "change the string or --image-size"),
+        (
+            dict(objective="classification", recipe="jft-masked-patch"),
+            "not for --objective classification",
+        ),
+        (dict(objective="masked-patch", recipe="imagenet-ViT-S/16"), "is for classification, not for --objective masked-patch"),
         (dict(config="nowhere.json"), "nowhere.json"),
-        (dict(data="builtin:digit"), "digit"),
+        (dict(data="builtin:digit"), "did you mean"),
         (dict(held_out=1.5), "--held-out 1.5"),
         (dict(seed=-1), "--seed -1"),
         (dict(epochs=math.inf, steps=None), "--epochs inf"),
@@ -219,6 +236,7 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(set=("model.classes=4",)), "--set model.classes=4"),
         (dict(set=("model.pool=a,b",)), "pool"),
         (dict(shard_group=2), "--shard-group 2 is for --parallel hybrid"),
+        (dict(shard_group=2, micro_batch="8"), "--shard-group 2 is for --parallel hybrid"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -227,6 +245,19 @@ def test_a_wrong_option_is_one_clear_line_and_leaves_nothing(tmp_path: Path, opt
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_set_steps_and_epochs_are_the_options(tmp_path: Path) -> None:
+    """Whatever a recipe is counted in: table 4's batch of 512 does not shrink because somebody counts in epochs."""
+    found = []
+    for name, options in (("a", dict(epochs=2.0, set=())), ("b", dict(set=("epochs=2",)))):
+        common: dict[str, Any] = dict(steps=None, subset=None, batch_size=None, recipe="finetune-cifar10", image_size=(8, 8))
+        pretrain(tmp_path / name, **common, **options)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        found.append({key: config["recipe"][key] for key in ("steps", "epochs", "batch_size", "lr", "warmup")})
+    assert found[0] == found[1]
+    assert found[0]["batch_size"] == 512
+    assert found[0]["steps"] == round(2 * 1097 / 512)
 
 
 def _photos(folder: Path, bad: int) -> None:
@@ -251,6 +282,22 @@ def test_bad_images_stop_or_are_left_out(tmp_path: Path) -> None:
     assert "broken" in listed[0]["path"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["data"]["train"] + config["data"]["held_out"] == 24
+
+
+def test_a_broken_shard_is_named(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        _photos(tmp_path / "photos" / split, bad=0)
+    with silenced():
+        vitreous.shard(str(tmp_path / "photos"), str(tmp_path / "shards"), shard_size="8KB")
+    broken = sorted((tmp_path / "shards").glob("train-*.tar"))[1]
+    os.truncate(broken, 3000)
+    options = dict(data=str(tmp_path / "shards"), model="ViT-Ti/8", image_size=(16, 16), batch_size=4, steps=8, subset=None)
+    with pytest.raises(VitreousError, match=broken.name):
+        pretrain(tmp_path / "stops", **options)
+    pretrain(tmp_path / "run", **options, bad_images="skip")
+    lines = [line for line in (tmp_path / "run" / "log.txt").read_text().splitlines() if broken.name in line]
+    assert len(lines) == 1
+    assert "passed over" in lines[0]
 
 
 def test_bfloat16_keeps_loss_and_norms_in_float32(tmp_path: Path) -> None:

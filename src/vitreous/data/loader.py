@@ -34,6 +34,7 @@ from vitreous.data.virtual_stream import Turns, stream_lengths
 from vitreous.data.workers import default_workers, run_in_order
 from vitreous.errors import VitreousError
 
+STREAMS = 32  # virtual streams that shards are read as: the order of training depends on it
 _CHUNK = 16  # items per task: small enough to spread a batch over the workers, large enough to cost nothing
 _AHEAD = 4  # tasks begun per worker: what is ready while the model takes its step
 
@@ -65,7 +66,7 @@ class Loader:
         workers: int | None = None,
         process: int = 0,
         processes: int = 1,
-        streams: int = 32,
+        streams: int = STREAMS,
         bad_images: Policy = "stop",
         bad_log: Path | None = None,
         quick: bool | None = None,

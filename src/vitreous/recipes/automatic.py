@@ -1,7 +1,8 @@
 """A recipe for data that no table knows, by its size and its pictures, with a reason for every decision.
 
 Fine-tuning follows table 4 and takes its length from BiT-HyperRule; training from scratch lies between table 3 and AugReg.
-Both return sentences that begin with the field they decide, to be shown before anything is trained.
+Both return sentences, to be shown before anything is trained. A decision begins with the fields that it is about, up to a
+colon; what begins otherwise is a remark and decides nothing (too few images to begin from scratch, classes without any).
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ def automatic_finetune(
     native: Size | None,
     counts: Sequence[int],
     *,
+    batch_size: int | None = None,
     where: str = "",
     names: Sequence[str] = (),
 ) -> tuple[Recipe, tuple[str, ...]]:
     """For so many images at `image_size`; `native` is the pictures' own size where all have the same.
 
+    `batch_size` is what somebody asked for, if anybody did: length and rate are for it then.
     `counts` are the images of each class, `where` is what the data is called and `names` are its classes: they tell whether
     classes are uneven, images have several labels, and mirror images keep their meaning.
     """
@@ -58,8 +61,11 @@ def automatic_finetune(
     said: list[str] = []
     rule = hyperrule(images, native or image_size)
     assert rule.steps is not None
-    batch = min(512, max(32, 1 << (images // 8).bit_length() - 1)) if images >= 32 else 1 << images.bit_length() - 1
-    if batch == 512:
+    suits = min(512, max(32, 1 << (images // 8).bit_length() - 1)) if images >= 32 else 1 << images.bit_length() - 1
+    batch = batch_size or suits
+    if batch_size is not None:
+        said.append(f"batch_size {batch}: as asked, {plain(images / batch)} steps an epoch")
+    elif batch == 512:
         said.append("batch_size 512: as in table 4")
     else:
         said.append(f"batch_size {batch}: {plain(images / batch)} steps an epoch; with table 4's 512, {plain(images / 512)}")
@@ -78,8 +84,9 @@ def automatic_finetune(
     base = 0.03 if images >= 500_000 else 0.01
     lr = float(f"{base * math.sqrt(batch / 512):.2g}")
     origin = "the authors' rate for ImageNet" if base == 0.03 else "what the paper chose for all 19 tasks of VTAB together"
-    smaller = "" if batch == 512 else f", times the square root of {batch}/512: less noise is averaged out"
-    said.append("optimizer sgd, momentum 0.9, schedule cosine, clip 1, no decay: as in table 4")
+    noise = "less" if batch < 512 else "more"
+    smaller = "" if batch == 512 else f", times the square root of {batch}/512: {noise} noise is averaged out"
+    said.append("optimizer sgd, momentum 0.9, schedule cosine, clip 1, weight_decay 0: as in table 4")
     said.append(f"lr {lr:g}: {origin}{smaller}; --sweep tries others")
     loss, weights = _labels(images, counts, said)
     if rule.mixup:
@@ -125,11 +132,9 @@ def automatic_pretrain(
     said.append(f"steps {steps:,}: {epochs} epochs; {why}")
     warmup = min(10_000, steps // 10)
     said.append(f"warmup {warmup:,}: a tenth of the run, at most the paper's 10,000")
-    lr = _rate(images, batch, width)
-    said.append(
-        f"optimizer adam, schedule cosine, clip 1: as ImageNet in table 3; lr {lr:g}: its 0.003 for batches of 4,096, with the "
-        "square root of the batch, and less for wide models and large sets"
-    )
+    said.append("optimizer adam, schedule cosine, clip 1: as ImageNet in table 3")
+    lr, why = _rate(images, batch, width)
+    said.append(f"lr {lr:g}: {why}")
     said.append("weight_decay 0.1, decay kernels: as AugReg; biases, norms, tokens and positions are spared")
     loss: Loss = "softmax"
     weights: Weights = "none"
@@ -138,7 +143,9 @@ def automatic_pretrain(
     head_bias = 0.0 if loss == "softmax" else float(f"{-math.log(max(2, classes)):.2g}")
     smoothing = 0.1 if loss == "softmax" and not masked else 0.0
     if smoothing:
-        said.append("smoothing 0.1: a small set is learnt by heart, and this keeps the model from being certain of it")
+        few = "a small set is learnt by heart, and this keeps the model from being certain of it"
+        many = "usual for ImageNet since Inception-v3; no label has to be matched with certainty"
+        said.append(f"smoothing {smoothing:g}: {few if images < _FEW_IMAGES else many}")
     if head_bias:
         said.append(f"head_bias {head_bias:g}: at first, each of {classes:,} classes is as unlikely as it is")
     strength = "none" if masked else _strength(images, width)
@@ -178,10 +185,18 @@ def _epochs(images: int) -> tuple[int, str]:
     return 100, "enough to see what the data gives; ImageNet had 300 in table 3, and --epochs gives more"
 
 
-def _rate(images: int, batch: int, width: int) -> float:
+def _rate(images: int, batch: int, width: int) -> tuple[float, str]:
     """Table 3's rates fall with the width (B 8e-4, H 3e-4 on JFT) and with the size of the data (ImageNet 3e-3, JFT 8e-4)."""
-    base = 3e-3 if images < 5_000_000 else 1e-3 if images < 100_000_000 else 8e-4
-    return float(f"{base * math.sqrt(batch / 4096) * min(1.0, 768 / width):.2g}")
+    if images >= 100_000_000:
+        base, whose = 8e-4, "ViT-B's for JFT"
+    elif images >= 5_000_000:
+        base, whose = 1e-3, "that for ImageNet-21k"
+    else:
+        base, whose = 3e-3, "that for ImageNet"
+    smaller = "" if batch == 4096 else f", times the square root of {batch:,}/4,096"
+    wider = "" if width <= 768 else f", times 768/{width:,} for the model's width"
+    lr = float(f"{base * math.sqrt(batch / 4096) * min(1.0, 768 / width):.2g}")
+    return lr, f"{base:g} in table 3, {whose}{smaller}{wider}"
 
 
 def _strength(images: int, width: int) -> str:
@@ -223,7 +238,8 @@ def _pictures(
         said.append(f"preprocess {first}, no crop: in {where} it would cut off what the labels speak of")
     elif small and max(image_size) < _TINY:
         first = f"resize({size})"
-        said.append(f"preprocess {first}, no crop: of {image_size[0]} x {image_size[1]} pixels, one is a long way")
+        shift = f"a shift by one pixel is 1/{min(image_size)} of the picture"
+        said.append(f"preprocess {first}, no crop: of {image_size[0]} x {image_size[1]} pixels, {shift}")
     elif small:
         first = f"resize({size})|pad({max(1, max(image_size) // 8)})|random_crop({size})"
         said.append(

@@ -34,7 +34,7 @@ _MANY_EPOCHS = 2_000  # VTAB's 2,500 steps are 1,280 epochs of its thousand imag
 def fit(
     recipe: Recipe,
     *,
-    images: int,
+    images: int | None,
     batch_size: int | None = None,
     steps: int | None = None,
     epochs: float | None = None,
@@ -43,9 +43,10 @@ def fit(
 ) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe for so many images, always with `steps`; and a sentence for each decision, which begins with its field.
 
+    Of shards nobody may know how many images they have (None): then `steps` must be given, and the batch stays as it is.
     `keep` names the fields that somebody has set by hand: they stay as they are. To fit twice changes nothing more.
     """
-    if images < 1:
+    if images is not None and images < 1:
         raise VitreousError("there are no images to train on")
     if steps is not None and epochs is not None:
         raise VitreousError(f"--steps {steps} and --epochs {epochs:g} contradict each other; give one of them")
@@ -74,16 +75,16 @@ def _power_of_two(most: float) -> int:
     return 1 << max(0, int(most).bit_length() - 1)
 
 
-def _batch(recipe: Recipe, images: int, asked: int | None, keep: Collection[str], said: list[str]) -> Recipe:
+def _batch(recipe: Recipe, images: int | None, asked: int | None, keep: Collection[str], said: list[str]) -> Recipe:
     old = recipe.batch_size
     if asked is not None:
         if asked == old:
             return recipe
         said.append(f"batch_size {old:,} -> {asked:,}: as asked")
-        if asked > images:
+        if images is not None and asked > images:
             said[-1] += f"; there are only {images:,} images, so that a step sees some of them more than once"
         new = asked
-    elif "batch_size" in keep:
+    elif "batch_size" in keep or images is None:
         return recipe
     else:
         by_epochs = recipe.epochs is not None
@@ -126,7 +127,7 @@ def _rounded(value: float) -> float:
 def _length(
     recipe: Recipe,
     fitted: Recipe,
-    images: int,
+    images: int | None,
     steps: int | None,
     epochs: float | None,
     keep: Collection[str],
@@ -135,8 +136,11 @@ def _length(
     batch = fitted.batch_size
     if steps is not None:
         if steps != recipe.steps:
-            said.append(f"steps {_before(recipe)} -> {steps:,}: as asked, {_epochs(steps * batch / images)}")
+            seen = f"as asked, {_epochs(steps * batch / images)}" if images else "as asked"
+            said.append(f"steps {_before(recipe)} -> {steps:,}: {seen}")
         return changed(fitted, {"steps": steps})
+    if images is None:
+        raise VitreousError("nobody knows how many images there are, so that a run can only be counted in steps; give --steps")
     if epochs is not None:
         new = _steps(epochs, images, batch)
         if new != recipe.steps:
@@ -157,9 +161,9 @@ def _length(
         said.append(f"steps {recipe.steps:,} -> {new:,}: as many images as before, {_epochs(new * batch / images)}")
         fitted = changed(fitted, {"steps": new})
     assert fitted.steps is not None
-    seen = fitted.steps * batch / images
-    if seen > _MANY_EPOCHS and "steps" not in keep:
-        said.append(f"steps {fitted.steps:,} are {_epochs(seen)}; consider fewer with --epochs or --steps")
+    passes = fitted.steps * batch / images
+    if passes > _MANY_EPOCHS and "steps" not in keep:
+        said.append(f"steps {fitted.steps:,} are {_epochs(passes)}; consider fewer with --epochs or --steps")
     return fitted
 
 

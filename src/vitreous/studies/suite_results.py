@@ -89,8 +89,9 @@ def _claim(folder: RunFolder, study: Mapping[str, Any]) -> None:
             {**old, "tasks": {name: old["tasks"][name] for name in tasks}}, {**study, "tasks": tasks}
         )  # fmt: skip
         if differences:
+            listed = some([str(found) for found in differences], 6)
             raise VitreousError(
-                f"--out {out}: holds results of another model or protocol ({some(differences, 6)}); give the same again, or "
+                f"--out {out}: holds results of another model or protocol ({listed}); give the same again, or "
                 f"choose another --out"
             )
     merged = {**study, "tasks": {**old.get("tasks", {}), **study["tasks"]}}

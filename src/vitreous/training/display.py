@@ -24,8 +24,7 @@ _CPU = torch.device("cpu")
 class Display:
     """A bar on a terminal, a line every ten seconds elsewhere, nothing inside `progress.silenced()`.
 
-    `start` is the step that a resumed run begins at. `loss` may be None in most steps: to read it makes an accelerator wait,
-    so the loop reads it now and then, and what was shown stays until then.
+    `start` is the step that a resumed run begins at.
     """
 
     def __init__(self, title: str, steps: int, start: int = 0, batch_size: int = 1, device: torch.device = _CPU) -> None:
@@ -60,10 +59,10 @@ class Display:
         elif kind is None and not progress.silent():  # on an error no last line: it was not finished
             _print(f"{self._title}: {self._done:,} of {self._steps:,} steps done in {clock(time.monotonic() - self._began)}")
 
-    def step(self, step: int, loss: float | None, lr: float, images_per_second: float) -> None:
+    def step(self, step: int, loss: float, lr: float, images_per_second: float) -> None:
         """`step` steps are done."""
         self._done = step
-        self._loss = self._loss if loss is None else loss
+        self._loss = loss
         if images_per_second > 0:  # just after a record the loop has nothing to tell it by
             self._speed = 0.9 * self._speed + 0.1 * images_per_second if self._speed else images_per_second
         now = time.monotonic()

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from vitreous.data.decode import BadImage, decode
+from vitreous.data.loader import STREAMS
 from vitreous.data.open import open_data
 from vitreous.data.order import key
 from vitreous.data.source import Dataset, Source, Stream
 from vitreous.data.splits import labelled_per_class, random_subset, stratified, training_splits
+from vitreous.data.workers import default_workers
 from vitreous.errors import VitreousError
 from vitreous.hygiene.quick import quick_scan
 from vitreous.progress import shown
@@ -81,7 +83,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None) -
         "judged_by": held_out.split,
         "classes": len(dataset.classes),
         "fingerprint": fingerprint_of(train, held_out),
-        "streams": min(32, len(train.shards)) if isinstance(train, Stream) else 0,
+        "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
     }
     return Images(train, judges, dataset.classes, count, size, channels, described, bad, tuple(decisions))
 
@@ -96,6 +98,8 @@ def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> t
     if asked.held_out is not None and not isinstance(train, Source) and train is not None:
         raise VitreousError(f"--held-out {asked.held_out:g}: a part of shards cannot be held out; give them a validation split")
     ours_, theirs_, sentence = training_splits(dataset, asked.seed, share)
+    if theirs_.split == "test" and not choosing:
+        sentence += "; checkpoint/best is chosen by it too, so that its score flatters: report the result's, or use --held-out"
     if choosing and theirs_.split == "test":
         sentence += ", which also chooses the best evaluation: shards cannot be divided, so give them a validation split"
     return ours_, theirs_, sentence
@@ -106,7 +110,7 @@ def _without_bad(source: Source | Stream, asked: Wanted) -> tuple[Source | Strea
     if not isinstance(source, Source) or not source.encoded:
         return source, ()
     with shown(f"looking at the {source.split} images' headers", len(source)) as advance:
-        bad = quick_scan(source, asked.workers or 0, advance)
+        bad = quick_scan(source, default_workers() if asked.workers is None else asked.workers, advance)
     if not bad:
         return source, ()
     if asked.bad_images == "stop":

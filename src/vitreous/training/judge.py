@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -19,48 +19,36 @@ from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.outcome import Mistake, Outcome
 from vitreous.world import World, gathered, total
 
+MISTAKES = 24  # the worst, as pictures
 
-class Asked(Exception):
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
+class Interrupted(Exception):
     """A signal came: here or at another process."""
 
 
-MISTAKES = 24  # the worst, as pictures
-
-
-@torch.no_grad()
 def judged(
     module: nn.Module,
     loader: Loader,
     classes: tuple[str, ...],
     world: World,
-    autocast: Any,
-    probabilities: Any,
-    wanted: Sequence[int],
+    autocast: Autocast,
+    probabilities: Callable[[Tensor], Tensor],
+    signals: Sequence[int],
 ) -> Outcome:
     """Accuracy, confusion and the worst mistakes of a classifier."""
     counts = Counts(len(classes))
     worst: list[tuple[float, int, Mistake]] = []  # a heap of the largest losses
     number = itertools.count()
-    training = module.training
-    module.eval()
-    try:
-        for batch in _together(loader, world, wanted):
-            real = len(batch) > 0
-            images = batch.images if real else torch.zeros(1, *batch.images.shape[1:])  # all must take part in a pass
-            targets = one_hot(batch.labels, len(classes)) if real else torch.zeros(1, len(classes))
-            with autocast():
-                losses, extras = module(images.to(world.device), targets.to(world.device))
-            if not real:
-                continue
-            logits, losses = extras["logits"].float().cpu(), losses.float().cpu()
-            counts.update(logits, batch.labels, losses)
-            guesses = logits.argmax(dim=1).tolist()
-            for row, (loss, guess) in enumerate(zip(losses.tolist(), guesses, strict=True)):
-                if batch.labels[row] and guess not in batch.labels[row] and (len(worst) < MISTAKES or loss > worst[0][0]):
-                    entry = (loss, next(number), _mistake(loss, batch, row, probabilities(logits[row]), classes))
-                    (heapq.heappush if len(worst) < MISTAKES else heapq.heappushpop)(worst, entry)
-    finally:
-        module.train(training)
+    for batch, losses_there, extras in _answers(module, loader, len(classes), world, autocast, signals):
+        logits, losses = extras["logits"].float().cpu(), losses_there.float().cpu()
+        counts.update(logits, batch.labels, losses)
+        guesses = logits.argmax(dim=1).tolist()
+        for row, (loss, guess) in enumerate(zip(losses.tolist(), guesses, strict=True)):
+            if batch.labels[row] and guess not in batch.labels[row] and (len(worst) < MISTAKES or loss > worst[0][0]):
+                entry = (loss, next(number), _mistake(loss, batch, row, probabilities(logits[row]), classes))
+                (heapq.heappush if len(worst) < MISTAKES else heapq.heappushpop)(worst, entry)
     counts.load(total(world, counts.tensor()))
     own = [mistake for _, _, mistake in worst]
     everyone = sorted(itertools.chain.from_iterable(gathered(world, own)), key=lambda m: (-m.loss, m.id))[:MISTAKES]
@@ -78,45 +66,67 @@ def judged(
     )
 
 
-@torch.no_grad()
 def mean_of(
-    module: nn.Module, loader: Loader, world: World, autocast: Any, seed: int, wanted: Sequence[int]
+    module: nn.Module,
+    loader: Loader,
+    classes: int,
+    sums: Sequence[str],
+    world: World,
+    autocast: Autocast,
+    seed: int,
+    signals: Sequence[int],
 ) -> dict[str, float]:
-    """The mean over held-out images of an objective that needs no labels. What it draws by chance is the same each time."""
-    sums: dict[str, float] = {}
+    """The mean of the loss and of `sums` over held-out images, for an objective that needs no labels; and `n`, their number.
+
+    What it draws by chance is the same each time.
+    """
+    found = torch.zeros(len(sums) + 2, dtype=torch.float64)
+    for batch, losses, extras in _answers(module, loader, classes, world, autocast, signals, seed):
+        found += torch.tensor([float(len(batch)), float(losses.sum()), *(float(extras[name]) for name in sums)])
+    n, *values = total(world, found).tolist()
+    return {name: value / max(n, 1.0) for name, value in zip(("loss", *sums), values, strict=True)} | {"n": n}
+
+
+def never_empty(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """A model in pieces runs on all processes or on none, so one without images runs on a black one, which does not count."""
+    return (images, targets) if len(images) else (torch.zeros(1, *images.shape[1:]), torch.zeros(1, targets.shape[1]))
+
+
+def _answers(
+    module: nn.Module,
+    loader: Loader,
+    classes: int,
+    world: World,
+    autocast: Autocast,
+    signals: Sequence[int],
+    seed: int | None = None,
+) -> Iterator[tuple[Batch, Tensor, dict[str, Tensor]]]:
+    """Each of this process's batches with what the objective says of it, not in training mode."""
     training = module.training
     module.eval()
     try:
-        for number, batch in enumerate(_together(loader, world, wanted)):
-            real = len(batch) > 0
-            images = batch.images if real else torch.zeros(1, *batch.images.shape[1:])
-            torch.manual_seed(seed + number * world.processes + world.process)
-            with autocast():
-                losses, extras = module(images.to(world.device), torch.zeros(len(images), 1, device=world.device))
-            if real:
-                for name, value in {"loss": losses.sum(), **extras}.items():
-                    if value.ndim == 0:
-                        sums[name] = sums.get(name, 0.0) + float(value)
-                sums["n"] = sums.get("n", 0.0) + len(batch)
+        for number, batch in enumerate(_together(loader, world, signals)):
+            images, targets = never_empty(batch.images, one_hot(batch.labels, max(1, classes)))
+            if seed is not None:
+                torch.manual_seed(seed + number * world.processes + world.process)
+            with torch.no_grad(), autocast():
+                losses, extras = module(images.to(world.device), targets.to(world.device))
+            if len(batch):
+                yield batch, losses, extras
     finally:
         module.train(training)
-    names = sorted({name for own in gathered(world, list(sums)) for name in own})
-    sums_of_all = total(world, torch.tensor([sums.get(name, 0.0) for name in names], dtype=torch.float64))
-    found = dict(zip(names, sums_of_all.tolist(), strict=True))
-    n = found.pop("n", 0.0)
-    return {name: value / max(n, 1.0) for name, value in found.items()} | {"n": n}
 
 
-def _together(loader: Loader, world: World, wanted: Sequence[int]) -> Iterator[Batch]:
+def _together(loader: Loader, world: World, signals: Sequence[int]) -> Iterator[Batch]:
     """Batches; where other processes have more of them, empty ones: a model in pieces runs on all or on none."""
     height, width = loader.preprocess.size or (1, 1)
     empty = Batch(torch.empty(0, loader.preprocess.channels, height, width), (), (), 0)
     with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]
         while True:
             batch = next(batches, None)
-            more, stop = total(world, torch.tensor([float(batch is not None), float(bool(wanted))])).tolist()
+            more, stop = total(world, torch.tensor([float(batch is not None), float(bool(signals))])).tolist()
             if stop:
-                raise Asked
+                raise Interrupted
             if not more:
                 return
             yield empty if batch is None else batch

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,20 +26,24 @@ from vitreous.data.loader import Batch, Loader
 from vitreous.data.mixup import mixup, one_hot
 from vitreous.data.order import key
 from vitreous.data.preprocess import Preprocess
+from vitreous.data.source import Source, Stream
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.outcome import Outcome
 from vitreous.files import write_text
 from vitreous.training.average import Average
 from vitreous.training.display import Display
-from vitreous.training.judge import Asked, judged, mean_of
+from vitreous.training.judge import Interrupted, judged, mean_of, never_empty
+from vitreous.training.masked import MaskedPatches
 from vitreous.training.objectives import Classification
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
-from vitreous.training.parallel import accumulating, own, resharded, spread, whole
+from vitreous.training.parallel import accumulating, own, resharded, settles_later, spread, whole
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.schedule import learning_rate
 from vitreous.training.state import States, tensors_of
 from vitreous.world import World, gathered, total
+
+Objective = Classification | MaskedPatches
 
 SAVE_SECONDS = 180.0  # between states, where --save-every does not say
 RECORDS = 500  # about so many lines of metrics in a run
@@ -63,10 +67,18 @@ class Progress:
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "step"}
 
 
+class Flags(NamedTuple):
+    """What processes tell each other after a step: at how many of them it is so."""
+
+    interrupted: float  # by a signal
+    overdue: float  # it is time to save
+    written: float  # a state that was being written lies on disk
+
+
 class Loop:
     """A run in this process."""
 
-    def __init__(self, plan: Plan, objective: nn.Module, world: World, folder: RunFolder) -> None:
+    def __init__(self, plan: Plan, objective: Objective, world: World, folder: RunFolder) -> None:
         self.plan, self.world, self.folder = plan, world, folder
         recipe = plan.recipe
         self.objective = objective.to(world.device).train()
@@ -85,15 +97,17 @@ class Loop:
         evaluation = Preprocess(recipe.evaluation, channels)
         self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
         self._overdue = 0.0  # how many processes say that it is time to save
+        self._settled = not settles_later(self.module)
+        self._told = 0  # how many of the shards that were passed over have been named
         self.autocast = functools.partial(
             torch.autocast, world.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"
         )
 
-    def _loader(self, data: Any, preprocess: Preprocess, batch_size: int) -> Loader:
+    def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int) -> Loader:
         plan, log = self.plan, self.folder.path / BAD_IMAGES
         return Loader(
             data, preprocess, batch_size, seed=plan.seed, workers=plan.workers, process=self.world.process,
-            processes=self.world.processes, streams=plan.streams, bad_images=plan.bad_images,
+            processes=self.world.processes, bad_images=plan.bad_images,
             bad_log=log if plan.bad_images == "skip" else None,
         )  # fmt: skip
 
@@ -102,14 +116,9 @@ class Loop:
     def resume(self) -> tuple[str, ...]:
         """Go on from the newest state, if there is one; says what was found."""
         self.states.tidy()
-        found = self.states.newest()
-        if found is None:
-            self.folder.cut(0)
-            return ()
-        said = list(found.passed_over)
-        if found.folder == self.states.folder:
-            said.append("no state is left that can be used; the run begins anew")
-        else:
+        found, damaged = self.states.newest()
+        said = list(damaged)
+        if found is not None:
             self.states.read(found, tensors_of(self.objective, self.optimizer, self.average))
             self.progress = Progress(found.step, **found.counted)
             if self.plan.extend and self.progress.stopped:
@@ -117,6 +126,8 @@ class Loop:
                 said.append("it had stopped early; --extend lets it go on")
             self.states.drop_newer(found)
             said.append(f"going on from the state of step {found.step:,}")
+        elif damaged:
+            said.append("no state is left that can be used; the run begins anew")
         self.folder.cut(self.progress.step, judged=not self.progress.owed)
         return tuple(said)
 
@@ -126,61 +137,70 @@ class Loop:
         self, display: Display, evaluated: Callable[[Outcome | None, bool], None], record: Callable[[dict[str, Any]], None]
     ) -> None:
         """To the last step, or to an early stop. `evaluated` hears of every evaluation, and whether it is the best so far."""
-        with _signals() as wanted:
+        with _signals() as signals:
             try:
-                asked = self._run(display, evaluated, record, wanted)
+                interrupted = self._run(display, evaluated, record, signals)
             except BaseException:
                 if self.world.processes == 1:  # with others, only what happens to all of them alike may be finished
                     with contextlib.suppress(VitreousError):
                         self.states.finish()
                 raise
-        if asked:  # by a signal, here or at another process; the handlers are the caller's again
-            signal.raise_signal(wanted[0] if wanted else signal.SIGTERM)
+        if interrupted:  # here or at another process; the handlers are the caller's again
+            signal.raise_signal(signals[0] if signals else signal.SIGTERM)
 
     def _run(
         self,
         display: Display,
         evaluated: Callable[[Outcome | None, bool], None],
         record: Callable[[dict[str, Any]], None],
-        wanted: list[int],
+        signals: list[int],
     ) -> bool:
-        """Whether it was asked to end before its end."""
+        """Whether it was interrupted before its end."""
         plan, progress, steps = self.plan, self.progress, self.plan.steps
         every = max(1, steps // RECORDS)
         saved_at = since = time.monotonic()
-        before, asked = progress.seconds, False
+        before, interrupted = progress.seconds, False
         with contextlib.closing(self.loader.training(progress.step)) as batches:  # type: ignore[type-var]
             while True:
                 changed = progress.step != self.states.saved  # a run that goes on begins with a state that is saved already
-                if progress.owed and not asked:
-                    asked, changed = self._evaluate(evaluated, record, wanted), True
+                if progress.owed and not interrupted:
+                    interrupted, changed = self._evaluate(evaluated, record, signals), True
+                    progress.seconds = before + time.monotonic() - since
                 ends = progress.stopped or progress.step == steps
-                if changed and (asked or ends or self._due()):
+                if changed and (interrupted or ends or self._due()):
                     self.save()
                     saved_at = time.monotonic()
-                if asked or ends:
+                if interrupted or ends:
                     self.states.finish()
                     break
                 began = time.monotonic()
                 rate = learning_rate(plan.recipe, progress.step, steps)
                 overdue = plan.save_every is None and began - saved_at > SAVE_SECONDS
-                loss, stop, self._overdue, written = self._step(
-                    next(batches), rate, [bool(wanted), overdue, self.states.written]
-                )
-                if written == self.world.processes:
+                loss, flags = self._step(next(batches), rate, Flags(bool(signals), overdue, self.states.written))
+                if flags.written == self.world.processes:
                     self.states.finish()
-                asked = stop > 0
+                interrupted, self._overdue = flags.interrupted > 0, flags.overdue
                 progress.step += 1
                 progress.window["busy"] = progress.window.get("busy", 0.0) + time.monotonic() - began
                 progress.seconds = before + time.monotonic() - since
                 display.step(progress.step, loss, rate, self._speed())
                 if progress.step % every == 0 or progress.step == steps:
                     record(self._record(rate))
+                    self._tell_passed_over(display)
                 regular = plan.eval_every and progress.step % plan.eval_every == 0
                 progress.owed = self.judge is not None and bool(regular or progress.step == steps)
-        if asked:
+        if interrupted:
             display.say(f"state of step {progress.step:,} saved; the same command goes on from there")
-        return asked
+        return interrupted
+
+    def _tell_passed_over(self, display: Display) -> None:
+        """Shards that could not be read, where that is allowed: each is named once. All processes call this."""
+        met = [*self.loader.skipped, *(self.judge.skipped if self.judge is not None else ())]
+        new, self._told = met[self._told :], len(met)
+        for shard, reason, delivered in sorted({entry for part in gathered(self.world, new) for entry in part}):
+            line = f"{shard}: passed over ({reason}); {delivered:,} images of it were there"
+            self.folder.log(line)
+            display.say(line)
 
     def _due(self) -> bool:
         """Whether a state is to be saved after this step, at all processes alike."""
@@ -197,49 +217,58 @@ class Loop:
             )
         self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
 
-    def _step(self, batch: Batch, rate: float, flags: list[bool]) -> tuple[float, ...]:
-        """One step of the optimiser; the mean loss, and at how many processes each flag is up."""
-        recipe, world, plan = self.plan.recipe, self.world, self.plan
-        step = self.progress.step
+    def _step(self, batch: Batch, rate: float, flags: Flags) -> tuple[float, Flags]:
+        """One step of the optimiser: the mean loss, and at how many processes each flag is up."""
+        recipe, plan, world = self.plan.recipe, self.plan, self.world
         images, targets = batch.images, one_hot(batch.labels, max(1, len(plan.classes)))
         if recipe.mixup:
-            images, targets = mixup(images, targets, recipe.mixup, plan.seed, step)
+            images, targets = mixup(images, targets, recipe.mixup, plan.seed, self.progress.step)
         count = float(len(batch))
         if world.processes > 1:  # some images may have been skipped, elsewhere too
             count = float(total(world, torch.tensor([count], dtype=torch.float64)))
-        mine = self.loader.own_batch
-        size = min(plan.micro_batch or mine, mine)
-        sums: dict[str, Tensor] = {}
-        passes = range(0, mine, size)
-        for number, at in enumerate(passes):
-            part, wanted = images[at : at + size], targets[at : at + size]
-            real = len(part) > 0
-            if not real:
-                if world.processes == 1:
-                    continue
-                part, wanted = torch.zeros(1, *images.shape[1:]), torch.zeros(1, targets.shape[1])  # all take part in a pass
-            torch.manual_seed(key("pass", plan.seed, step, world.process, number))
-            with accumulating(self.module, number == len(passes) - 1):
-                with self.autocast():
-                    losses, extras = self.module(part.to(world.device), wanted.to(world.device))
-                # Gradients are averaged over processes, so that each is given its share times their number.
-                (losses.sum() * (float(real) * world.processes / max(count, 1.0))).backward()
-            if real:
-                for name, value in {"loss": losses.detach().sum(), **extras}.items():
-                    if value.ndim == 0:
-                        sums[name] = sums.get(name, torch.zeros(())) + value.float().cpu()
-        names = sorted({"loss", "top1", *sums})
-        counted = [float(sums.get(name, 0.0)) for name in names]
-        everyone = total(world, torch.tensor([*counted, *flags], dtype=torch.float64)).tolist()
-        loss = everyone[names.index("loss")] / max(count, 1.0)
+        sums = self._backward(images, targets, count)
+        everyone = total(world, torch.tensor([*sums.values(), *flags], dtype=torch.float64)).tolist()
+        sums = dict(zip(sums, everyone, strict=False))
+        loss = sums["loss"] / max(count, 1.0)
         if count:
             if not math.isfinite(loss):
                 self._not_finite(batch, f"the loss is {loss}")
             self._update(batch, rate)
         window = self.progress.window
-        for name, value in zip([*names, "n"], [*everyone[: len(names)], count], strict=True):
+        for name, value in {**sums, "n": count}.items():
             window[name] = window.get(name, 0.0) + value
-        return loss, *everyone[len(names) :]
+        return loss, Flags(*everyone[len(sums) :])
+
+    def _backward(self, images: Tensor, targets: Tensor, count: float) -> dict[str, float]:
+        """The gradient of the mean loss of `count` images, of which this process has these; and their sums, the loss first."""
+        mine = self.loader.own_batch
+        size = min(self.plan.micro_batch or mine, mine)
+        sums = dict.fromkeys(("loss", *self.objective.sums), 0.0)
+        passes = range(0, mine, size)
+        for number, at in enumerate(passes):
+            part, wanted = images[at : at + size], targets[at : at + size]
+            if not len(part) and self.world.processes == 1:
+                continue
+            if not self._settled:
+                self._pass(part, wanted, count, number, last=True)
+                self.optimizer.zero_grad(set_to_none=True)
+                self._settled = True
+            found = self._pass(part, wanted, count, number, last=number == len(passes) - 1)
+            for name in sums if len(part) else ():
+                sums[name] += float(found[name])
+        return sums
+
+    def _pass(self, images: Tensor, targets: Tensor, count: float, number: int, *, last: bool) -> dict[str, Tensor]:
+        """Forward and backward, once; gradients are added to what there is."""
+        world, real = self.world, float(len(images) > 0)
+        images, targets = never_empty(images, targets)
+        torch.manual_seed(key("pass", self.plan.seed, self.progress.step, world.process, number))
+        with accumulating(self.module, last):
+            with self.autocast():
+                losses, extras = self.module(images.to(world.device), targets.to(world.device))
+            # Gradients are averaged over processes, so that each is given its share times their number.
+            (losses.sum() * (real * world.processes / max(count, 1.0))).backward()
+        return {"loss": losses.detach().sum(), **extras}
 
     def _update(self, batch: Batch, rate: float) -> None:
         learning = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -282,8 +311,7 @@ class Loop:
         n = max(1.0, window.get("n", 0.0))
         found = {**self._place(), "split": "train", "loss": window["loss"] / n, "lr": rate}
         found["images_per_second"] = round(self._speed(), 2)
-        if isinstance(self.objective, Classification) or window.get("top1"):
-            found["top1"] = window["top1"] / n
+        found |= {name: window.get(name, 0.0) / n for name in self.objective.sums}
         self.progress.window = {}
         return found
 
@@ -293,15 +321,16 @@ class Loop:
         epoch = round(images / self.plan.images, 4) if self.plan.images else None
         return {"step": progress.step, "epoch": epoch, "images": images, "seconds": round(progress.seconds, 3)}
 
-    def evaluate(self, wanted: Sequence[int] = ()) -> tuple[Outcome | None, dict[str, float]]:
-        """The model as it is now, by the held-out images; `Asked` is raised at all processes if one gets a signal."""
+    def evaluate(self, signals: Sequence[int] = ()) -> tuple[Outcome | None, dict[str, float]]:
+        """The model as it is now, by the held-out images; `Interrupted` is raised at all processes if one gets a signal."""
         assert self.judge is not None
         try:
             if not isinstance(self.objective, Classification):
                 seed = key("judge", self.plan.seed) >> 1
-                return None, mean_of(self.module, self.judge, self.world, self.autocast, seed, wanted)
+                sums, classes = self.objective.sums, len(self.plan.classes)
+                return None, mean_of(self.module, self.judge, classes, sums, self.world, self.autocast, seed, signals)
             probabilities = self.objective.probabilities
-            outcome = judged(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, wanted)
+            outcome = judged(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, signals)
         finally:
             resharded(self.module)
         found = {"loss": outcome.loss, "top1": outcome.top1, "n": float(outcome.n)}
@@ -311,14 +340,14 @@ class Loop:
         self,
         evaluated: Callable[[Outcome | None, bool], None],
         record: Callable[[dict[str, Any]], None],
-        wanted: Sequence[int],
+        signals: Sequence[int],
     ) -> bool:
         """The evaluation that is owed; whether a signal came in between, and it is still owed."""
         progress, plan = self.progress, self.plan
         began = time.monotonic()
         try:
-            outcome, found = self.last = self.evaluate(wanted)
-        except Asked:
+            outcome, found = self.last = self.evaluate(signals)
+        except Interrupted:
             return True
         if not math.isfinite(found["loss"]):
             raise VitreousError(
@@ -344,7 +373,6 @@ class Loop:
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the model's weights, whole and in ordinary memory; every process must ask."""
         model = self.objective.model
-        assert isinstance(model, nn.Module)
         return {name: whole(tensor.detach()).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
     @contextlib.contextmanager
@@ -362,7 +390,6 @@ class Loop:
     def put_weights(self, tensors: dict[str, Tensor]) -> None:
         """Other weights for the model, whole ones; every process gives the same."""
         model = self.objective.model
-        assert isinstance(model, nn.Module)
         for name, parameter in model.named_parameters():
             new = tensors[name].to(parameter.device)
             if isinstance(parameter, DTensor):
@@ -378,22 +405,22 @@ class Loop:
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
     """Ctrl-C, SIGTERM and SIGHUP let the step finish; the list says which came. A second one of a kind ends it at once."""
-    wanted: list[int] = []
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield wanted
+        yield came
         return
     before: dict[int, Any] = {}
     number: int
 
     def note(number: int, frame: object) -> None:
-        wanted.append(number)
+        came.append(number)
         signal.signal(number, before[number])
 
     for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             before[number] = signal.signal(number, note)
     try:
-        yield wanted
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

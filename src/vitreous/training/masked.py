@@ -81,6 +81,7 @@ class MaskedPatches(nn.Module):
         self.share = share
         self.scales = scales
         self.target = PatchTarget.of(target, model.config)
+        self.sums = () if target == "pixels" else ("top1",)  # what its call adds up over the images, beside the loss
         self.predictor = nn.Linear(model.config.width, self.target.outputs)
         with torch.no_grad():
             lecun_normal_(self.predictor.weight)  # flax's default, as the authors leave it for their tanh layer
@@ -89,6 +90,10 @@ class MaskedPatches(nn.Module):
             if unused is not None:  # gets no gradient here, which DDP would wait for
                 unused.requires_grad_(False)
         self._checked = False
+
+    def trust_images(self) -> None:
+        """Let the first images pass unseen, which are otherwise checked for having been scaled as is said."""
+        self._checked = True
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss (B,) in float32. `targets`, the labels that other objectives need, play no part."""

@@ -22,7 +22,8 @@ from vitreous.errors import VitreousError
 from vitreous.models.build import Model, layout, with_memory
 from vitreous.models.config import ModelConfig
 from vitreous.models.vit import ViT
-from vitreous.recipes.recipe import Optimizer
+from vitreous.recipes.recipe import MaskTarget, Optimizer
+from vitreous.training.masked import MaskedPatches
 
 _FLOAT = 4  # bytes
 _OUTSIDE, _ENTERING = -1, -2  # places beside the numbers of blocks
@@ -72,18 +73,20 @@ def memory_per_device(
     processes: int = 1,
     shard: int = 1,
     activation_checkpointing: bool = False,
+    masked: tuple[float, MaskTarget] | None = None,
 ) -> Memory:
     """`shard` is how many processes share one copy of the weights: 1 for DDP, all of them for FSDP, between for hybrid.
 
     `passes` is how many micro-batches make a step. With several, gradients are sent to the others after the last one only,
     which saves time and costs memory: until then FSDP holds them whole, and DDP beside its buckets.
+    `masked`: the share of patches and the target of masked-patch prediction, whose predictor and answers count too.
     """
     for name, value in (("micro_batch", micro_batch), ("passes", passes), ("processes", processes), ("shard", shard)):
         if value < 1:
             raise VitreousError(f"{name}={value}: must be at least 1")
     if processes % shard:
         raise VitreousError(f"a shard group of {shard} does not divide the {processes} processes; choose a divisor")
-    kept = _kept(config, precision)
+    kept = _kept(config, precision, masked)
     if activation_checkpointing and not kept.inside:
         raise VitreousError(f"activation checkpointing is for models with blocks; {config.name} has none")
 
@@ -116,8 +119,9 @@ def _ceil(size: int, parts: int) -> int:
 
 
 @cache
-def _kept(config: ModelConfig, precision: str) -> _Kept:
+def _kept(config: ModelConfig, precision: str, masked: tuple[float, MaskTarget] | None) -> _Kept:
     model = layout(config).train()
+    trained: Model | MaskedPatches = model
     blocks = list(model.blocks) if isinstance(model, ViT) else []
     with (
         torch.inference_mode(False),
@@ -126,7 +130,11 @@ def _kept(config: ModelConfig, precision: str) -> _Kept:
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"),
     ):
         with_memory(model)
-        one, two = _storages(model, blocks, 1), _storages(model, blocks, 2)
+        if masked is not None:
+            assert isinstance(model, ViT)
+            trained = MaskedPatches(model, *masked, scales=())
+            trained.trust_images()  # they have no values here that could be looked at
+        one, two = (_storages(trained, model, blocks, images) for images in (1, 2))
     # What a second image adds to each storage; copies of weights stay as they are.
     added = [(place, larger - size) for (place, size), (_, larger) in zip(one, two, strict=True)]
     within = [sum(p.numel() for p in block.parameters()) for block in blocks]
@@ -136,12 +144,12 @@ def _kept(config: ModelConfig, precision: str) -> _Kept:
         outside=sum(size for place, size in added if place == _OUTSIDE),
         largest=max(size for _, size in added),
         once=sum(size for _, size in one) - sum(size for _, size in added),
-        largest_weight=max(p.numel() for p in model.parameters()),
-        weights=(*within, sum(p.numel() for p in model.parameters()) - sum(within)),
+        largest_weight=max(p.numel() for p in trained.parameters()),
+        weights=(*within, sum(p.numel() for p in trained.parameters()) - sum(within)),
     )
 
 
-def _storages(model: Model, blocks: list[nn.Module], images: int) -> list[tuple[int, int]]:
+def _storages(trained: nn.Module, model: Model, blocks: list[nn.Module], images: int) -> list[tuple[int, int]]:
     """What autograd keeps in a forward pass, in order: the block that kept it first, and its bytes."""
     kept: dict[int, tuple[int, Tensor]] = {}
     entering: set[int] = set()
@@ -163,10 +171,10 @@ def _storages(model: Model, blocks: list[nn.Module], images: int) -> list[tuple[
     handles = [block.register_forward_pre_hook(enter) for block in blocks]
     handles += [block.register_forward_hook(leave) for block in blocks]
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(torch.empty(images, model.config.channels, *model.config.image_size))
+        trained(torch.empty(images, model.config.channels, *model.config.image_size))
     for handle in handles:
         handle.remove()
-    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    weights = {parameter.untyped_storage()._cdata for parameter in trained.parameters()}
     return [
         (_ENTERING if key in entering else place, tensor.untyped_storage().nbytes())
         for key, (place, tensor) in kept.items()

@@ -17,6 +17,7 @@ from vitreous.recipes.recipe import Loss
 
 
 class Classification(nn.Module):
+    sums = ("top1",)  # what its call adds up over the images, beside the loss
     weights: Tensor | None
 
     def __init__(self, model: Model, loss: Loss, smoothing: float = 0.0, weights: Tensor | None = None) -> None:

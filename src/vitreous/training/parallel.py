@@ -66,6 +66,15 @@ def accumulating(module: nn.Module, last: bool) -> Iterator[None]:
     yield
 
 
+def settles_later(module: nn.Module) -> bool:
+    """Whether sums over processes are added up in another order from the second backward pass on.
+
+    DDP then arranges its buckets by the order in which gradients came, once in the life of a process. A run that goes on in new
+    processes would add up its first step otherwise than a run that was not interrupted; so every start makes one pass more.
+    """
+    return isinstance(module, DistributedDataParallel)
+
+
 def resharded(module: nn.Module) -> None:
     """After a forward pass without a backward one, FSDP leaves the outermost parameters whole; put them back in pieces."""
     for part in module.modules():

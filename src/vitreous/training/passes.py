@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -19,14 +21,17 @@ from vitreous.training.wanted import Wanted
 from vitreous.world import World, gathered, processes_here
 
 
-def with_passes(plan: Plan, asked: Wanted, world: World) -> Plan:
+def with_passes(plan: Plan, asked: Wanted, world: World, replayed: Mapping[str, Any] | None = None) -> Plan:
     """The plan with its micro-batch: as asked, as it was, as many images as fit, or (auto) as many as are fastest."""
+    shard_size(plan.parallel, plan.shard_group, world)  # refuses what does not go together
     text = asked.micro_batch
     if text is not None and text != "auto":
         if not str(text).isdecimal() or int(text) < 1:
             raise VitreousError(f"--micro-batch {text}: give a number of images, at least 1, or auto")
         return dataclasses.replace(plan, micro_batch=int(text))
-    before = recorded_config(plan.out)
+    before: Mapping[str, Any] | None = recorded_config(plan.out)
+    if before is None and replayed is not None and _divided_alike(replayed, plan, world):
+        before = replayed
     if before is not None and before["arguments"].get("micro_batch") == text:
         return dataclasses.replace(plan, micro_batch=before["micro_batch"])
     own = plan.recipe.batch_size // world.processes
@@ -36,6 +41,10 @@ def with_passes(plan: Plan, asked: Wanted, world: World) -> Plan:
         )
     size, why = _measured(plan, own, world) if text == "auto" else _fitting(plan, own, world)
     return dataclasses.replace(plan, micro_batch=size, decisions=(*plan.decisions, *([why] if why else [])))
+
+
+def _divided_alike(replayed: Mapping[str, Any], plan: Plan, world: World) -> bool:
+    return (replayed["recipe"].get("batch_size"), replayed.get("processes")) == (plan.recipe.batch_size, world.processes)
 
 
 def _needed(plan: Plan, own: int, world: World, images: int) -> int:
@@ -50,6 +59,7 @@ def _needed(plan: Plan, own: int, world: World, images: int) -> int:
         processes=world.processes,
         shard=shard_size(plan.parallel, plan.shard_group, world),
         activation_checkpointing=plan.activation_checkpointing,
+        masked=(recipe.mask_share, recipe.mask_target) if recipe.objective == "masked-patch" else None,
     )
     return memory.total
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +47,6 @@ class Plan:
     shard_group: int | None = None
     activation_checkpointing: bool = False
     bad_images: Policy = "stop"
-    streams: int = 32
     eval_every: int = 0  # steps; 0: at the end only
     save_every: int | None = None  # steps; None: every few minutes
     workers: int | None = None
@@ -61,6 +61,14 @@ class Plan:
     def steps(self) -> int:
         assert self.recipe.steps is not None
         return self.recipe.steps
+
+
+def _decoders() -> dict[str, str | None]:
+    """What turns files into pixels: another version may give another shade."""
+    found: dict[str, str | None] = {"pillow": version("pillow"), "simplejpeg": None}
+    with contextlib.suppress(PackageNotFoundError):
+        found["simplejpeg"] = version("simplejpeg")
+    return found
 
 
 def config(plan: Plan, processes: int) -> dict[str, Any]:
@@ -85,7 +93,7 @@ def config(plan: Plan, processes: int) -> dict[str, Any]:
         "track": list(plan.track),
         "processes": processes,
         "threads": torch.get_num_threads(),
-        "versions": {"vitreous": version("vitreous"), "torch": torch.__version__},
+        "versions": {"vitreous": version("vitreous"), "torch": torch.__version__, **_decoders()},
         "decisions": list(plan.decisions),
         "arguments": dict(plan.arguments),
     }

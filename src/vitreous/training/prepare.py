@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitreous.classifier import read_checkpoint
+from vitreous.data import named
 from vitreous.data.operations import Scale
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Dataset, Source
@@ -24,35 +25,49 @@ from vitreous.recipes.recipe import Recipe, changed, from_json, parse_changes, t
 from vitreous.training.images import SMALL, Images, images_of
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import recorded_config
-from vitreous.training.trackers import parse_trackers
+from vitreous.training.trackers import installed, parse_trackers
 from vitreous.training.wanted import Wanted, as_typed
 from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.find import find
 from vitreous.weights.transfer import adapt
 from vitreous.world import World, told
 
+GUESSED = 1_000_000  # images in shards that do not say how many
 EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
-def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World, dataset: Dataset | None = None) -> Plan:
-    """A plan for what is asked, but for the division into passes (`passes`). `dataset`: see `images_of`."""
+def plan_of(
+    asked: Wanted,
+    replayed: Mapping[str, Any] | None,
+    world: World,
+    dataset: Dataset | None = None,
+    fitted: Recipe | None = None,
+) -> Plan:
+    """A plan for what is asked, but for the division into passes (`passes`). `dataset`: see `images_of`.
+
+    `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
+    """
     typed_changes = parse_changes(asked.set)
     for_model = {key.removeprefix("model."): value for key, value in typed_changes.items() if key.startswith("model.")}
     changes = {key: typed(key, value) for key, value in typed_changes.items() if not key.startswith("model.")}
+    as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
     before = recorded_config(Path(asked.out).expanduser())
     if asked.extend and before is not None:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before["recipe"]["warmup"])
-    patience = changes["patience"] if "patience" in changes else (replayed or {"recipe": {}})["recipe"].get("patience")
-    early = patience is not None
-    images = images_of(asked, stop_early=early, dataset=dataset)
+    patience = changes.get("patience", replayed["recipe"].get("patience") if replayed else None)
+    images = images_of(asked, stop_early=patience is not None, dataset=dataset)
     checkpoint = _start(asked)
     size, reason = _size(asked, images, checkpoint, changes)
     width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
-    recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
+    decisions: list[str] = []
+    if fitted is not None:
+        recipe = changed(fitted, {"lr": changes["lr"]})
+    else:
+        recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
     model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
     device = choose_device(asked.device)
-    precision = _precision(asked, device, world, before)
-    said = [*images.decisions, *([reason] if reason else []), *decisions, *model_notes]
+    precision = _precision(asked, device, world, before or replayed)
+    said = [*images.decisions, *([reason] if reason else []), *decisions, *as_set, *model_notes]
     said += [precision.note] if precision.note else []
     return Plan(
         verb=asked.verb,
@@ -78,7 +93,7 @@ def plan_of(asked: Wanted, replayed: Mapping[str, Any] | None, world: World, dat
         eval_every=_eval_every(asked, recipe, before),
         save_every=asked.save_every,
         workers=asked.workers,
-        track=parse_trackers(asked.track),
+        track=installed(parse_trackers(asked.track)),
         extend=asked.extend,
         decisions=tuple(said),
         arguments=as_typed(asked),
@@ -96,7 +111,7 @@ def _eval_every(asked: Wanted, recipe: Recipe, before: Mapping[str, Any] | None)
 
 
 def _precision(asked: Wanted, device: str, world: World, before: Mapping[str, Any] | None) -> Precision:
-    """What the first process found fast, for all; a run that goes on keeps what it began with."""
+    """What the first process found fast, for all; a run that goes on, or is done again, keeps what it began with."""
     own = choose_precision(asked.precision, device)
     name = told(world, own.name)
     if before is not None and before["arguments"].get("precision", "auto") == asked.precision:
@@ -129,42 +144,48 @@ def _recipe(
     else:
         recipe, reasons = _automatic(asked, images, size, width)
         said += reasons
-    if asked.objective == "masked-patch" and recipe.objective != "masked-patch":
-        raise VitreousError(
-            f"recipe {recipe.name} is for classification, not for --objective masked-patch; use jft-masked-patch"
-        )
     keep = {*changes}
-    steps, epochs = asked.steps, asked.epochs
+    # `--set steps=` is `--steps`, whatever the recipe was counted in.
+    steps = asked.steps if asked.steps is not None else changes.get("steps")
+    epochs = asked.epochs if asked.epochs is not None else changes.get("epochs")
+    changes = {name: value for name, value in changes.items() if name not in ("steps", "epochs")}
     if count is None and steps is None:
-        steps = changes.get("steps") or recipe.steps
+        steps = recipe.steps
         if steps is None or epochs is not None:
-            raise VitreousError(f"{asked.data}: nobody knows how many images these shards have, so give --steps, not --epochs")
+            raise VitreousError(
+                f"{asked.data}: the number of images in these shards is unknown (no index.json), so give --steps, not --epochs"
+            )
     if checkpoint is not None:
         recipe = _with_scale(recipe, checkpoint, changes)
     recipe = changed(recipe, changes)
-    if "preprocess" in changes:
+    if "preprocess" in changes or "evaluation" in changes:
         recipe = _judged_alike(recipe, changes, said)
     fitted, reasons_ = fit(
         recipe,
-        images=count or recipe.batch_size,
+        images=count,
         batch_size=asked.batch_size,
         steps=steps,
         epochs=epochs,
         image_size=size,
         keep=keep,
     )
-    said += [f"{name}={value}: as it was set" for name, value in changes.items()]
     for field in ("preprocess", "evaluation"):
         made = Preprocess(getattr(fitted, field))
         if made.size != size:
             raise VitreousError(
-                f"{field}={getattr(fitted, field)!r} gives pictures of {made.size}, not of {size[0]} x {size[1]}"
+                f"{field}={getattr(fitted, field)!r} gives pictures of {_by(made.size)} pixels, and the model takes "
+                f"{_by(size)}; change the string or --image-size"
             )
     return fitted, [*said, *reasons_]
 
 
+def _by(size: tuple[int, int] | None) -> str:
+    return f"{size[0]} x {size[1]}" if size else "different sizes"
+
+
 def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
-    count, name = images.count or 10**6, asked.data.partition("@")[0]
+    count, name = images.count or GUESSED, asked.data.partition("@")[0]
+    name = named.find(name).name if named.is_known(name) else name  # in whichever spelling
     masked = asked.objective == "masked-patch"
     if not masked:
         known = tables.for_finetuning(name) if asked.from_ else tables.for_pretraining(asked.model or "", name)
@@ -173,11 +194,14 @@ def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int)
     counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
     about: dict[str, Any] = dict(where=asked.data, names=images.classes)
     if asked.from_ is not None:
+        about["batch_size"] = asked.batch_size
         recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)
     else:
         recipe, said = automatic_pretrain(
             count, len(images.classes), size, images.size, counts, width=width, objective=asked.objective, **about
         )
+    if images.count is None:
+        said = (f"nobody knows how many images these shards have: a recipe for {GUESSED:,} is taken", *said)
     return recipe, list(said)
 
 
@@ -188,7 +212,8 @@ def _judged_alike(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -
         return recipe
     if "evaluation" in changes:
         raise VitreousError(
-            f"--preprocess {training} and --set evaluation={judging} end in different pixel values; give both the same"
+            f"preprocess={training} and evaluation={judging} end in different pixel values; give both the same with "
+            f"--preprocess and --set evaluation="
         )
     evaluation = _rescaled(judging, training.scales)
     said.append(f"evaluation {evaluation}: pixel values as in --preprocess")
@@ -325,8 +350,9 @@ def _scratch_config(
 
 def _typed_model_field(text: str) -> Any:
     """A field of the model's config from what was typed; the config itself checks name, type and range."""
-    if text.lower() in ("true", "false", "none"):
-        return {"true": True, "false": False, "none": None}[text.lower()]
+    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
     for kind in (int, float):
         try:
             return kind(text)

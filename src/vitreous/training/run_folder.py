@@ -10,9 +10,9 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import write_text
@@ -26,7 +26,19 @@ FREE = ("workers", "save_every", "track", "decisions", "versions", "processes", 
 
 _NEEDED = {"verb": str, "recipe": dict, "arguments": dict, "data": dict, "model": dict, "precision": str, "eval_every": int}
 
-Claim = Literal["new", "resumed", "finished"]
+
+class Difference(NamedTuple):
+    """A setting that is not as it was: `recipe.lr: 0.01 there, 0.03 now`."""
+
+    name: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_short(self.was)} there, {_short(self.now)} now"
+
+
+_LENGTH = ("recipe.steps", "recipe.epochs")
 
 
 class RunFolder:
@@ -34,12 +46,19 @@ class RunFolder:
         self.path, self.world = path, world
         self._lock: TextIO | None = None
 
-    def claim(self, config: Mapping[str, Any], extend: bool) -> Claim:
-        """Whose folder this is. All processes call this, and all get the same answer or the same error."""
-        answer: Claim | VitreousError = "new"
+    def claim(self, config: Mapping[str, Any], extend: bool) -> bool:
+        """Make the folder this run's, or refuse; whether the run is finished already. All processes get the same answer."""
+        return self._as_one(lambda: self._claim(config, extend))
+
+    def check(self, config: Mapping[str, Any], extend: bool, undecided: Collection[str]) -> None:
+        """Refuse now what `claim` would refuse later, when the settings that are `undecided` are known. Nothing is written."""
+        self._as_one(lambda: self._check(config, extend, undecided) is None)
+
+    def _as_one(self, decide: Callable[[], bool]) -> bool:
+        answer: bool | VitreousError = False
         if self.world.first:
             try:
-                answer = self._claim(config, extend)
+                answer = decide()
             except VitreousError as error:
                 answer = error
             except OSError as error:  # of the lock: a folder that may not be written to
@@ -49,41 +68,45 @@ class RunFolder:
             raise answer
         return answer
 
-    def _claim(self, config: Mapping[str, Any], extend: bool) -> Claim:
+    def _claim(self, config: Mapping[str, Any], extend: bool) -> bool:
+        old = self._check(config, extend)
+        if old is not None and (self.path / DONE).exists() and not _longer(old, config):
+            return True
+        self.lock()
+        old = self._check(config, extend)  # once more: another start may have been faster to the lock, and have ended
+        if old is None or _longer(old, config):
+            (self.path / DONE).unlink(missing_ok=True)  # first: killed in between, the shorter run is finished once more
+            write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+        return (self.path / DONE).exists()
+
+    def _check(self, config: Mapping[str, Any], extend: bool, undecided: Collection[str] = ()) -> dict[str, Any] | None:
+        """The config that lies here, if this run may go on from it; otherwise it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise VitreousError(f"--out {self.path}: is a file; a run needs a folder")
-        old = self.config()
+        old = recorded_config(self.path)
         if old is None:
-            if self.path.exists() and any(not _ours(entry.name) for entry in self.path.iterdir()):
-                raise VitreousError(f"--out {self.path}: is not empty and no run of this program; choose another folder")
-            write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
-            self.lock()
-            return "new"
+            if self.path.exists() and not all(map(_ours, self.path.iterdir())):
+                raise VitreousError(f"--out {self.path}: is not empty, and not a run of this program; choose another folder")
+            return None
         with contextlib.suppress(VitreousError):  # a field that is younger than the run has its default there
             old = {**old, "model": to_json(from_json(old["model"]))}
-        differences = difference(old, config)
-        longer = [line for line in differences if line.startswith(("recipe.steps:", "recipe.epochs:"))]
-        if longer and len(longer) == len(differences):
+        differences = [found for found in difference(old, config) if found.name not in undecided]
+        length = [found for found in differences if found.name in _LENGTH]
+        if len(length) < len(differences):
+            raise VitreousError(
+                f"--out {self.path}: belongs to a run with other settings ({some([str(found) for found in differences], 6)}); "
+                f"start that one again as it was, or choose another --out"
+            )
+        if length:
+            listed = "; ".join(map(str, length))
             if not extend:
                 raise VitreousError(
-                    f"--out {self.path}: this run has another length ({'; '.join(longer)}); --extend makes it longer, "
+                    f"--out {self.path}: this run has another length ({listed}); --extend makes it longer, "
                     f"or choose another --out"
                 )
             if config["recipe"]["steps"] < old["recipe"]["steps"]:
-                raise VitreousError(f"--out {self.path}: --extend only makes a run longer ({'; '.join(longer)})")
-            self.lock()
-            (self.path / DONE).unlink(missing_ok=True)  # first: killed in between, the shorter run is finished once more
-            write_text(self.path / CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
-            return "resumed"
-        if differences:
-            raise VitreousError(
-                f"--out {self.path}: belongs to a run with other settings ({some(differences, 6)}); "
-                f"start that one again as it was, or choose another --out"
-            )
-        if (self.path / DONE).exists():
-            return "finished"
-        self.lock()
-        return "resumed"
+                raise VitreousError(f"--out {self.path}: --extend only makes a run longer ({listed})")
+        return old
 
     def lock(self) -> None:
         """A run that goes on already is not started again beside itself. The system frees the lock when a process dies."""
@@ -92,21 +115,18 @@ class RunFolder:
         with contextlib.suppress(ImportError):  # Windows
             import fcntl
 
-            (self.path / "state").mkdir(exist_ok=True)
+            (self.path / "state").mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "state" / ".lock").open("a")
             try:
                 fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise VitreousError(
-                    f"--out {self.path}: another process is at this run just now; wait for it, or end it"
+                    f"--out {self.path}: another process is training this run; wait for it, or end it"
                 ) from error
 
     def release(self) -> None:
         if self._lock is not None:
             self._lock.close()
-
-    def config(self) -> dict[str, Any] | None:
-        return recorded_config(self.path)
 
     # Metrics -----------------------------------------------------------------------------------------------------------
 
@@ -186,8 +206,8 @@ def recorded_config(out: Path) -> dict[str, Any] | None:
     return read_config(out / CONFIG) if (out / CONFIG).exists() else None
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs, a line each: `recipe.lr: 0.01 there, 0.03 now`."""
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[Difference]:
+    """What differs, but for what is free to."""
     old, new = json.loads(json.dumps([old, new]))  # tuples are lists in files
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
@@ -198,13 +218,19 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
         if isinstance(was, dict) and isinstance(now, dict):
             found += difference(was, now, f"{name}.")
         elif was != now:
-            found.append(f"{name}: {_short(was)} there, {_short(now)} now")
+            found.append(Difference(name, was, now))
     return found
 
 
-def _ours(name: str) -> bool:
+def _longer(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return any(found.name in _LENGTH for found in difference(old, new))
+
+
+def _ours(entry: Path) -> bool:
     """What may lie in a folder before its run: a sweep, and what a start left that was killed at once."""
-    return name == "sweep" or (name.startswith(".") and name.endswith(".part"))
+    if entry.name == "state":
+        return not any(entry.glob("step-*"))
+    return entry.name == "sweep" or (entry.name.startswith(".") and entry.name.endswith(".part"))
 
 
 def _short(value: Any) -> str:

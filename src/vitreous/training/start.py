@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from vitreous.classifier import Classifier
@@ -29,14 +29,14 @@ from vitreous.models.vit import ViT
 from vitreous.progress import silenced, silent
 from vitreous.training.allocator import keep_memory
 from vitreous.training.display import Display
-from vitreous.training.loop import Loop
+from vitreous.training.loop import Loop, Objective
 from vitreous.training.masked import MaskedPatches
 from vitreous.training.mistakes_file import write_mistakes
 from vitreous.training.objectives import Classification, balanced_weights
 from vitreous.training.patch_targets import scales_of
 from vitreous.training.plan import Plan, config
 from vitreous.training.report import write_report
-from vitreous.training.run_folder import RunFolder
+from vitreous.training.run_folder import CONFIG, RunFolder, read_config
 from vitreous.training.trackers import Trackers
 from vitreous.weights.checkpoint import Checkpoint, read_folder, write_folder
 from vitreous.world import World, told
@@ -63,16 +63,22 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
     settings = config(plan, world.processes)
     torch.set_num_threads(torch.get_num_threads())  # said aloud, so that libraries below do not change their minds later
     objective = objective_of(plan)  # before the folder is claimed: what is refused leaves nothing
-    if folder.claim(settings, plan.extend) == "finished":
+    if folder.claim(settings, plan.extend):
         return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
     keep_memory()
     loop = Loop(plan, objective, world, folder)
-    said = (*loop.resume(), *_otherwise(plan, folder.config() or {}, settings))
+    said = (*loop.resume(), *_otherwise(plan, read_config(plan.out / CONFIG), settings))
     if loop.progress.step == 0 and world.first:
         if plan.bad:
             write_bad_images(plan.out / BAD_IMAGES, plan.bad)
         _compare(plan, folder)
-    trackers = Trackers(plan.track if world.first else (), plan.out, settings, loop.progress.step)
+
+    def notice(line: str) -> None:
+        folder.log(line)
+        if not silent():
+            print(line, file=sys.stderr, flush=True)
+
+    trackers = Trackers(plan.track if world.first else (), plan.out, settings, loop.progress.step, notice)
     title = f"{plan.verb} {plan.model.name}"
     with (
         contextlib.closing(trackers),
@@ -149,7 +155,7 @@ def _compare(plan: Plan, folder: RunFolder) -> None:
 # The objective ---------------------------------------------------------------------------------------------------------
 
 
-def objective_of(plan: Plan) -> nn.Module:
+def objective_of(plan: Plan) -> Objective:
     """The model with its loss, drawn by the seed alone: every process makes the same."""
     torch.manual_seed(key("initialise", plan.seed))
     model: Model
@@ -204,13 +210,15 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
         if world.first:
             write_folder(_checkpoint(plan, averaged, _measured(its_outcome, loop)), target / "average")
     if loop.progress.best is not None:
-        result["best"] = {"step": loop.progress.best_step, "score": loop.progress.best}
+        score = loop.progress.best
+        by = {"top1": score} if isinstance(loop.objective, Classification) else {"loss": -score}
+        result["best"] = {"step": loop.progress.best_step, **by}
     if plan.recipe.patience is not None and loop.progress.best is not None:
         loop.put_weights(told(world, read_folder(target / "best").tensors if world.first else None))
         loop.last = None
         notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
     outcome, measured = loop.last or _judged(loop)
-    result |= measured
+    result |= {name: int(value) if name == "n" else value for name, value in measured.items()}
     tensors = loop.tensors()
     if world.first:
         step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
@@ -221,7 +229,7 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
         write_report(
             plan.out,
             title=f"{plan.model.name}, {begun}, on {plan.data['name']}",
-            config=folder.config() or {},
+            config=read_config(plan.out / CONFIG),
             history=folder.history(),
             outcome=outcome,
             notes=notes,

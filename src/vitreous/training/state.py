@@ -6,8 +6,8 @@
 Tensors go through torch.distributed.checkpoint with its safetensors storage: each process writes what it holds, and any
 other number of processes can read it. A state is written under another name by a background thread while training goes
 on, read again to be hashed, and only then renamed; only then is the oldest one dropped. A state whose files are not those
-that its `state.json` describes is passed over for the one before. (The thread writes; `finish`, called after
-the step in which all processes have written, hashes and renames.)
+that its `state.json` describes is passed over for the one before. (Threads write and hash, each process its own files;
+`finish`, called after the step in which all processes have done so, only writes `state.json` and renames.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ class Found:
     folder: Path
     step: int
     counted: dict[str, Any]
-    passed_over: tuple[str, ...] = ()  # newer ones that are damaged, and how
 
 
 def tensors_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
@@ -72,7 +71,8 @@ class States:
 
     def __init__(self, folder: Path, world: World) -> None:
         self.folder, self.world = folder, world
-        self._writing: tuple[Future[Any], Path, int, dict[str, Any]] | None = None
+        self._writing: tuple[Future[dict[str, str]], Path, int, dict[str, Any]] | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1)
         self.saved: int | None = None  # the step of the newest state that is known to be good
 
     # Writing -----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,15 @@ class States:
             no_dist=self.world.processes == 1,
         )
         assert isinstance(written, Future)
-        self._writing = (written, part, step, dict(counted))
+        self._writing = (self._thread.submit(self._hashed, written, part), part, step, dict(counted))
+
+    def _hashed(self, written: Future[Any], part: Path) -> dict[str, str]:
+        """In another thread: wait for this process's files, see that they reach the disk, and hash what lies there."""
+        written.result()
+        own = sorted(part.glob(f"shard-{self.world.process + 1:05d}-*.safetensors"))  # as torch names them
+        for path in own:
+            flush(path)
+        return {path.name: _hash(path) for path in own}
 
     @property
     def written(self) -> bool:
@@ -105,19 +113,18 @@ class States:
         """Wait for what is being written, make it the newest state and drop the oldest. All processes call this."""
         if self._writing is None:
             return
-        written, part, step, counted = self._writing
-        self._writing = None
+        hashed, part, step, counted = self._writing
+        self._writing, own = None, {}
         with self._as_one(f"step {step:,}"):
-            written.result()
-            for path in part.glob("*.safetensors") if self.world.first else ():
-                flush(path)
+            own = hashed.result()
+        hashes = {name: digest for files in gathered(self.world, own) for name, digest in files.items()}
         with self._as_one(f"step {step:,}"):
             if self.world.first:
-                self._seal(part, step, counted)
+                self._seal(part, step, counted, hashes)
         self.saved = step
 
-    def _seal(self, part: Path, step: int, counted: dict[str, Any]) -> None:
-        files = {path.name: _hash(path) for path in sorted(part.glob("*.safetensors"))}
+    def _seal(self, part: Path, step: int, counted: dict[str, Any], hashes: Mapping[str, str]) -> None:
+        files = {path.name: hashes[path.name] for path in sorted(part.glob("*.safetensors"))}
         record = {
             "step": step,
             "counted": counted,
@@ -158,25 +165,20 @@ class States:
 
     # Reading -----------------------------------------------------------------------------------------------------------
 
-    def newest(self) -> Found | None:
-        """The newest state that is whole. The first process looks, and all hear the same."""
+    def newest(self) -> tuple[Found | None, tuple[str, ...]]:
+        """The newest state that is whole, and what is wrong with newer ones. The first process looks, and all hear the same."""
         found: Found | None = None
-        if self.world.first:
-            damaged: list[str] = []
-            for folder in self._complete():
-                try:
-                    record = _checked(folder)
-                except (VitreousError, OSError, ValueError, KeyError, TypeError) as error:
-                    damaged.append(f"{folder.name} is damaged ({one_line(error)})")
-                    continue
-                found = Found(folder, int(record["step"]), dict(record["counted"]), tuple(damaged))
+        damaged: list[str] = []
+        for folder in self._complete() if self.world.first else ():
+            try:
+                record = _checked(folder)
+                found = Found(folder, int(record["step"]), dict(record["counted"]))
                 break
-            if found is None and damaged:
-                found = Found(self.folder, 0, {}, tuple(damaged))
-        found = told(self.world, found)
-        if found is not None and found.folder != self.folder:
-            self.saved = found.step
-        return found
+            except (VitreousError, OSError, ValueError, KeyError, TypeError) as error:
+                damaged.append(f"{folder.name} is damaged ({one_line(error)})")
+        found, damaged = told(self.world, (found, damaged))
+        self.saved = found.step if found is not None else None
+        return found, tuple(damaged)
 
     def read(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
         """Fill these tensors, however they are divided now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import secrets
@@ -33,6 +34,14 @@ def parse_trackers(text: str) -> tuple[str, ...]:
     return names
 
 
+def installed(names: Sequence[str]) -> tuple[str, ...]:
+    """The same names; an error before anything is begun if one of them is not there."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise _missing(name)
+    return tuple(names)
+
+
 class Trackers:
     """None, one or both. What is missing is said at once; what fails later costs the tracker and never the run."""
 
@@ -47,7 +56,7 @@ class Trackers:
         self._say = say
         self._open: dict[str, _Tracker] = {}
         try:
-            for name in parse_trackers(",".join(names)):
+            for name in names:
                 self._open[name] = TRACKERS[name](folder, config, start_step, say)
         except BaseException:
             self.close()

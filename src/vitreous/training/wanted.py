@@ -10,10 +10,17 @@ from typing import Any, Literal
 
 from vitreous.data.source import Policy
 from vitreous.errors import VitreousError, unknown
+from vitreous.recipes import tables
 from vitreous.recipes.recipe import Objective, parse_changes
 from vitreous.training.parallel import Parallel
 from vitreous.training.plan import Engine
 from vitreous.training.run_folder import CONFIG, read_config
+
+# Given by hand, the first takes the place of the second in a config that is replayed.
+_INSTEAD_OF = {
+    "steps": "epochs", "epochs": "steps", "subset": "per_class", "per_class": "subset", "from_": "model", "model": "from_",
+    "recipe": "objective", "objective": "recipe",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         typed = {
             key: value
             for key, value in replayed["arguments"].items()
-            if key in names and key not in ("out", "config", "extend")
+            if key in names and key not in ("out", "config", "extend", *(_INSTEAD_OF.get(name) for name in given))
         }
         for key, value in typed.items():
             typed[key] = tuple(value) if isinstance(value, list) else value
@@ -76,7 +83,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         given = {**typed, **given, "set": tuple(f"{field}={value}" for field, value in changes.items())}
     if verb == "pretrain" and not given.get("model"):
         given = {**given, "model": "ViT-B/16"}
-    asked = Wanted(verb, **given)
+    asked = Wanted(verb, **{**given, "objective": _objective(given)})
     for name, what in (("data", "DATA"), ("out", "--out")):
         if not getattr(asked, name):
             raise VitreousError(f"{what} is missing; for example: vitreous {verb} photos/ --out runs/photos")
@@ -97,6 +104,18 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
     if asked.subset is not None and asked.per_class is not None:
         raise VitreousError("--subset and --per-class both choose images; give one of them")
     return asked, replayed
+
+
+def _objective(given: Mapping[str, Any]) -> Objective:
+    """What is learnt: as asked, or what a recipe that was named is for."""
+    asked: Objective | None = given.get("objective")
+    of_recipe = tables.find(given["recipe"]).objective if given.get("recipe") else None
+    if asked and of_recipe and asked != of_recipe:
+        remedy = "; for masked patches there is jft-masked-patch" if asked == "masked-patch" else ""
+        raise VitreousError(
+            f"recipe {given['recipe']} is for {of_recipe}, not for --objective {asked}; leave one of them out{remedy}"
+        )
+    return asked or of_recipe or "classification"
 
 
 def as_typed(asked: Wanted) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from vitreous.errors import VitreousError
 from vitreous.progress import silent
 from vitreous.recipes.recipe import parse_changes
 from vitreous.training.passes import with_passes
+from vitreous.training.plan import config
 from vitreous.training.prepare import plan_of
-from vitreous.training.run_folder import recorded_config
+from vitreous.training.run_folder import RunFolder, recorded_config
 from vitreous.training.start import Finished, train
 from vitreous.training.wanted import Wanted
 from vitreous.world import World
@@ -26,7 +27,7 @@ def run(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> Fini
         asked, sentence = _swept(asked, replayed, world)
         said = (sentence,)
     goes_on = recorded_config(Path(asked.out).expanduser()) is not None
-    plan = with_passes(plan_of(asked, replayed, world), asked, world)
+    plan = with_passes(plan_of(asked, replayed, world), asked, world, replayed)
     plan = replace(plan, decisions=(*plan.decisions, *said))
     if not goes_on:
         _say(world, plan.decisions)
@@ -42,11 +43,16 @@ def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> t
     if "lr" in changes:
         raise VitreousError(f"--sweep chooses the learning rate, and --set lr={changes['lr']} gives it; leave one of them out")
     asked = replace(asked, sweep=False)
-    recipe = plan_of(asked, replayed, world).recipe
+    whole = plan_of(asked, replayed, world)
+    recipe = whole.recipe
+    if recipe.objective != "classification":
+        raise VitreousError(f"--sweep chooses by accuracy, and recipe {recipe.name} learns no classes; use --set lr=")
     if not recipe.sweep:
         raise VitreousError(
             f"--sweep: recipe {recipe.name} names no learning rates; give them with --set sweep=0.001:0.003:0.01"
         )
+    undecided = ("recipe.lr", "micro_batch")
+    RunFolder(whole.out, world).check(config(whole, world.processes), asked.extend, undecided)
     found: dict[float, float] = {}
     for rate in recipe.sweep:
         trial = replace(
@@ -56,7 +62,7 @@ def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> t
             set=(*asked.set, f"lr={rate!r}"),
         )
         _say(world, (f"sweep: lr {rate:g}, judged by {recipe.sweep_share:.0%} of the training images",))
-        plan = with_passes(plan_of(trial, replayed, world), trial, world)
+        plan = with_passes(plan_of(trial, replayed, world, fitted=recipe), trial, world, replayed)
         if plan.held_out is None:
             raise VitreousError("--sweep: there are too few images to hold any out; choose a learning rate with --set lr=")
         found[rate] = float(train(plan if not found else replace(plan, begun=None), world).result["top1"])

@@ -15,7 +15,7 @@ def finetune(
     sweep: bool = False,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Train a pretrained model on for data of your own, at any resolution (sections 3.2 and 4.1 of the paper).
+    """Fine-tune a pretrained model on data of your own, at any resolution (sections 3.2 and 4.1 of the paper).
 
     First the frozen features are judged in closed form, which takes seconds: so you know what fine-tuning is worth. Kill it at
     any moment and start the same command again: it goes on as if nothing had been. Several processes: torchrun.
@@ -28,5 +28,7 @@ def finetune(
         model: with --from scratch: a name of `vitreous list models`.
         sweep: try the recipe's learning rates on a held-out part of the training images first; then train on all of them.
     """
-    own = {"data": data, "from_": "" if from_ == "scratch" else from_, "model": model, "sweep": sweep}
-    return train("finetune", {**options, **{name: value for name, value in own.items() if value}})
+    own = {name: value for name, value in {"data": data, "from_": from_, "model": model, "sweep": sweep}.items() if value}
+    if from_ == "scratch":
+        own["from_"] = None  # also where a config that is replayed has one
+    return train("finetune", {**options, **own})

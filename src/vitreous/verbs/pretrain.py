@@ -11,7 +11,7 @@ from vitreous.verbs.training_run import Run, train
 def pretrain(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
     model: Annotated[str, tyro.conf.arg(help_behavior_hint="")] = "",
-    objective: Literal["classification", "masked-patch"] | None = None,
+    objective: Annotated[Literal["classification", "masked-patch"] | None, tyro.conf.arg(help_behavior_hint="")] = None,
     **options: Unpack[RunOptions],
 ) -> Run:
     """Train a model from scratch, by labels or by masked patches (section 4.1 and appendix B.1.2 of the paper).
@@ -24,7 +24,7 @@ def pretrain(
     Args:
         data: a folder, a manifest, shards, builtin:NAME or the name of a known set.
         model: a name of `vitreous list models`, or in their grammar. Default: ViT-B/16.
-        objective: what is learnt: the images' classes, or the colours of hidden patches.
+        objective: what is learnt: the images' classes, or the colours of hidden patches. Default: classification.
     """
     own = {"data": data, "model": model, "objective": objective}
     return train("pretrain", {**options, **{name: value for name, value in own.items() if value}})

@@ -20,7 +20,7 @@ class RunOptions(TypedDict, total=False):
         tuple[str, ...],
         _option("change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96; see docs/recipes.md."),
     ]
-    config: Annotated[str, _option("replay RUN/config.json; what is given beside it goes first.")]
+    config: Annotated[str, _option("replay RUN/config.json; options given beside it override it.")]
     seed: Annotated[int, _option("of everything that goes by chance. Default: 0.")]
     steps: Annotated[int, _option("how many steps to take.")]
     epochs: Annotated[float, _option("how often to see each image; instead of --steps.")]
@@ -32,8 +32,8 @@ class RunOptions(TypedDict, total=False):
     save_every: Annotated[int, _option("steps between states to resume from. Default: every three minutes.")]
     eval_every: Annotated[int, _option("steps between evaluations; 0: at the end only. Default: ten in a run.")]
     workers: Annotated[int, _option("processes that read images. Default: one for each core.")]
-    device: Annotated[str, _option("cpu, cuda, mps. Default: the best there is.")]
-    precision: Annotated[Literal["auto", "float32", "bfloat16"], _option("Default: auto, whichever this machine is faster in.")]
+    device: Annotated[str, _option("cpu, cuda, cuda:1, mps, xpu. Default: the best there is.")]
+    precision: Annotated[Literal["auto", "float32", "bfloat16"], _option("Default: auto, bfloat16 where it is faster here.")]
     engine: Annotated[Literal["eager", "compile"], _option("compile: with torch.compile. Default: eager.")]
     micro_batch: Annotated[str, _option("images per pass and process; auto: measured. Default: as many as fit into memory.")]
     parallel: Annotated[
@@ -47,5 +47,5 @@ class RunOptions(TypedDict, total=False):
     subset: Annotated[int, _option("train on a fixed random subset of so many images.")]
     per_class: Annotated[int, _option("train on at most so many images of each class.")]
     held_out: Annotated[float, _option("judge by this share of the training images instead of the data's own split.")]
-    track: Annotated[str, _option("send metrics to tensorboard, wandb or both.")]
-    extend: Annotated[bool, _option("allow a finished or unfinished run to become longer.")]
+    track: Annotated[str, _option("send metrics on: tensorboard, wandb, or tensorboard,wandb.")]
+    extend: Annotated[bool, _option("with a larger --steps or --epochs: let the run in OUT become longer.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from vitreous.verbs.table import table
@@ -14,24 +15,52 @@ class Run:
     """A finished run."""
 
     out: str
-    result: Mapping[str, Any]
-    already: bool
+    result: Mapping[str, Any]  # all that was measured, as --json prints it
+    already: bool  # it had been finished before
     notes: tuple[str, ...] = ()
     exit_code: int = 0
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.out).expanduser() / "checkpoint"
+
+    @property
+    def steps(self) -> int:
+        return int(self.result["steps"])
+
+    @property
+    def seconds(self) -> float:
+        return float(self.result["seconds"])
+
+    @property
+    def loss(self) -> float | None:
+        """Of the held-out images; None where there were none."""
+        return self.result.get("loss")
+
+    @property
+    def top1(self) -> float | None:
+        """Of the held-out images, from 0 to 1; None where nothing was classified."""
+        return self.result.get("top1")
+
+    @property
+    def top5(self) -> float | None:
+        """None, too, where there are too few classes for it to say anything."""
+        return self.result.get("top5")
 
     def text(self) -> str:
         rows = [(name, _shown(name, value)) for name, value in self.result.items() if not isinstance(value, dict)]
         for name in ("average", "best"):
             if isinstance(found := self.result.get(name), dict):
                 rows += [(f"{name} {key}", _shown(key, value)) for key, value in found.items()]
-        return table(("result", "value"), rows) + f"\n\n{self.out}/report.html has curves, classes and mistakes"
+        has = "curves, classes and mistakes" if "top5" in self.result or "top1" in self.result else "the curves"
+        return table(("result", "value"), rows) + f"\n\n{self.out}/report.html has {has}"
 
     def records(self) -> list[dict[str, Any]]:
         return [{"out": self.out, "finished_before": self.already, **self.result}]
 
 
 def _shown(name: str, value: Any) -> str:
-    if isinstance(value, float) and name in ("top1", "top5", "score") and 0 <= value <= 1:
+    if isinstance(value, float) and name in ("top1", "top5") and 0 <= value <= 1:
         return f"{value:.2%}"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 

@@ -1,0 +1,69 @@
+"""`--sweep`: each learning rate is tried by the recipe of the run that it is chosen for, and nothing is tried in vain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import SMALL, TINY, pretrain
+
+import vitreous
+from vitreous.errors import VitreousError
+from vitreous.progress import silenced
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("start") / "run"
+    pretrain(out, steps=5)
+    return out
+
+
+def swept(out: Path, start: Path, **changes: Any) -> Any:
+    options: dict[str, Any] = dict(data="builtin:digits", workers=0, eval_every=0, device="cpu", precision="float32")
+    with silenced():
+        return vitreous.finetune(from_=str(start), out=str(out), sweep=True, **{**options, **changes})
+
+
+def recipe(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "config.json").read_text())["recipe"])
+
+
+def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path) -> None:
+    """Chosen anew for the 80 % of images that a trial has, length and warm-up would be others."""
+    swept(tmp_path / "run", start, subset=320, set=("sweep=1e-5:0.02", "sweep_share=0.2"))
+    whole = recipe(tmp_path / "run")
+    for rate in ("1e-05", "0.02"):
+        trial = recipe(tmp_path / "run" / "sweep" / f"lr-{rate}")
+        assert {name: value for name, value in trial.items() if name != "lr"} == {
+            name: value for name, value in whole.items() if name != "lr"
+        }
+        assert trial["lr"] == float(rate)
+
+
+def test_a_folder_that_is_not_free_is_refused_before_the_first_trial(start: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(VitreousError, match="is not empty, and not a run"):
+        swept(tmp_path, start, steps=2, batch_size=32, set=("sweep=0.001:0.01",))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    other = tmp_path / "other"
+    pretrain(other, steps=2, eval_every=0)
+    with pytest.raises(VitreousError, match="belongs to a run with other settings"):
+        swept(other, start, steps=2, batch_size=32, set=("sweep=0.001:0.01",))
+    assert not (other / "sweep").exists()
+
+
+def test_a_sweep_chooses_by_accuracy(tmp_path: Path) -> None:
+    """Masked patches learn no classes: said at once, and nothing is trained."""
+    from vitreous.training.wanted import wanted
+    from vitreous.training.whole_run import run
+    from vitreous.world import joined
+
+    options = {**SMALL, "out": str(tmp_path / "run"), "objective": "masked-patch"}
+    options |= {"sweep": True, "set": (*TINY, "sweep=0.001:0.01")}
+    asked, _ = wanted("pretrain", options)
+    with silenced(), joined("cpu") as world, pytest.raises(VitreousError, match="--sweep chooses by accuracy"):
+        run(asked, None, world)
+    assert not (tmp_path / "run").exists()
