@@ -27,10 +27,8 @@ data = open_data(sys.argv[1])
 source = data.source("all")
 """
 THEIRS = """
-import torch
-schemas = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms"):
-    schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+from torchvision_schemas import declare_torchvision
+declare_torchvision()
 from torchvision.datasets import ImageFolder
 before, start = resident(), time.perf_counter()
 source = ImageFolder(sys.argv[1])
@@ -60,11 +58,9 @@ def main() -> None:
         environment = {**os.environ, "VITREOUS_CACHE": f"{temporary}/cache"}
         for name, code in (("vitreous", OURS), ("vitreous, again", OURS), ("torchvision", THEIRS)):
             command = [sys.executable, "-c", START + code + END, str(root)]
-            print(
-                f"{name:16s}",
-                subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout,
-                end="",
-            )
+            here = Path(__file__).parent  # where torchvision_schemas is
+            found = subprocess.run(command, env=environment, cwd=here, capture_output=True, text=True, check=True)
+            print(f"{name:16s}", found.stdout, end="")
 
 
 if __name__ == "__main__":

@@ -16,14 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torchvision_schemas import declare_torchvision
 
 import vitreous
 
-# torchvision from PyPI does not find its operators beside the CPU build of torch; timm imports it all the same.
-_torchvision = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):
-    _torchvision.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
+declare_torchvision()  # timm imports torchvision
 
 # The same GELU for all. The authors' is the tanh form, which torch computes three times slower than erf on a CPU; the
 # peers' default is erf, whatever the weights were trained with.

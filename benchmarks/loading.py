@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torchvision_schemas import declare_torchvision
 
 from vitreous.data.loader import Loader
 from vitreous.data.open import open_data
@@ -150,17 +151,6 @@ def main() -> None:
         compare(
             {name: partial(make, folder, options.batch_size) for name, make in makers.items()}, options.images, options.rounds
         )
-
-
-def declare_torchvision() -> None:
-    """torchvision's own operators do not load beside a CPU build of torch; two schemas are enough for it to import."""
-    schemas = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        schemas.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declared.append(schemas)  # they last as long as this does
-
-
-_declared: list[torch.library.Library] = []
 
 
 def compare(makers: Mapping[str, Callable[[], Iterator[int]]], images: int, rounds: int) -> None:

@@ -15,8 +15,9 @@ from functools import partial
 
 import numpy as np
 import torch
-from loading import compare, declare_torchvision
+from loading import compare
 from PIL import Image
+from torchvision_schemas import declare_torchvision
 
 from vitreous.data.loader import Loader
 from vitreous.data.source import Arrays

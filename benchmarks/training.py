@@ -33,11 +33,9 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torchvision_schemas import declare_torchvision
 
-# torchvision from PyPI does not find its operators beside the CPU build of torch; timm imports it all the same.
-_torchvision = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):
-    _torchvision.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+declare_torchvision()  # here, so that the contenders' processes do it, too; timm and transformers import torchvision
 
 SIZE, CLASSES, LR, DECAY = 32, 10, 1e-3, 0.05
 MODELS = {"192x12": (192, 12, 3), "96x6": (96, 6, 3)}  # ViT-Ti and a smaller one: width, depth, heads

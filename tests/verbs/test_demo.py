@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +15,7 @@ from vitreous.classifier import load
 from vitreous.data.open import open_data
 from vitreous.errors import VitreousError
 from vitreous.verbs import demo, demo_data, demo_looking, demo_steps, demo_training
+from vitreous.verbs.training_run import Run
 from vitreous.weights.checkpoint import write_folder
 
 from conftest import random_checkpoint
@@ -45,7 +48,7 @@ def test_the_doctor_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> N
     assert len(rows) == len(planted) + 1
     assert [row["planted"] for row in rows if not row["found"]] == []
     assert (tmp_path / "doctor" / "report.html").stat().st_size > 10_000
-    assert all(row["equal"] for row in demo_data.batches(tmp_path / "photos"))
+    assert [row["equal"] for row in demo_data.batches(tmp_path / "photos")] == [None, True, True]
 
 
 def test_the_demo_removes_nobodys_photos(tmp_path: Path) -> None:
@@ -57,6 +60,41 @@ def test_the_demo_removes_nobodys_photos(tmp_path: Path) -> None:
     made = demo._own_folder(tmp_path / "other")
     (made / "x").touch()
     assert not (demo._own_folder(made) / "x").exists()
+
+
+def _demo(**changed: tuple[dict[str, Any], ...]) -> demo.Demo:
+    """One row in each table, all well, and a run that nothing was compared with."""
+    rows: dict[str, Any] = {name: ({"equal": True},) for name in ("formats", "batches", "measured", "looked")}
+    rows["faults"] = ({"found": True},)
+    rows["runs"] = ({"run": "alone", "equal": None}, {"run": "killed", "equal": True})
+    return demo.Demo(**{**rows, **changed}, models=({"model": "ViT-B/16"},), digits={"images": 1}, pictures=(), seconds=1.0)
+
+
+def test_what_was_not_compared_is_neither_equal_nor_a_failure() -> None:
+    found = _demo()
+    assert found.exit_code == 0
+    printed = [line.split() for line in found.text().splitlines()]
+    assert ["alone", "-"] in printed
+    assert ["killed", "yes"] in printed
+    written = json.loads(json.dumps(found.records()))
+    assert [row["equal"] for row in written[0]["runs"]] == [None, True]
+
+
+@pytest.mark.parametrize("part", ["formats", "batches", "runs", "measured", "looked"])
+@pytest.mark.parametrize("differs", [False, np.False_])
+def test_a_comparison_that_fails_is_a_failure_of_the_demo(part: str, differs: object) -> None:
+    assert _demo(**{part: ({"equal": None}, {"equal": differs}, {"equal": True})}).exit_code == 1
+
+
+def test_a_fault_that_is_not_found_is_a_failure_of_the_demo() -> None:
+    assert _demo(faults=({"found": True}, {"found": False})).exit_code == 1
+
+
+def test_a_run_by_itself_is_compared_with_nothing(tmp_path: Path) -> None:
+    config = {"recipe": {"objective": "classification"}, "data": {"train": 9}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run = Run(str(tmp_path), {"top1": 0.5, "steps": 3, "seconds": 1.0}, already=False)
+    assert demo_training._shown("alone", run)["equal"] is None
 
 
 def test_pictures_of_data(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from vitreous.verbs.table import table
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found, and where its pictures are."""
+    """What the demo found, and where its pictures are. `equal` in a row is None where there was nothing to compare."""
 
     models: tuple[dict[str, Any], ...]
     formats: tuple[dict[str, Any], ...]
@@ -31,8 +31,8 @@ class Demo:
     @property
     def exit_code(self) -> int:
         rows = (*self.formats, *self.batches, *self.runs, *self.measured, *self.looked)
-        checks = [row["equal"] for row in rows] + [row["found"] for row in self.faults]
-        return 0 if all(checks) else 1
+        compared = [row["equal"] for row in rows if row["equal"] is not None]
+        return 0 if all(compared) and all(row["found"] for row in self.faults) else 1
 
     def text(self) -> str:
         parts = []

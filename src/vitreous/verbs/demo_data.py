@@ -20,8 +20,8 @@ from vitreous.data.open import open_data
 from vitreous.data.pictures import to_bytes
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Source
-from vitreous.files import whole_file
 from vitreous.hygiene.diagnosis import diagnose, write_folder
+from vitreous.verbs.demo_steps import save_figure
 
 RENDERED = "builtin:shapes?size=128&count=2000"
 TRAINING = "inception_crop(96)|flip|range(-1,1)"
@@ -94,20 +94,24 @@ def doctor_finds(folder: Path, out: Path, planted: list[tuple[str, str, str]]) -
 
 
 def batches(folder: Path) -> list[dict[str, Any]]:
-    """The same training batches whatever the number of workers, and begun anywhere."""
+    """The same training batches whatever the number of workers, and begun anywhere: the others are compared with the first."""
     dataset = open_data(folder)
     source, rows = dataset.source("train"), []
-    expected: list[torch.Tensor] = []
+    expected: list[torch.Tensor] | None = None
     for what, workers, start in (("no workers", 0, 0), ("2 workers", 2, 0), ("2 workers, begun at step 7", 2, 7)):
         begin = time.perf_counter()
         loader = Loader(source, TRAINING, 32, workers=workers, bad_images="skip")
         found = [batch.images for batch in islice(loader.training(start), 10 - start)]
         seconds = time.perf_counter() - begin
+        same = None if expected is None else _same(found, expected[start:])
         expected = expected or found
-        same = all(map(torch.equal, found, expected[start:]))
         images = sum(map(len, found))
         rows.append({"batches": what, "images": images, "equal": same, "images/s": round(images / seconds)})
     return rows
+
+
+def _same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
 # Pictures -----------------------------------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ def draw_augmentations(path: Path) -> Path:
     for axis in axes.flat:
         axis.axis("off")
     figure.suptitle("The original, and what training sees of it in eight epochs", fontsize=11)
-    return _keep(figure, path)
+    return save_figure(figure, None, path)
 
 
 def draw_rendered(path: Path) -> Path:
@@ -144,7 +148,7 @@ def draw_rendered(path: Path) -> Path:
     figure.suptitle(
         "Rendered, unlimited, each picture a function of (seed, number): four questions about such pictures", fontsize=11
     )
-    return _keep(figure, path)
+    return save_figure(figure, None, path)
 
 
 def _source(data: str, split: str) -> Source:
@@ -156,9 +160,3 @@ def _source(data: str, split: str) -> Source:
 def _save(image: Image.Image, path: Path, **options: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, **options)
-
-
-def _keep(figure: Figure, path: Path) -> Path:
-    with whole_file(path) as part:
-        figure.savefig(part, format="png", dpi=130)
-    return path

@@ -16,27 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vitreous.classifier import load
 from vitreous.errors import VitreousError
 from vitreous.inspection.distance import attention_distance
 from vitreous.progress import silenced
+from vitreous.verbs.demo_training import one_thread
 from vitreous.verbs.inspect import inspect
 
 PATIENCE = 60  # seconds for one answer; the machine may be busy
 
 
+@one_thread()
 def looked_into(runs: Path, digits: Path, folder: Path) -> list[dict[str, Any]]:
     """A row for each way of looking. `equal` tells whether it agrees with the same thing computed in another way."""
     pictures = sorted(digits.glob("*.png"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as for the runs: small models gain little from two
-    try:
-        with silenced():
-            return [_inspected(runs / "scratch", pictures[:6], folder / "inside"), *_asked(runs, pictures[0])]
-    finally:
-        torch.set_num_threads(threads)
+    with silenced():
+        return [_inspected(runs / "scratch", pictures[:6], folder / "inside"), *_asked(runs, pictures[0])]
 
 
 def _inspected(run: Path, pictures: list[Path], out: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.models.build import create
 from vitreous.progress import silenced
+from vitreous.verbs.demo_training import one_thread
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fewshot import fewshot
 from vitreous.verbs.predict import predict
@@ -23,20 +24,16 @@ from vitreous.weights.checkpoint import Checkpoint, write_folder
 FILES = 40
 
 
+@one_thread()
 def measured(runs: Path, folder: Path) -> list[dict[str, Any]]:
     """A row for each measurement. `equal` tells whether it agrees with a second count of the same thing."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as for the runs: small models gain little from two
-    try:
-        with silenced():
-            return [
-                _evaluated(runs, folder / "evaluation"),
-                _few_shots(runs, folder / "fewshot"),
-                _suite(folder / "vtab", folder / "untrained"),
-                _predicted(runs, folder / "digit-files"),
-            ]
-    finally:
-        torch.set_num_threads(threads)
+    with silenced():
+        return [
+            _evaluated(runs, folder / "evaluation"),
+            _few_shots(runs, folder / "fewshot"),
+            _suite(folder / "vtab", folder / "untrained"),
+            _predicted(runs, folder / "digit-files"),
+        ]
 
 
 def _evaluated(runs: Path, out: Path) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from matplotlib.figure import Figure
 
 from vitreous.progress import silenced
+from vitreous.verbs.demo_steps import save_figure
 from vitreous.verbs.finetune import finetune
 from vitreous.verbs.pretrain import pretrain
 from vitreous.verbs.training_run import Run
@@ -24,20 +27,23 @@ SMALL = ("model.width=64", "model.depth=4", "model.heads=2", "model.mlp=256", "l
 COMMON: dict[str, Any] = dict(batch_size=64, workers=0, precision="float32", device="cpu")
 
 
-def runs(folder: Path) -> list[dict[str, Any]]:
-    """A row for each run. Real digits: 1,097 to learn from, 200 to judge by.
-
-    On one thread: such small models gain little from two, and on a busy machine the two wait for each other.
-    """
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Models as small as these gain little from two threads, and on a busy machine the two wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _runs(folder)
+        yield
     finally:
         torch.set_num_threads(threads)
 
 
-def _runs(folder: Path) -> list[dict[str, Any]]:
+@one_thread()
+def runs(folder: Path) -> list[dict[str, Any]]:
+    """A row for each run. Real digits: 1,097 to learn from, 200 to judge by.
+
+    `equal` tells whether a run made the same bytes as another; None where there is no other to compare it with.
+    """
     rows: list[dict[str, Any]] = []
     whole = _row("from scratch, all labels", rows, folder / "scratch", epochs=20)
     few: dict[str, Any] = dict(per_class=10, steps=150, eval_every=0)
@@ -99,7 +105,7 @@ def _shown(name: str, run: Run) -> dict[str, Any]:
         "steps": run.result["steps"],
         "seconds": run.result["seconds"],
         "right": right,
-        "equal": True,
+        "equal": None,
     }
 
 
@@ -144,8 +150,6 @@ def _killed(out: Path, whole: Run) -> dict[str, Any]:
 
 def draw_runs(folder: Path, path: Path) -> Path:
     """Learning curves: what labels, few labels, masked patches and other signs give."""
-    from vitreous.verbs.demo_steps import save_figure
-
     figure = Figure(figsize=(12, 4.2))
     axes = figure.subplots(1, 2)
     names = {
