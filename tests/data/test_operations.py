@@ -79,6 +79,9 @@ def test_chance_needs_random_numbers() -> None:
         Preprocess(TRAINING)(photo())
     with pytest.raises(VitreousError, match="must come before range"):
         Preprocess("range(0,1)|randaug(2,10)|range(0,1)").picture(photo(), random.Random(0))
+    for op in ("randaug(2,10)", "pad(4)"):
+        with pytest.raises(VitreousError, match="must come before range, normalise and bilinear-plain resizes"):
+            Preprocess(f"resize(16,bilinear-plain)|{op}|range(0,1)").picture(photo(), random.Random(0))
 
 
 def test_a_crop_that_does_not_fit() -> None:

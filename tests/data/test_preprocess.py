@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 
 import numpy as np
 import pytest
@@ -100,6 +101,43 @@ def test_another_size() -> None:
         "resize_small(439,bilinear)|central_crop(384)|range(-1,1)"
     )
     assert str(Preprocess("resize(224)|range(-1,1)").at(224, 320)) == "resize(224,320,bilinear)|range(-1,1)"
+
+
+PADDED = [
+    "resize(32)|pad(4)|range(-1,1)",
+    "resize(30,20)|pad(3)|flip|pad(2)|range(-1,1)",
+    "pad(4)|resize(24)|range(-1,1)",
+    "pad(10)|central_crop(50,40)|range(-1,1)",
+    "resize(32)|pad(4)|random_crop(32)|flip|range(-1,1)",
+    "resize(40)|random_crop(32,28)|pad(3)|randaug(2,5)|range(-1,1)",
+    "resize_small(32)|central_crop(32)|pad(1)|range(-1,1)",
+    "inception_crop(16,24)|pad(2)|flip|normalise(imagenet)",
+]
+
+
+@pytest.mark.parametrize("text", PADDED)
+def test_the_size_is_that_of_what_comes_out_margins_and_all(text: str) -> None:
+    chain = Preprocess(text)
+    assert chain.size == tuple(chain(PICTURE, random.Random(0)).shape[1:])
+
+
+def test_a_margin_fixes_no_size() -> None:
+    for text in ("pad(4)|range(-1,1)", "resize(32)|resize_small(24)|pad(4)|range(-1,1)"):
+        assert Preprocess(text).size is None
+
+
+@pytest.mark.parametrize("text", PADDED)
+@pytest.mark.parametrize("size", [(44, 44), (40, 80), (77, 31), (160, 160)])
+def test_another_size_is_met_to_the_pixel_with_margins_too(text: str, size: tuple[int, int]) -> None:
+    made = Preprocess(text).at(*size)
+    assert made.size == tuple(made(PICTURE.resize((200, 200)), random.Random(0)).shape[1:]) == size
+
+
+def test_another_size_keeps_margins_in_proportion() -> None:
+    assert str(Preprocess("resize(32)|pad(4)|range(-1,1)").at(80, 80)) == "resize(64,bilinear)|pad(8)|range(-1,1)"
+    assert str(Preprocess("resize(32)|pad(4)|random_crop(32)").at(64, 64)) == "resize(64,bilinear)|pad(8)|random_crop(64)"
+    with pytest.raises(VitreousError, match=r"pad\(4\).*in 2 x 40 pixels.*no room"):
+        Preprocess("resize(32)|pad(4)|range(-1,1)").at(2, 40)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1", "LA", "I;16"])

@@ -40,7 +40,8 @@ def unexplained(recipe: Recipe, said: Sequence[str]) -> set[str]:
 def test_the_rate_follows_the_batch_that_is_asked_for() -> None:
     """One rule, whoever chooses the batch: 0.01 for 512, with the square root."""
     for batch in (64, 128, 512, 2048):
-        recipe, _ = automatic_finetune(1000, 5, (224, 224), None, [200] * 5, batch_size=batch)
+        recipe, said = automatic_finetune(1000, 5, (224, 224), None, [200] * 5, batch_size=batch)
+        assert not unexplained(recipe, said)
         assert recipe.batch_size == batch
         assert recipe.lr == pytest.approx(0.01 * (batch / 512) ** 0.5, rel=0.05)
         fitted, _ = fit(recipe, images=1000, batch_size=batch)

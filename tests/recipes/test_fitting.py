@@ -29,7 +29,6 @@ def named(sentences: tuple[str, ...]) -> set[str]:
     return {word for sentence in sentences for word in re.findall(r"[a-z_]+", sentence.partition(":")[0])}
 
 
-@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.epochs is not None])
 def test_shards_of_unknown_length_keep_the_recipe_s_batch_and_rate() -> None:
     """Nobody knows how many images there are, so nothing is said of epochs, and nothing follows from a made-up number."""
     recipe = find("imagenet21k-ViT-L/16")
@@ -40,6 +39,7 @@ def test_shards_of_unknown_length_keep_the_recipe_s_batch_and_rate() -> None:
         fit(recipe, images=None)
 
 
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.epochs is not None])
 def test_on_its_own_data_a_recipe_only_gets_its_steps(name: str) -> None:
     images = SIZES[name.removeprefix("augreg-").split("-")[0]]
     recipe, said = fit(find(name), images=images)

@@ -53,16 +53,17 @@ imagenet-ViT-L/16          300 3e-3 cosine 0.3  0.1
 imagenet-ViT-L/32          300 3e-3 cosine 0.3  0.1
 """
 
-# name | steps | warm-up | size | held out for the sweep | rates: table 4, warm-ups from the authors' code.
+# name | steps | warm-up | size | held out for the sweep | rate without a sweep | rates of the sweep: table 4, warm-ups from the
+# authors' code; without a sweep, the rate that big_vision reports as best for its ViT-B/32, and for VTAB the paper's only one.
 TABLE_4 = """
-finetune-imagenet     20000 500 384 0.01 0.003 0.01 0.03 0.06
-finetune-cifar100     10000 500 384 0.02 0.001 0.003 0.01 0.03
-finetune-cifar10      10000 500 384 0.02 0.001 0.003 0.01 0.03
-finetune-pets         500   100 384 0.1  0.001 0.003 0.01 0.03
-finetune-flowers102   500   100 384 0.1  0.001 0.003 0.01 0.03
-finetune-vtab         2500  200 384 0.2  0.01
-finetune-imagenet-512 20000 500 512 0.01 0.003 0.01 0.03 0.06
-finetune-imagenet-518 20000 500 518 0.01 0.003 0.01 0.03 0.06
+finetune-imagenet     20000 500 384 0.01 0.03  0.003 0.01 0.03 0.06
+finetune-cifar100     10000 500 384 0.02 0.01  0.001 0.003 0.01 0.03
+finetune-cifar10      10000 500 384 0.02 0.003 0.001 0.003 0.01 0.03
+finetune-pets         500   100 384 0.1  0.003 0.001 0.003 0.01 0.03
+finetune-flowers102   500   100 384 0.1  0.003 0.001 0.003 0.01 0.03
+finetune-vtab         2500  200 384 0.2  0.01  0.01
+finetune-imagenet-512 20000 500 512 0.01 0.03  0.003 0.01 0.03 0.06
+finetune-imagenet-518 20000 500 518 0.01 0.03  0.003 0.01 0.03 0.06
 """
 
 # name | RandAugment | mixup: AugReg's strengths, as big_vision takes them for each model.
@@ -117,11 +118,10 @@ def test_table_3_is_complete() -> None:
 
 @pytest.mark.parametrize("row", lines(TABLE_4), ids=lambda row: row[0])
 def test_tables_2_and_4(row: list[str]) -> None:
-    name, steps, warmup, size, share, *rates = row
+    name, steps, warmup, size, share, lr, *rates = row
     recipe = find(name)
     assert (recipe.steps, recipe.epochs, recipe.warmup) == (int(steps), None, int(warmup))
-    assert (recipe.sweep, recipe.sweep_share) == (tuple(map(float, rates)), float(share))
-    assert recipe.lr in recipe.sweep
+    assert (recipe.sweep, recipe.sweep_share, recipe.lr) == (tuple(map(float, rates)), float(share), float(lr))
     assert (recipe.optimizer, recipe.momentum, recipe.schedule, recipe.lr_end) == ("sgd", 0.9, "cosine", 0.0)
     assert (recipe.batch_size, recipe.weight_decay, recipe.clip, recipe.dropout) == (512, 0.0, 1.0, 0.0)
     assert (recipe.loss, recipe.smoothing, recipe.head_bias, recipe.representation) == ("softmax", 0.0, 0.0, False)
@@ -149,7 +149,8 @@ def test_masked_patches() -> None:
     assert (recipe.steps, recipe.batch_size, recipe.warmup) == (1_000_000, 4096, 10_000)
     assert (recipe.optimizer, recipe.lr, recipe.schedule, recipe.lr_end) == ("adam", 2e-4, "cosine", 0.0)
     assert recipe.steps * recipe.batch_size / 303e6 == pytest.approx(14, abs=0.5)  # "1M steps, ca. 14 epochs"
-    assert recipe.preprocess == find("jft-ViT-B/16").preprocess
+    assert Preprocess(recipe.preprocess) == Preprocess("inception_crop(224,bilinear-plain)|flip|range(-1,1)")
+    assert Preprocess(recipe.evaluation) == Preprocess("resize_small(256,box)|central_crop(224)|range(-1,1)")
 
 
 @pytest.mark.parametrize(("name", "randaug", "mixup"), lines(AUGREG))
@@ -201,9 +202,7 @@ def test_steps_of_the_published_runs() -> None:
 
 def test_by_data_and_model() -> None:
     assert for_pretraining("ViT-L/16", "imagenet21k") is RECIPES["imagenet21k-ViT-L/16"]
-    assert for_pretraining("ViT-L/16", "imagenet21k", 30) is RECIPES["imagenet21k-ViT-L/16-30ep"]
-    assert for_pretraining("ViT-L/16", "imagenet21k", 90) is RECIPES["imagenet21k-ViT-L/16"]
-    assert for_pretraining("ViT-L/16", "imagenet21k", 31) is None
+    assert for_pretraining("ViT-L/16", "imagenet") is RECIPES["imagenet-ViT-L/16"]
     assert for_pretraining("ViT-H/14", "imagenet21k") is None
     assert for_pretraining("R200x3", "jft") is None
     assert for_pretraining("ViT-B/16", "cifar10") is None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.decode import PIXELS
-from vitreous.data.pictures import Box, Picture, cropped, flipped, padded, resized, size_of, to_image, to_tensor
+from vitreous.data.pictures import PLAIN, Box, Picture, cropped, flipped, padded, resized, size_of, to_image, to_tensor
 from vitreous.errors import VitreousError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -168,7 +168,7 @@ class RandAugment:
         from vitreous.data.randaugment import randaugment
 
         if isinstance(picture, Tensor):
-            raise VitreousError(f"{self} must come before range and normalise")
+            raise VitreousError(f"{self} must come before range, normalise and {PLAIN} resizes: it needs pixels of 8 bits")
         return randaugment(to_image(picture), self.layers, self.magnitude, rng)
 
     def __str__(self) -> str:

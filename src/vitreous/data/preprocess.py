@@ -3,6 +3,7 @@
     resize(S[,filter])  resize(H,W[,filter])   to exactly that size
     resize_small(S[,filter][,floor])           the shorter side to S, the shape kept; `floor` cuts the longer side's fraction
     central_crop(S[,round])  central_crop(H,W) an odd margin leaves the extra pixel last; with `round`, as torchvision does
+    pad(N)                                     N black pixels around, for a random crop to move things in
     range(LOW,HIGH)                            pixels 0..255 to LOW..HIGH
     normalise(MEAN,STD) x channels             pixels to 0..1, minus the mean, over the deviation:
                                                normalise(imagenet), or all means and then all deviations
@@ -10,14 +11,13 @@
 for training, by chance:
 
     inception_crop(S[,filter][,area=A:B])      a part of A to B of the area (0.05 to 1, the paper's), brought to S x S
-    pad(N)                                     N black pixels around, for a random crop to move things in
     random_crop(S)  random_crop(H,W)           a part of that size, anywhere
     flip                                       mirrored or not
     randaug(LAYERS,MAGNITUDE)                  RandAugment, as in AugReg
 
 Filters are Pillow's, which average over all the pixels they shrink (bilinear, bicubic, lanczos, box, hamming,
 nearest), and `bilinear-plain`, TensorFlow's default, which does not: with it the authors trained and tested.
-The string is parsed by a grammar of five lines; nothing is ever evaluated.
+A string is names with words in brackets, divided by `|`: `parse` looks names up in `OPS`, and nothing is ever evaluated.
 """
 
 from __future__ import annotations
@@ -186,6 +186,7 @@ OPS: dict[str, Callable[[_Arguments], Op]] = {
     "range": _range,
     "normalise": _normalise,
 }
+_FIXING = (Resize, CentralCrop, RandomCrop, InceptionCrop)  # whatever came before, every picture then has this size
 _CALL = re.compile(r"\s*([a-z_]+)\s*(?:\(([^()|]*)\))?\s*")
 
 
@@ -273,27 +274,49 @@ class Preprocess:
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of what comes out, where every picture comes out alike."""
-        for op in reversed(self.ops):
-            if isinstance(op, (Resize, CentralCrop, RandomCrop, InceptionCrop)):
-                return op.height, op.width
+        for at in reversed(range(len(self.ops))):
+            op = self.ops[at]
+            if isinstance(op, _FIXING):
+                margins = _margins(self.ops[at:])
+                return op.height + margins, op.width + margins
             if isinstance(op, ResizeSmall):
                 return None
         return None
 
     def at(self, height: int, width: int) -> Preprocess:
-        """The same for another size of output; a resize before a crop grows in proportion."""
+        """The same for another size of output; margins, and a resize before a crop, grow in proportion."""
         if self.size in (None, (height, width)):
             return self
         old_height, old_width = self.size
+        last = max(at for at, op in enumerate(self.ops) if isinstance(op, _FIXING))
+        # Margins around what comes out are whole pixels on both sides, so they go first and the picture takes the rest.
+        # The smaller proportion is theirs: else the margins of a picture twice as wide would leave nothing of its height.
+        outer = min(height / old_height, width / old_width)
+        after = tuple(_scaled_pad(op, outer) if isinstance(op, Pad) else op for op in self.ops[last + 1 :])
+        old_height, old_width = old_height - _margins(self.ops[last:]), old_width - _margins(self.ops[last:])
+        new_height, new_width = height - _margins(after), width - _margins(after)
+        if min(new_height, new_width) < 1:
+            raise VitreousError(f"preprocessing {self}: in {height} x {width} pixels, its margins leave no room for a picture")
+        larger = max(new_height / old_height, new_width / old_width)
 
         def scaled(op: Op) -> Op:
-            if isinstance(op, (Resize, CentralCrop, RandomCrop, InceptionCrop)):
-                tall, wide = round(op.height * height / old_height), round(op.width * width / old_width)
-                return replace(op, height=tall, width=wide)
+            if isinstance(op, _FIXING):
+                return replace(
+                    op, height=round(op.height * new_height / old_height), width=round(op.width * new_width / old_width)
+                )
             if isinstance(op, Pad):
-                return replace(op, margin=max(1, round(op.margin * max(height / old_height, width / old_width))))
+                return _scaled_pad(op, larger)
             if isinstance(op, ResizeSmall):
-                return replace(op, size=round(op.size * max(height / old_height, width / old_width)))
+                return replace(op, size=round(op.size * larger))
             return op
 
-        return Preprocess("|".join(str(scaled(op)) for op in self.ops), self.channels)
+        return Preprocess("|".join(str(op) for op in (*map(scaled, self.ops[: last + 1]), *after)), self.channels)
+
+
+def _margins(ops: tuple[Op, ...]) -> int:
+    """What they add to the height and to the width."""
+    return sum(2 * op.margin for op in ops if isinstance(op, Pad))
+
+
+def _scaled_pad(pad: Pad, factor: float) -> Pad:
+    return replace(pad, margin=max(1, round(pad.margin * factor)))
