@@ -249,7 +249,7 @@ class Loop:
             part, wanted = images[at : at + size], targets[at : at + size]
             if not len(part) and self.world.processes == 1:
                 continue
-            if not self._settled:
+            if not self._settled:  # once for nothing, see `settles_later`
                 self._pass(part, wanted, count, number, last=True)
                 self.optimizer.zero_grad(set_to_none=True)
                 self._settled = True
