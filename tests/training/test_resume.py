@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def test_asked_to_end_it_saves_and_leaves_within_a_step(tmp_path: Path, number: 
 
 def test_a_damaged_state_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     pretrain(tmp_path / "whole", save_every=4)
-    for number, damage in enumerate((_truncate, _flip_a_bit, _lose_document, _lose_shard)):
+    for number, damage in enumerate((_truncate, _flip_a_bit, _lose_document, _lose_shard, _another_step, _stopped)):
         out = tmp_path / f"damaged-{number}"
         process = child(out, save_every=4, steps=12)
         assert wait_for(lambda out=out: len(states(out)) == 2, process)
@@ -102,6 +103,18 @@ def _flip_a_bit(state: Path) -> None:
 
 def _lose_document(state: Path) -> None:
     (state / "state.json").write_text('{"step": ')
+
+
+def _another_step(state: Path) -> None:
+    text = (state / "state.json").read_text()
+    step = json.loads(text)["step"]
+    (state / "state.json").write_text(text.replace(f'"step": {step}', f'"step": {step + 1}', 1))
+
+
+def _stopped(state: Path) -> None:
+    text = (state / "state.json").read_text()
+    assert '"stopped": false' in text
+    (state / "state.json").write_text(text.replace('"stopped": false', '"stopped": true'))
 
 
 def _lose_shard(state: Path) -> None:
@@ -229,8 +242,47 @@ def test_the_average_lies_beside_the_result_and_is_another(tmp_path: Path) -> No
 def test_extend_needs_no_other_option(tmp_path: Path) -> None:
     """What was fitted to the shorter run, as the warm-up and how often it is judged, does not count as another setting."""
     pretrain(tmp_path / "run", eval_every=None)
-    longer = pretrain(tmp_path / "run", eval_every=None, steps=30, extend=True)
-    assert longer.result["steps"] == 30
+    with pytest.raises(VitreousError, match="--extend makes it longer"):
+        pretrain(tmp_path / "run", eval_every=None, steps=40)
+    longer = pretrain(tmp_path / "run", eval_every=None, steps=40, extend=True)
+    assert longer.result["steps"] == 40
+    assert pretrain(tmp_path / "run", eval_every=None, steps=40).already  # the longer run is the run now
+
+
+def test_a_run_whose_states_are_gone_begins_anew_and_says_so(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run")
+    before = digest(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "state")
+    assert not pretrain(tmp_path / "run").already
+    assert digest(tmp_path / "run") == before
+    assert "there is no state of it; the run begins anew" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    process = child(tmp_path / "run", steps=400, eval_every=6)
+    assert wait_for(lambda: (tmp_path / "run" / "checkpoint" / "best" / "model.safetensors").exists(), process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    for place in (".config.json.x.part", "checkpoint/best/.model.safetensors.x.part"):
+        (tmp_path / "run" / place).write_bytes(b"half")
+    process = child(tmp_path / "run", steps=400, eval_every=6)
+    assert wait_for(lambda: not list((tmp_path / "run").rglob("*.x.part")), process)
+    process.kill()
+    process.join()
+
+
+def test_the_spelling_of_a_path_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        for number in range(4):
+            (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(tmp_path / "photos" / name / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    options: dict[str, Any] = dict(subset=None, batch_size=2, steps=2, eval_every=0)
+    pretrain(tmp_path / "run", data="photos", **options)
+    for spelling in ("photos/", str(tmp_path / "photos"), tmp_path / "photos"):
+        assert pretrain(tmp_path / "run", data=spelling, **options).already
 
 
 def test_a_state_counts_as_soon_as_it_is_written(tmp_path: Path) -> None:

@@ -124,6 +124,96 @@ def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
     assert pretrain(tmp_path / "run", **options).already
 
 
+def test_among_equal_accuracies_the_lower_loss_is_better(tmp_path: Path) -> None:
+    """All are taken for cats, as most are, at every evaluation; and yet training goes on."""
+    for name, split, count in (("cat", "train", 12), ("dog", "train", 1), ("cat", "val", 4), ("dog", "val", 1)):
+        for number in range(count):
+            path = tmp_path / "photos" / split / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
+    rows = ["path,label,split"]
+    for path in sorted((tmp_path / "photos").rglob("*.png")):
+        rows.append(f"{path},{path.parent.name},{path.parent.parent.name}")
+    (tmp_path / "list.csv").write_text("\n".join(rows) + "\n")
+    options: dict[str, Any] = dict(data=str(tmp_path / "list.csv"), subset=None, batch_size=13, steps=12, eval_every=2)
+    result = pretrain(tmp_path / "run", **options, set=("patience=2", "class_weights=none", "lr=1e-3"))
+    measured = metrics(tmp_path / "run", "validation")
+    assert {record["top1"] for record in measured} == {0.8}
+    assert [record["loss"] for record in measured] == sorted((record["loss"] for record in measured), reverse=True)
+    assert result.steps == result.result["best"]["step"] == 12
+
+
+def test_images_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
+    """They would count among the images of a step and teach nothing: losses and accuracies came out too low."""
+    digits = vitreous.open_data("builtin:digits").source("train")
+    rows = []
+    for index in range(300):
+        Image.fromarray(digits.read(index)).save(tmp_path / f"{index}.png")
+        label = {"label": str(digits.labels(index)[0])} if index % 2 or index >= 200 else {}
+        rows.append(json.dumps({"path": f"{index}.png", "split": "train" if index < 200 else "val", **label}))
+    (tmp_path / "half.jsonl").write_text("\n".join(rows))
+    changes = ("lr=1e-9", "smoothing=0", "class_weights=none")
+    pretrain(tmp_path / "run", data=str(tmp_path / "half.jsonl"), subset=None, batch_size=20, steps=2, set=changes)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["data"]["train"] == 100
+    assert "left out 100 of 200 training images, which have no label" in config["decisions"]
+    classes = config["data"]["classes"]
+    assert metrics(tmp_path / "run", "train")[0]["loss"] == pytest.approx(math.log(classes), rel=1e-3)  # of a head of zeros
+
+
+def test_shards_of_images_with_several_labels_get_the_sigmoid_loss(tmp_path: Path) -> None:
+    rows = []
+    for number in range(24):
+        Image.new("RGB", (8, 8), (10 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        split = "train" if number < 16 else "val"
+        rows.append(json.dumps({"path": f"{number}.png", "label": ["red", f"group{number % 2}"], "split": split}))
+    (tmp_path / "two.jsonl").write_text("\n".join(rows))
+    with silenced():
+        vitreous.shard(str(tmp_path / "two.jsonl"), str(tmp_path / "shards"))
+    pretrain(tmp_path / "run", data=str(tmp_path / "shards"), subset=None, batch_size=4, steps=1)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]["loss"] == "sigmoid"
+
+
+def test_held_out_images_are_not_weighted_by_the_training_set(tmp_path: Path) -> None:
+    for split, numbers in (("train", {"cat": 12, "dog": 2}), ("val", {"cat": 3, "dog": 3})):
+        for name, count in numbers.items():
+            for number in range(count):
+                path = tmp_path / "photos" / split / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)).save(path)
+    options: dict[str, Any] = dict(data=str(tmp_path / "photos"), subset=None, batch_size=4, steps=1)
+    result = pretrain(tmp_path / "run", **options, set=("lr=1e-9", "class_weights=balanced", "smoothing=0"))
+    assert result.loss == pytest.approx(math.log(2), rel=1e-4)  # a head of zeros, whoever is weighted how
+
+
+def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path: Path) -> None:
+    """Its header is sound, so that only training finds it."""
+    _photos(tmp_path / "photos", bad=0)
+    for number in range(12):  # whichever are held out
+        whole = (tmp_path / "photos" / "dog" / f"{number}.png").read_bytes()
+        if number % 2:
+            (tmp_path / "photos" / "dog" / f"{number}.png").write_bytes(whole[: len(whole) // 2])
+    options: dict[str, Any] = dict(data=str(tmp_path / "photos"), model="ViT-Ti/8", image_size=16, batch_size=2, subset=None)
+    options |= dict(steps=12, save_every=1, eval_every=0)
+    with pytest.raises(VitreousError, match=r"dog/\d+.png: .*--bad-images skip"):
+        pretrain(tmp_path / "run", **options)
+    assert pretrain(tmp_path / "run", **options, bad_images="skip").steps == 12
+    assert "dog" in (tmp_path / "run" / "bad_images.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [dict(image_size=16), dict(image_size=[16, 16]), dict(set={"lr": 0.01}), dict(set="lr=0.01"), dict(epochs=1, steps=None)],
+)
+def test_python_may_say_it_as_python_does(spelling: dict[str, Any], tmp_path: Path) -> None:
+    common: dict[str, Any] = dict(
+        data=Path("builtin:digits"), steps=1, subset=40, workers=0, precision="float32", batch_size=20
+    )
+    with silenced():
+        found = vitreous.pretrain(model="ViT-Ti/4", out=tmp_path / "run", **{**common, **spelling})  # type: ignore[arg-type]
+    assert found.steps == (2 if "epochs" in spelling else 1)
+
+
 def test_subsets_are_fixed_and_nested(tmp_path: Path) -> None:
     from vitreous.data.splits import labelled_per_class, random_subset
 
@@ -237,6 +327,11 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(set=("model.pool=a,b",)), "pool"),
         (dict(shard_group=2), "--shard-group 2 is for --parallel hybrid"),
         (dict(shard_group=2, micro_batch="8"), "--shard-group 2 is for --parallel hybrid"),
+        (dict(engine="compiled"), "unknown --engine 'compiled'; did you mean 'compile'"),
+        (dict(steps="2"), "--steps '2': must be a whole number"),
+        (dict(extend="no"), "--extend 'no': must be true or false"),
+        (dict(seed=1.5), "--seed 1.5: must be a whole number"),
+        (dict(set=("steps=4",)), "--steps and --set steps=4 both give steps"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:

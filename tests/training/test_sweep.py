@@ -43,6 +43,21 @@ def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path) -> N
         assert trial["lr"] == float(rate)
 
 
+def test_of_equal_accuracies_the_lower_loss_wins_and_a_rate_that_goes_astray_loses(start: Path, tmp_path: Path) -> None:
+    """Of a few held-out images many rates get the same number right: then the smallest would be the least trained."""
+    changes = ("sweep=1e-8:1e-7:1e6", "sweep_share=0.2", "clip=none", "warmup=0", "schedule=constant")
+    swept(tmp_path / "run", start, steps=4, batch_size=32, subset=100, set=changes)
+    done = [tmp_path / "run" / "sweep" / f"lr-{rate}" / "state" / "done.json" for rate in ("1e-08", "1e-07")]
+    trials = [json.loads(path.read_text()) for path in done]
+    assert trials[0]["top1"] == trials[1]["top1"]
+    assert trials[0]["loss"] > trials[1]["loss"]
+    assert recipe(tmp_path / "run")["lr"] == 1e-7
+    decisions = json.loads((tmp_path / "run" / "config.json").read_text())["decisions"]
+    assert "1e+06: astray" in decisions[-1]
+    with pytest.raises(VitreousError, match="went astray with every rate"):
+        swept(tmp_path / "all", start, steps=4, batch_size=32, subset=100, set=("sweep=5e5:1e6", *changes[1:]))
+
+
 def test_a_folder_that_is_not_free_is_refused_before_the_first_trial(start: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(VitreousError, match="is not empty, and not a run"):

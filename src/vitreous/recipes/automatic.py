@@ -48,12 +48,14 @@ def automatic_finetune(
     counts: Sequence[int],
     *,
     batch_size: int | None = None,
+    labels: float = 1.0,
     where: str = "",
     names: Sequence[str] = (),
 ) -> tuple[Recipe, tuple[str, ...]]:
     """For so many images at `image_size`; `native` is the pictures' own size where all have the same.
 
-    `batch_size` is what somebody asked for, if anybody did: length and rate are for it then.
+    `batch_size` is what somebody asked for, if anybody did: length and rate are for it then. `labels` an image has on average
+    where `counts` cannot be had.
     `counts` are the images of each class, `where` is what the data is called and `names` are its classes: they tell whether
     classes are uneven, images have several labels, and mirror images keep their meaning.
     """
@@ -88,7 +90,7 @@ def automatic_finetune(
     smaller = "" if batch == 512 else f", times the square root of {batch}/512: {noise} noise is averaged out"
     said.append("optimizer sgd, momentum 0.9, schedule cosine, clip 1, weight_decay 0: as in table 4")
     said.append(f"lr {lr:g}: {origin}{smaller}; --sweep tries others")
-    loss, weights = _labels(images, counts, said)
+    loss, weights = _labels(images, counts, labels, said)
     if rule.mixup:
         said.append(f"mixup {rule.mixup:g}: BiT-HyperRule from 20,000 images on")
     pictures = _pictures(image_size, native, where, names, "", said, whole=True)
@@ -113,6 +115,7 @@ def automatic_pretrain(
     *,
     width: int,
     objective: Objective = "classification",
+    labels: float = 1.0,
     where: str = "",
     names: Sequence[str] = (),
 ) -> tuple[Recipe, tuple[str, ...]]:
@@ -139,7 +142,7 @@ def automatic_pretrain(
     loss: Loss = "softmax"
     weights: Weights = "none"
     if not masked:
-        loss, weights = _labels(images, counts, said)
+        loss, weights = _labels(images, counts, labels, said)
     head_bias = 0.0 if loss == "softmax" else float(f"{-math.log(max(2, classes)):.2g}")
     smoothing = 0.1 if loss == "softmax" and not masked else 0.0
     if smoothing:
@@ -206,10 +209,11 @@ def _strength(images: int, width: int) -> str:
     return "none" if width < 192 else "light1" if width < 384 else "medium1" if width < 768 else "medium2"
 
 
-def _labels(images: int, counts: Sequence[int], said: list[str]) -> tuple[Loss, Weights]:
-    labels = sum(counts)
-    if labels > 1.01 * images:
-        said.append(f"loss sigmoid: images have {plain(labels / images)} labels on average, each a question of its own")
+def _labels(images: int, counts: Sequence[int], labels: float, said: list[str]) -> tuple[Loss, Weights]:
+    """`labels` of an image, on average, where nobody has counted those of each class."""
+    labels = sum(counts) / images if counts else labels
+    if labels > 1.01:
+        said.append(f"loss sigmoid: images have {plain(labels)} labels on average, each a question of its own")
         return "sigmoid", "none"
     said.append("loss softmax: one label for each image")
     present = [count for count in counts if count]

@@ -33,21 +33,24 @@ class Images:
     count: int | None  # to learn from
     size: tuple[int, int] | None  # of the first picture, where all are of one size
     channels: int
+    labels: float  # of an image, on average; of shards, of the first few
     described: dict[str, Any]  # for config.json
     bad: tuple[BadImage, ...]  # left out beforehand
     decisions: tuple[str, ...]
 
 
-def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None) -> Images:
+def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, unlabelled: bool = False) -> Images:
     """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set.
 
+    `unlabelled`: images without a label teach something too; otherwise classification leaves them out.
     `dataset` is what `asked.data` stands for, where somebody has opened it already and perhaps drawn from it.
     """
     dataset = dataset or open_data(asked.data, bad_shards=asked.bad_images)
     decisions = list(dataset.said())
     share = asked.held_out or 0.1
     if not dataset.classes and asked.objective == "classification":
-        raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or --objective masked-patch")
+        other = "--objective masked-patch" if asked.verb == "pretrain" else "`vitreous pretrain --objective masked-patch`"
+        raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or {other}")
     few = asked.subset is not None or asked.per_class is not None
     if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too
         fewer, sentence = _fewer(dataset.splits["train"], asked)
@@ -61,6 +64,8 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None) -
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
         train, held_out = stratified(train, key("sweep", asked.seed), asked.sweep_share)
         decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
+    if asked.objective == "classification" and not unlabelled:
+        train = _labelled(train, decisions)
     train, found = _without_bad(train, asked)
     held_out, others = _without_bad(held_out, asked)
     bad = (*found, *others)
@@ -75,7 +80,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None) -
     count = len(train) if isinstance(train, Source) else train.count()
     if count == 0:
         raise VitreousError(f"{asked.data}: there are no images to train on")
-    size, channels = _look(train)
+    size, channels, labels = _look(train)
     described = {
         "name": asked.data,
         "train": count,
@@ -85,7 +90,20 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None) -
         "fingerprint": fingerprint_of(train, held_out),
         "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
     }
-    return Images(train, judges, dataset.classes, count, size, channels, described, bad, tuple(decisions))
+    return Images(train, judges, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
+
+
+def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
+    """Without the images that have no label, unless others have several: then none is an answer, too."""
+    if not isinstance(train, Source):
+        return train
+    known = np.flatnonzero(train.targets() >= 0)
+    if len(known) == len(train) or train.counts().sum() > len(known):
+        return train
+    if not len(known):
+        raise VitreousError(f"{train.where}: none of the {len(train):,} training images has a label to learn")
+    decisions.append(f"left out {len(train) - len(known):,} of {len(train):,} training images, which have no label")
+    return train.subset(known, train.split)
 
 
 def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> tuple[Source | Stream, Source | Stream, str]:
@@ -136,13 +154,14 @@ def _fewer(train: Source | Stream, asked: Wanted) -> tuple[Source, str]:
     return chosen, f"training on {len(chosen):,} images, at most {asked.per_class:,} of each class"
 
 
-def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int]:
-    """Size and channels of a few pictures; no size where they differ, or could."""
-    sizes, channels = set(), set()
+def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:
+    """Size and channels of a few pictures, no size where they differ, or could; and how many labels an image has."""
+    sizes, channels, labels = set(), set(), []
     items = source.items()
     if isinstance(source, Source):
         items = (source[index] for index in range(0, len(source), max(1, len(source) // LOOKED_AT)))
     for item in itertools.islice(items, LOOKED_AT):
+        labels.append(len(item.labels))
         try:
             picture = (
                 item.content if isinstance(item.content, np.ndarray) else np.asarray(decode(item.content, place=item.place))
@@ -152,7 +171,8 @@ def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int]:
         sizes.add((picture.shape[0], picture.shape[1]))
         channels.add(1 if picture.ndim == 2 else 3)
     same = len(sizes) == 1 and ((isinstance(source, Source) and not source.encoded) or max(next(iter(sizes))) <= SMALL)
-    return next(iter(sizes)) if same else None, 1 if channels == {1} else 3
+    mean = source.counts().sum() / len(source) if isinstance(source, Source) else sum(labels) / max(1, len(labels))
+    return next(iter(sizes)) if same else None, 1 if channels == {1} else 3, float(mean)
 
 
 def fingerprint_of(train: Source | Stream, held_out: Source | Stream) -> str:

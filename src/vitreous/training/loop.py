@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitreous.data.bad_images import NAME as BAD_IMAGES
+from vitreous.data.decode import BadImage
 from vitreous.data.loader import Batch, Loader
 from vitreous.data.mixup import mixup, one_hot
 from vitreous.data.order import key
 from vitreous.data.preprocess import Preprocess
-from vitreous.data.source import Source, Stream
+from vitreous.data.source import Skipped, Source, Stream
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.outcome import Outcome
 from vitreous.files import write_text
@@ -45,6 +46,8 @@ from vitreous.world import World, gathered, total
 
 Objective = Classification | MaskedPatches
 
+_TAMER = "use a lower --set lr=, a longer warmup= or clip=1, with another --out"
+
 SAVE_SECONDS = 180.0  # between states, where --save-every does not say
 RECORDS = 500  # about so many lines of metrics in a run
 
@@ -56,6 +59,7 @@ class Progress:
     step: int = 0  # steps done
     seconds: float = 0.0  # of training, over all starts
     best: float | None = None
+    best_loss: float = math.inf  # of the best evaluation: among equal accuracies the lower loss is better
     best_step: int = 0
     without_better: int = 0  # evaluations since
     stopped: bool = False  # early
@@ -65,6 +69,10 @@ class Progress:
     def counted(self) -> dict[str, Any]:
         """A copy, which stays as it is while training goes on."""
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "step"}
+
+
+class NotFinite(VitreousError):
+    """Training went astray."""
 
 
 class Flags(NamedTuple):
@@ -98,7 +106,7 @@ class Loop:
         self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
         self._overdue = 0.0  # how many processes say that it is time to save
         self._settled = not settles_later(self.module)
-        self._told = 0  # how many of the shards that were passed over have been named
+        self._named: set[Skipped] = set()  # shards that were passed over, and have been told of
         self.autocast = functools.partial(
             torch.autocast, world.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"
         )
@@ -128,6 +136,8 @@ class Loop:
             said.append(f"going on from the state of step {found.step:,}")
         elif damaged:
             said.append("no state is left that can be used; the run begins anew")
+        elif self.folder.history():
+            said.append("it had begun before, and there is no state of it; the run begins anew")
         self.folder.cut(self.progress.step, judged=not self.progress.owed)
         return tuple(said)
 
@@ -140,10 +150,13 @@ class Loop:
         with _signals() as signals:
             try:
                 interrupted = self._run(display, evaluated, record, signals)
-            except BaseException:
+            except BaseException as error:
                 if self.world.processes == 1:  # with others, only what happens to all of them alike may be finished
                     with contextlib.suppress(VitreousError):
                         self.states.finish()
+                if isinstance(error, BadImage):
+                    remedy = "or start the same command with --bad-images skip, to do without it"
+                    raise VitreousError(f"{error}; {remedy}") from error
                 raise
         if interrupted:  # here or at another process; the handlers are the caller's again
             signal.raise_signal(signals[0] if signals else signal.SIGTERM)
@@ -189,6 +202,9 @@ class Loop:
                     self._tell_passed_over(display)
                 regular = plan.eval_every and progress.step % plan.eval_every == 0
                 progress.owed = self.judge is not None and bool(regular or progress.step == steps)
+        if progress.stopped:
+            best = f"none of the last {progress.without_better} evaluations was better than step {progress.best_step:,}'s"
+            display.say(f"stopped early: {best}")
         if interrupted:
             display.say(f"state of step {progress.step:,} saved; the same command goes on from there")
         return interrupted
@@ -196,7 +212,8 @@ class Loop:
     def _tell_passed_over(self, display: Display) -> None:
         """Shards that could not be read, where that is allowed: each is named once. All processes call this."""
         met = [*self.loader.skipped, *(self.judge.skipped if self.judge is not None else ())]
-        new, self._told = met[self._told :], len(met)
+        new = [entry for entry in met if entry not in self._named]
+        self._named.update(new)
         for shard, reason, delivered in sorted({entry for part in gathered(self.world, new) for entry in part}):
             line = f"{shard}: passed over ({reason}); {delivered:,} images of it were there"
             self.folder.log(line)
@@ -211,9 +228,9 @@ class Loop:
     def save(self) -> None:
         broken = not all(torch.isfinite(own(parameter.detach())).all() for parameter in self.objective.parameters())
         if any(gathered(self.world, broken)):
-            raise VitreousError(
-                f"step {self.progress.step}: the weights are no longer finite, so this state is not saved; {self._good()}: "
-                f"use a lower --set lr=, a longer warmup= or clip=1"
+            raise NotFinite(
+                f"step {self.progress.step}: the weights are no longer finite, so this state is not saved; {self.good()}; "
+                f"{_TAMER}"
             )
         self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
 
@@ -292,12 +309,13 @@ class Loop:
         if self.world.first:
             write_text(path, "".join(f"{item}\n" for item in ids))
         self.states.finish()
-        raise VitreousError(
-            f"step {step}: {what}; the images of its batch: {some(ids, 4)} (all in {path}); {self._good()}: look at those "
-            f"images, or use a lower --set lr=, a longer warmup= or clip=1"
+        raise NotFinite(
+            f"step {step}: {what}; the images of its batch: {some(ids, 4)} (all in {path}); {self.good()}; look at those "
+            f"images, or {_TAMER}"
         )
 
-    def _good(self) -> str:
+    def good(self) -> str:
+        """What is left if the run ends here."""
         return f"the state of step {self.states.saved:,} is kept" if self.states.saved is not None else "no state was saved yet"
 
     # Measuring ---------------------------------------------------------------------------------------------------------
@@ -350,15 +368,14 @@ class Loop:
         except Interrupted:
             return True
         if not math.isfinite(found["loss"]):
-            raise VitreousError(
-                f"step {progress.step}: the loss of held-out images is {found['loss']}; {self._good()}: "
-                f"use a lower --set lr=, a longer warmup= or clip=1"
-            )
+            self.states.finish()
+            raise NotFinite(f"step {progress.step}: the loss of held-out images is {found['loss']}; {self.good()}; {_TAMER}")
         progress.owed = False
         score = found["top1"] if outcome is not None else -found["loss"]
-        better = progress.best is None or score > progress.best
+        better = progress.best is None or (score, -found["loss"]) > (progress.best, -progress.best_loss)
         if better:
-            progress.best, progress.best_step, progress.without_better = score, progress.step, 0
+            progress.best, progress.best_loss = score, found["loss"]
+            progress.best_step, progress.without_better = progress.step, 0
         else:
             progress.without_better += 1
             progress.stopped = plan.recipe.patience is not None and progress.without_better >= plan.recipe.patience

@@ -94,6 +94,7 @@ def config(plan: Plan, processes: int) -> dict[str, Any]:
         "processes": processes,
         "threads": torch.get_num_threads(),
         "versions": {"vitreous": version("vitreous"), "torch": torch.__version__, **_decoders()},
+        "extended": plan.extend,
         "decisions": list(plan.decisions),
         "arguments": dict(plan.arguments),
     }

@@ -52,10 +52,12 @@ def plan_of(
     changes = {key: typed(key, value) for key, value in typed_changes.items() if not key.startswith("model.")}
     as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
     before = recorded_config(Path(asked.out).expanduser())
-    if asked.extend and before is not None:  # what was fitted to the shorter run stays as it was
+    extended = before is not None and (asked.extend or bool(before.get("extended")))
+    if before is not None and extended:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before["recipe"]["warmup"])
     patience = changes.get("patience", replayed["recipe"].get("patience") if replayed else None)
-    images = images_of(asked, stop_early=patience is not None, dataset=dataset)
+    questions = changes.get("loss") == "sigmoid"  # of which an image without labels answers all with no
+    images = images_of(asked, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
     checkpoint = _start(asked)
     size, reason = _size(asked, images, checkpoint, changes)
     width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
@@ -90,7 +92,7 @@ def plan_of(
         shard_group=asked.shard_group,
         activation_checkpointing=asked.activation_checkpointing,
         bad_images=asked.bad_images,
-        eval_every=_eval_every(asked, recipe, before),
+        eval_every=_eval_every(asked, recipe, before if extended else None),
         save_every=asked.save_every,
         workers=asked.workers,
         track=installed(parse_trackers(asked.track)),
@@ -102,11 +104,11 @@ def plan_of(
     )
 
 
-def _eval_every(asked: Wanted, recipe: Recipe, before: Mapping[str, Any] | None) -> int:
+def _eval_every(asked: Wanted, recipe: Recipe, shorter: Mapping[str, Any] | None) -> int:
     if asked.eval_every is not None:
         return asked.eval_every
-    if asked.extend and before is not None:
-        return int(before["eval_every"])
+    if shorter is not None:
+        return int(shorter["eval_every"])
     return max(1, (recipe.steps or 1) // EVALUATIONS)
 
 
@@ -192,7 +194,7 @@ def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int)
         if known is not None:
             return known, [f"recipe {known.name}: {known.about}"]
     counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
-    about: dict[str, Any] = dict(where=asked.data, names=images.classes)
+    about: dict[str, Any] = dict(where=asked.data, names=images.classes, labels=images.labels)
     if asked.from_ is not None:
         about["batch_size"] = asked.batch_size
         recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)

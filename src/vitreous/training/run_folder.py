@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -21,8 +22,12 @@ from vitreous.world import World, told
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
 
-# What may differ between two starts of one run, because it changes nothing of the result.
-FREE = ("workers", "save_every", "track", "decisions", "versions", "processes", "threads", "arguments")
+# What may differ between two starts of one run, because it changes nothing of the result. (The data and the checkpoint that it
+# begins from are known by their fingerprints, however their paths are spelt.)
+FREE = (
+    "workers", "save_every", "track", "decisions", "versions", "processes", "threads", "arguments", "extended", "data.name",
+    "from.source",
+)  # fmt: skip
 
 _NEEDED = {"verb": str, "recipe": dict, "arguments": dict, "data": dict, "model": dict, "precision": str, "eval_every": int}
 
@@ -39,6 +44,7 @@ class Difference(NamedTuple):
 
 
 _LENGTH = ("recipe.steps", "recipe.epochs")
+_FOLLOWING = ("recipe.warmup", "eval_every")  # from the length, unless somebody sets them
 
 
 class RunFolder:
@@ -73,6 +79,7 @@ class RunFolder:
         if old is not None and (self.path / DONE).exists() and not _longer(old, config):
             return True
         self.lock()
+        self.tidy()
         old = self._check(config, extend)  # once more: another start may have been faster to the lock, and have ended
         if old is None or _longer(old, config):
             (self.path / DONE).unlink(missing_ok=True)  # first: killed in between, the shorter run is finished once more
@@ -90,9 +97,10 @@ class RunFolder:
             return None
         with contextlib.suppress(VitreousError):  # a field that is younger than the run has its default there
             old = {**old, "model": to_json(from_json(old["model"]))}
-        differences = [found for found in difference(old, config) if found.name not in undecided]
+        differences = [found for found in difference(old, config) if found.name not in undecided and not _harmless(found)]
         length = [found for found in differences if found.name in _LENGTH]
-        if len(length) < len(differences):
+        lengthens = length and not extend and all(found.name in _LENGTH + _FOLLOWING for found in differences)
+        if len(length) < len(differences) and not lengthens:
             raise VitreousError(
                 f"--out {self.path}: belongs to a run with other settings ({some([str(found) for found in differences], 6)}); "
                 f"start that one again as it was, or choose another --out"
@@ -123,6 +131,13 @@ class RunFolder:
                 raise VitreousError(
                     f"--out {self.path}: another process is training this run; wait for it, or end it"
                 ) from error
+
+    def tidy(self) -> None:
+        """Remove what killed processes left half written, beside the states (`States.tidy`). For the lock's owner."""
+        checkpoint = self.path / "checkpoint"
+        for folder in (self.path, checkpoint, checkpoint / "best", checkpoint / "average") if self.world.first else ():
+            for part in folder.glob(".*.part"):
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
 
     def release(self) -> None:
         if self._lock is not None:
@@ -189,15 +204,13 @@ class RunFolder:
         return found
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path, remedy: str = "restore it, or choose another --out") -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise VitreousError(
-            f"{path}: cannot be read as a run's config ({one_line(error)}); restore it, or choose another --out"
-        ) from error
+        raise VitreousError(f"{path}: cannot be read as a run's config ({one_line(error)}); {remedy}") from error
     if not isinstance(config, dict) or any(not isinstance(config.get(key), kind) for key, kind in _NEEDED.items()):
-        raise VitreousError(f"{path}: is not a config of this program; restore it, or choose another --out")
+        raise VitreousError(f"{path}: is not a config of this program; {remedy}")
     return config
 
 
@@ -220,6 +233,11 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
         elif was != now:
             found.append(Difference(name, was, now))
     return found
+
+
+def _harmless(found: Difference) -> bool:
+    """A run that met a bad image and stopped may go on without it: until then it had left nothing out."""
+    return found == ("bad_images", "stop", "skip")
 
 
 def _longer(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,12 +98,13 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
                 tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
 
         def evaluated(outcome: Outcome | None, better: bool) -> None:
-            if outcome is not None and world.first:
-                write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
-            if better:
-                tensors = loop.tensors()
-                if world.first:
-                    write_folder(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
+            tensors = loop.tensors() if better else {}
+            if world.first:
+                with _intact(loop):
+                    if outcome is not None:
+                        write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
+                    if better:
+                        write_folder(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
 
         for line in plan.decisions:
             folder.log(line)
@@ -119,6 +120,15 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
             raise KeyboardInterrupt  # asked to end, by a signal that somebody ignores
         result = _conclude(plan, loop, folder, world)
     return Finished(result, False)
+
+
+@contextlib.contextmanager
+def _intact(loop: Loop) -> Iterator[None]:
+    """What cannot be written, for want of space or otherwise, costs nothing but the time since the last state."""
+    try:
+        yield
+    except VitreousError as error:
+        raise VitreousError(f"{error}; {loop.good()}: mend that and start the same command again") from error
 
 
 def _otherwise(plan: Plan, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """What resuming needs: saved beside the run while it goes on, whole or not at all, the last two kept.
 
     state/step-00001200/   shard-*.safetensors   every tensor: weights, optimiser, average
-                           state.json            the step, what has been counted so far, the hash of each file
+                           state.json            the step, what has been counted so far, the hash of each file and its own
 
 Tensors go through torch.distributed.checkpoint with its safetensors storage: each process writes what it holds, and any
 other number of processes can read it. A state is written under another name by a background thread while training goes
@@ -132,7 +132,7 @@ class States:
             "processes": self.world.processes,
             "torch": torch.__version__,
         }
-        write_text(part / DOCUMENT, json.dumps(record, indent=1) + "\n")
+        write_text(part / DOCUMENT, json.dumps({**record, "sha256": _document_hash(record)}, indent=1) + "\n")
         target = self.folder / _name(step)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(part, target)
@@ -220,6 +220,8 @@ def _name(step: int) -> str:
 def _checked(folder: Path) -> dict[str, Any]:
     """The document of a state whose files are all there and as they were written."""
     record: dict[str, Any] = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    if record.pop("sha256") != _document_hash(record) or _name(record["step"]) != folder.name:
+        raise VitreousError(f"{DOCUMENT} is not as it was written")
     for name, digest in record["files"].items():
         path = folder / name
         if not path.is_file():
@@ -227,6 +229,10 @@ def _checked(folder: Path) -> dict[str, Any]:
         if _hash(path) != digest:
             raise VitreousError(f"{name} is not as it was written")
     return record
+
+
+def _document_hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(path: Path) -> str:

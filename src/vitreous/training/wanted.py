@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitreous.data.source import Policy
 from vitreous.errors import VitreousError, unknown
@@ -15,6 +16,9 @@ from vitreous.recipes.recipe import Objective, parse_changes
 from vitreous.training.parallel import Parallel
 from vitreous.training.plan import Engine
 from vitreous.training.run_folder import CONFIG, read_config
+
+# Options that a recipe has as fields, so that `--set` could give them too.
+_ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess"}
 
 # Given by hand, the first takes the place of the second in a config that is replayed.
 _INSTEAD_OF = {
@@ -62,25 +66,23 @@ class Wanted:
 
 def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> tuple[Wanted, dict[str, Any] | None]:
     """What was asked for, and the config that is replayed, if any: what is given by hand goes before what stands there."""
-    names = {field.name for field in dataclasses.fields(Wanted)} - {"verb"}
-    for name in given:
-        if name not in names:
-            raise unknown("option", name, names)
+    given = _plain(given)
+    typed_changes = parse_changes(given.get("set", ()))
+    for name in sorted(_ALSO_FIELDS & given.keys() & typed_changes.keys()):
+        raise VitreousError(f"{_option(name)} and --set {name}={typed_changes[name]} both give {name}; leave one of them out")
     replayed: dict[str, Any] | None = None
     if path := given.get("config"):
         place = Path(path).expanduser()
-        replayed = read_config(place / CONFIG if place.is_dir() else place)
+        replayed = read_config(place / CONFIG if place.is_dir() else place, "check --config")
         if replayed.get("verb") != verb:
             raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {verb}`")
-        typed = {
-            key: value
-            for key, value in replayed["arguments"].items()
-            if key in names and key not in ("out", "config", "extend", *(_INSTEAD_OF.get(name) for name in given))
-        }
-        for key, value in typed.items():
-            typed[key] = tuple(value) if isinstance(value, list) else value
-        changes = {**parse_changes(typed.get("set", ())), **parse_changes(given.get("set", ()))}  # field by field
-        given = {**typed, **given, "set": tuple(f"{field}={value}" for field, value in changes.items())}
+        recorded = _plain(replayed["arguments"])
+        before = parse_changes(recorded.pop("set", ()))
+        by_hand = {*given, *typed_changes}
+        dropped = (_ALSO_FIELDS & by_hand) | {_INSTEAD_OF.get(name) for name in by_hand} | {"out", "config", "extend"}
+        changes = {name: value for name, value in before.items() if name not in dropped} | typed_changes
+        given = {**{name: value for name, value in recorded.items() if name not in dropped}, **given}
+        given["set"] = tuple(f"{field}={value}" for field, value in changes.items())
     if verb == "pretrain" and not given.get("model"):
         given = {**given, "model": "ViT-B/16"}
     asked = Wanted(verb, **{**given, "objective": _objective(given)})
@@ -104,6 +106,61 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
     if asked.subset is not None and asked.per_class is not None:
         raise VitreousError("--subset and --per-class both choose images; give one of them")
     return asked, replayed
+
+
+def _option(name: str) -> str:
+    return "--" + name.strip("_").replace("_", "-")
+
+
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the command line would give them, from what Python or a config says; what no option can be is refused."""
+    hints = get_type_hints(Wanted)
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in hints or name == "verb":
+            raise unknown("option", name, hints.keys() - {"verb"})
+        if value is None and name != "from_":
+            continue
+        value = _as_typed_by_hand(name, value)
+        if not _fits(value, hints[name]):
+            choices = [choice for choice in get_args(hints[name]) if isinstance(choice, str)]
+            if choices and isinstance(value, str):
+                raise unknown(_option(name), value, choices)
+            raise VitreousError(f"{_option(name)} {value!r}: must be {_kind(hints[name])}")
+        found[name] = value
+    return found
+
+
+def _as_typed_by_hand(name: str, value: Any) -> Any:
+    """Paths as text, 8 or [8, 8] for a size, a dict or one text for `set`, 2 for 2.0 epochs."""
+    if isinstance(value, Path):
+        return str(value)
+    if name == "image_size":
+        return (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
+    if name == "set":
+        if isinstance(value, Mapping):
+            return tuple(f"{field}={inner}" for field, inner in value.items())
+        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    return float(value) if name in ("epochs", "held_out") and type(value) is int else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type of `Wanted`: plain ones, choices, tuples of plain ones, and either of several."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        right = isinstance(value, tuple) and (kinds[-1] is Ellipsis or len(value) == len(kinds))
+        return right and all(_fits(inner, kinds[0]) for inner in value)
+    return isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
+
+
+def _kind(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    kinds = [choice for choice in (get_args(hint) or (hint,)) if choice is not type(None)]
+    return " or ".join(names.get(kind, "height and width" if get_origin(kind) is tuple else "text") for kind in kinds)
 
 
 def _objective(given: Mapping[str, Any]) -> Objective:

@@ -11,6 +11,7 @@ from typing import Any
 from vitreous.errors import VitreousError
 from vitreous.progress import silent
 from vitreous.recipes.recipe import parse_changes
+from vitreous.training.loop import NotFinite
 from vitreous.training.passes import with_passes
 from vitreous.training.plan import config
 from vitreous.training.prepare import plan_of
@@ -53,7 +54,7 @@ def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> t
         )
     undecided = ("recipe.lr", "micro_batch")
     RunFolder(whole.out, world).check(config(whole, world.processes), asked.extend, undecided)
-    found: dict[float, float] = {}
+    found: dict[float, tuple[float, float]] = {}  # accuracy and, among equals, the lower loss
     for rate in recipe.sweep:
         trial = replace(
             asked,
@@ -65,9 +66,17 @@ def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> t
         plan = with_passes(plan_of(trial, replayed, world, fitted=recipe), trial, world, replayed)
         if plan.held_out is None:
             raise VitreousError("--sweep: there are too few images to hold any out; choose a learning rate with --set lr=")
-        found[rate] = float(train(plan if not found else replace(plan, begun=None), world).result["top1"])
-    best = max(found, key=lambda rate: (found[rate], -rate))  # of equals the smaller
-    listed = ", ".join(f"{rate:g}: {score:.2%}" for rate, score in found.items())
+        try:
+            result = train(plan if not found else replace(plan, begun=None), world).result
+            found[rate] = float(result["top1"]), -float(result["loss"])
+        except NotFinite as error:
+            found[rate] = -1.0, 0.0
+            _say(world, (f"sweep: lr {rate:g} is out: {error}",))
+    best = max(found, key=lambda rate: (*found[rate], -rate))
+    if found[best][0] < 0:
+        rates = ", ".join(f"{rate:g}" for rate in found)
+        raise VitreousError(f"--sweep: training went astray with every rate ({rates}); try lower ones with --set sweep=")
+    listed = ", ".join(f"{rate:g}: {f'{top1:.2%}' if top1 >= 0 else 'astray'}" for rate, (top1, _) in found.items())
     sentence = f"lr {best:g}: the best of the sweep ({listed}, judged by {recipe.sweep_share:.0%} of the training images)"
     _say(world, (sentence,))
     return replace(asked, set=(*asked.set, f"lr={best!r}")), sentence
