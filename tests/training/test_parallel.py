@@ -18,28 +18,38 @@ from safetensors.torch import load_file
 TWENTY: dict[str, Any] = dict(steps=20, eval_every=10, set=("average=0.9", "clip=1"))
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that one process makes of it."""
+    out = tmp_path_factory.mktemp("one") / "run"
+    pretrain(out, **TWENTY)
+    return out
+
+
 @pytest.mark.parametrize(
     ("processes", "how", "shard_group"),
     [(2, "ddp", None), (2, "fsdp", None), (2, "hybrid", None), (4, "hybrid", 2)],  # the last: two groups, each with a copy
 )
-def test_several_processes_see_the_losses_of_one(tmp_path: Path, processes: int, how: str, shard_group: int | None) -> None:
-    pretrain(tmp_path / "one", **TWENTY)
+def test_several_processes_see_the_losses_of_one(
+    one: Path, tmp_path: Path, processes: int, how: str, shard_group: int | None
+) -> None:
     options = {**TWENTY, "parallel": how, "shard_group": shard_group, "micro_batch": "4"}  # accumulation too: 16 or 8 each
     finished(together(tmp_path / "two", processes, **options))
-    alone, both = (metrics(tmp_path / name, "train") for name in ("one", "two"))
+    alone, both = (metrics(run, "train") for run in (one, tmp_path / "two"))
     assert [record["step"] for record in both] == list(range(1, 21))
-    for one, two in zip(alone, both, strict=True):
-        assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
-        assert two["images"] == one["images"]
-    for one, two in zip(metrics(tmp_path / "one", "validation"), metrics(tmp_path / "two", "validation"), strict=True):
-        assert two["n"] == one["n"] == 200  # every image once, though 200 is no multiple of two batches of 16
-        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
-        assert two["top1"] == pytest.approx(one["top1"], abs=0.01)
+    for its, two in zip(alone, both, strict=True):
+        assert two["loss"] == pytest.approx(its["loss"], rel=1e-6)
+        assert two["images"] == its["images"]
+    for its, two in zip(metrics(one, "validation"), metrics(tmp_path / "two", "validation"), strict=True):
+        assert two["n"] == its["n"] == 200  # every image once, though 200 is no multiple of two batches of 16
+        assert two["loss"] == pytest.approx(its["loss"], rel=1e-5)
+        assert two["top1"] == pytest.approx(its["top1"], abs=0.01)
     for name in ("", "average/"):
-        weights = [load_file(tmp_path / run / "checkpoint" / name / "model.safetensors") for run in ("one", "two")]
+        weights = [load_file(run / "checkpoint" / name / "model.safetensors") for run in (one, tmp_path / "two")]
         assert weights[0].keys() == weights[1].keys()
-        one, two = (torch.cat([weights_[key].flatten() for key in weights[0]]) for weights_ in weights)
-        assert (two - one).norm() < 1e-4 * one.norm()  # Adam makes much of gradients that are rounding alone, as of key biases
+        alone_, both_ = (torch.cat([weights_[key].flatten() for key in weights[0]]) for weights_ in weights)
+        # Adam makes much of gradients that are rounding alone, as of key biases.
+        assert (both_ - alone_).norm() < 1e-4 * alone_.norm()
 
 
 @pytest.mark.parametrize(("how", "dropout"), [("ddp", 0.1), ("fsdp", 0.0)])
