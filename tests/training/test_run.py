@@ -54,6 +54,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert result.result["n"] == 200
     assert (result.steps, result.top1, result.loss) == tuple(result.result[key] for key in ("steps", "top1", "loss"))
     assert (result.checkpoint / "model.safetensors").is_file()
+    assert result.text().endswith("report.html has curves, classes and mistakes")
     clf = vitreous.load(tmp_path / "run")  # the run itself is a checkpoint
     assert clf.classes == tuple("0123456789")
     digits = vitreous.open_data("builtin:digits").splits["validation"]
@@ -270,6 +271,7 @@ def test_masked_patches_then_fine_tuning(tmp_path: Path) -> None:
     result = pretrain(tmp_path / "masked", objective="masked-patch", steps=20)
     assert "top1" in result.result
     assert all("top1" in record for record in metrics(tmp_path / "masked"))  # also where nothing was right
+    assert result.text().endswith("report.html has the curves")
     losses = [record["loss"] for record in metrics(tmp_path / "masked", "validation")]
     assert losses[-1] < losses[0]
     assert vitreous.load(tmp_path / "masked").config.classes == 0

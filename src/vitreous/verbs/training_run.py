@@ -52,7 +52,8 @@ class Run:
         for name in ("average", "best"):
             if isinstance(found := self.result.get(name), dict):
                 rows += [(f"{name} {key}", _shown(key, value)) for key, value in found.items()]
-        has = "curves, classes and mistakes" if "top5" in self.result or "top1" in self.result else "the curves"
+        classified = "top1" in self.result.get("best", {})  # masked patches go by the loss
+        has = "curves, classes and mistakes" if classified else "the curves"
         return table(("result", "value"), rows) + f"\n\n{self.out}/report.html has {has}"
 
     def records(self) -> list[dict[str, Any]]:
