@@ -4,13 +4,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint clean
+.PHONY: demo test fuzz lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/vitreous demo --out demo
 
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2  # two processes on two cores, and no threads that wait
+
+fuzz: $(VENV)/.test
+	VITREOUS_FUZZ=long OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/fuzz
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
