@@ -1,0 +1,25 @@
+"""What always predicting one class would score: an accuracy below it shows that nothing was learnt."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def majority_rate(counts: ArrayLike, train: ArrayLike | None = None, n: int | None = None) -> float:
+    """The share of evaluated images that the majority class gets right, from 0 to 1.
+
+    `counts` are the evaluated images of each class. The class is the most frequent one of the training images, `train`, or,
+    where those are not known, of the evaluated images. `n` is the number of evaluated images, where they have several labels.
+    """
+    evaluated = np.asarray(counts, dtype=np.int64)
+    known = evaluated if train is None else np.asarray(train, dtype=np.int64)
+    if known.shape != evaluated.shape:
+        raise ValueError(f"counts of {evaluated.size} classes and training counts of {known.size}")
+    n = int(evaluated.sum()) if n is None else n
+    return float(evaluated[known.argmax()] / n) if n else 0.0
+
+
+def majority_words(rate: float) -> str:
+    """To stand beside an accuracy."""
+    return f"the largest class alone: {rate:.1%}"
