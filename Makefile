@@ -13,7 +13,7 @@ test: $(VENV)/.test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2  # two processes on two cores, and no threads that wait
 
 fuzz: $(VENV)/.test
-	VITREOUS_FUZZ=long OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/fuzz
+	VITREOUS_FUZZ=long OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "fuzz or hypothesis"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

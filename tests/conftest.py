@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from browser import launched
+from fuzzing import LONG, Budget, mutate
 
 # Tests compare bytes between processes, and bytes depend on how many threads share a sum; `pytest` alone is to pass, too.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start
 
+# The same examples in each run of `make test`; other ones, and many, in each run of `make fuzz`.
+settings.register_profile("short", max_examples=100, deadline=None, derandomize=True, database=None)
+settings.register_profile("long", max_examples=1000, deadline=None, database=None)
+settings.load_profile("long" if LONG else "short")
+
+__all__ = ["LONG", "Budget", "mutate"]  # for tests to import from here
+
 FIXTURES = Path(__file__).parent / "fixtures"
+FUZZERS = Path(__file__).parent / "fuzz"
 
 # torchvision from PyPI does not find its compiled operators beside the CPU build of torch; timm and transformers
 # import it all the same. Declaring the two schemas is enough for everything the tests use.
@@ -31,6 +41,19 @@ for _name in ("nms", "qnms"):
 def _seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def rounds() -> Callable[[int, int], range]:
+    """`rounds(short, long)`: numbers of the cases to run, each the seed of its generator, so that it can be repeated."""
+    return lambda short, long: range(long if LONG else short)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What `make fuzz` selects with `-m "fuzz or hypothesis"`."""
+    for item in items:
+        if "rounds" in getattr(item, "fixturenames", ()) or FUZZERS in item.path.parents:
+            item.add_marker("fuzz")
 
 
 @pytest.fixture(scope="module")

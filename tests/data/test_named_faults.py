@@ -374,7 +374,7 @@ NUMERIC = [np.dtype(code) for code in ("f8", "f4", "i1", "u1", "i2", "u2", "i4",
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mat_files_of_scipy_are_read(packed: bool, data: st.DataObject, tmp_path: Path) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 5), min_size=2, max_size=4)))
@@ -394,7 +394,7 @@ def test_mat_files_of_scipy_are_read(packed: bool, data: st.DataObject, tmp_path
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
 def test_a_mat_file_with_any_bytes_changed_is_read_or_refused(
     packed: bool, changes: list[tuple[float, int]], tmp_path: Path

@@ -15,7 +15,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
@@ -302,7 +302,6 @@ def test_grey_is_colour_with_equal_channels(name: str, magnitude: float) -> None
         np.testing.assert_array_equal(np.asarray(found), np.asarray(band))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(1, 40),

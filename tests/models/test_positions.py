@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.models.build import create
@@ -21,7 +21,6 @@ TINY: dict[str, Any] = dict(width=24, depth=3, heads=3, mlp=48, patch=4, image_s
 
 
 @given(*[st.integers(1, 9)] * 4, st.integers(0, 100))
-@settings(deadline=None, max_examples=40)
 def test_official_resize_is_scipys_zoom(rows: int, columns: int, new_rows: int, new_columns: int, seed: int) -> None:
     table = np.random.default_rng(seed).normal(size=(rows, columns, 5)).astype(np.float32)
     expected = scipy.ndimage.zoom(table, (new_rows / rows, new_columns / columns, 1), order=1)

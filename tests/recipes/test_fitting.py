@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.data.preprocess import Preprocess
@@ -53,7 +53,6 @@ def test_table_4_on_its_own_data_stays(name: str, images: int) -> None:
     assert fit(find(name), images=images) == (find(name), ())
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     name=st.sampled_from(sorted(RECIPES)),
     images=st.integers(1, 2**30),

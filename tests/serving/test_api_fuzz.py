@@ -23,6 +23,8 @@ from small_server import loaded, picture, run_folder
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
 
+from conftest import LONG
+
 # Data that fit the schema need not be accepted: that a string is a picture is beyond what a schema can say.
 CHECKS = [
     status_code_conformance,
@@ -31,11 +33,8 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-QUICK = settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,
-    database=None,
+SETTINGS = settings(
+    max_examples=500 if LONG else 15,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
@@ -55,6 +54,7 @@ def schema(app: Any) -> Any:
     return schemathesis.openapi.from_asgi("/openapi.json", app, config=SchemathesisConfig())
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("mode", "least"), [(GenerationMode.POSITIVE, 80), (GenerationMode.NEGATIVE, 60)], ids=["right", "wrong"]
 )
@@ -63,7 +63,7 @@ def test_whatever_is_sent_the_answer_is_one_that_is_promised(schema: Any, mode: 
     for found in schema.get_all_operations():
         operation = found.ok()
 
-        @QUICK
+        @SETTINGS
         @given(case=operation.as_strategy(generation_mode=mode))
         def fuzz(case: Any) -> None:
             nonlocal asked

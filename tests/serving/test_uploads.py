@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from small_server import CROP, picture
@@ -65,7 +65,6 @@ def refused(function: Any, *arguments: Any) -> Refusal:
 
 
 @given(content=st.binary(min_size=1, max_size=3000).filter(lambda content: b"/" not in content and b"~" not in content[:9]))
-@settings(max_examples=60, deadline=None, derandomize=True)
 def test_a_form_gives_the_bytes_that_another_library_put_in(content: bytes) -> None:
     sent = httpx.Request("POST", "http://x", files={"file": ("ä name.jpg", content, "image/jpeg")})
     boundary = sent.headers["content-type"].partition("boundary=")[2].encode()
@@ -76,7 +75,6 @@ def test_a_form_gives_the_bytes_that_another_library_put_in(content: bytes) -> N
 
 
 @given(content=st.binary(max_size=400), cut=st.integers(0, 200))
-@settings(max_examples=150, deadline=None, derandomize=True)
 def test_a_broken_form_is_refused_and_never_an_error(content: bytes, cut: int) -> None:
     for body in (content, b"--b0undary\r\n" + content, form(("file", content))[:cut]):
         try:
@@ -392,7 +390,6 @@ def test_a_picture_too_small_for_the_crop_says_so() -> None:
 @given(
     content=st.sampled_from([picture(), picture(format="JPEG"), picture(format="GIF"), picture(format="WEBP")]), data=st.data()
 )
-@settings(max_examples=80, deadline=None, derandomize=True)
 def test_a_damaged_picture_is_read_or_refused(content: bytes, data: st.DataObject) -> None:
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 6))):

@@ -65,7 +65,7 @@ def test_a_truncated_npz(keep: int, tmp_path: Path) -> None:
 
 
 @given(st.integers(0, len(NPZ) - 1), st.integers(1, 255))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_byte_is_noticed_or_harmless(tmp_path_factory: pytest.TempPathFactory, place: int, change: int) -> None:
     """Wherever the damage is: a clear error, or (in a date, say) the very same weights."""
     path = tmp_path_factory.mktemp("flip") / "x.npz"
@@ -266,7 +266,7 @@ def test_a_tensor_that_reaches_beyond_its_data(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_pickle_never_escapes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     def change(program: bytes) -> bytes:
         place = data.draw(st.integers(0, len(program) - 1))

@@ -1,4 +1,4 @@
-"""Fuzzers: bounded, seeded runs in `make test`; long ones in `make fuzz` (VITREOUS_FUZZ=long)."""
+"""For fuzzers: seeded and short in `make test`, long in `make fuzz` (VITREOUS_FUZZ=long). Tests find all of it in conftest."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ import os
 import random
 import resource
 import time
-from collections.abc import Callable
-
-import pytest
 
 LONG = os.environ.get("VITREOUS_FUZZ") == "long"
 SECONDS = 5.0  # no single input may take longer
 MEMORY = 1 << 30  # bytes that no input may add to the peak of this process
-
-
-@pytest.fixture
-def rounds() -> Callable[[int, int], range]:
-    """`rounds(small, long)`: the case numbers of this run; each case seeds its own generator, so that it can be repeated."""
-    return lambda small, long: range(long if LONG else small)
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
