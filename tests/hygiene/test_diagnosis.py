@@ -22,6 +22,7 @@ from vitreous.data.file_source import FileSource
 from vitreous.data.open import open_data
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Arrays, Dataset, Item, LeftOut, Stream
+from vitreous.data.splits import training_splits
 from vitreous.errors import VitreousError
 from vitreous.hygiene import confirmation as confirmation_module
 from vitreous.hygiene import copies as copies_module
@@ -601,6 +602,37 @@ def test_the_manifest_leaves_the_bad_ones_out_and_can_be_read(sound: Path, tmp_p
     clean = diagnose(again, preprocess=PLAIN)
     assert not clean.corrupt
     assert [f.kind for f in clean.findings] == ["near-duplicate"]
+
+
+def test_class_names_that_look_the_same_are_reported(tmp_path: Path) -> None:
+    files = {"Hat/1.png": 1, "hat/2.png": 2, "caf\u00e9/3.png": 3, "cafe\u0301/4.png": 4, "A/5.png": 5, "a/6.png": 6}
+    found = diagnose(open_data(str(folder(tmp_path / "data", files))), preprocess=PLAIN)
+    assert {(f.kind, frozenset(f.classes), f.splits) for f in found.findings} == {
+        ("similar-class-names", frozenset({"Hat", "hat"}), ("all",)),
+        ("similar-class-names", frozenset({"caf\u00e9", "cafe\u0301"}), ("all",)),
+    }
+    assert found.corrupt
+    assert any("'caf\\xe9'" in f.detail and "'cafe\\u0301'" in f.detail for f in found.findings)  # not by their looks
+
+
+def test_no_manifest_is_written_that_training_refuses(tmp_path: Path) -> None:
+    """A class spelt in two ways, and one whose training images are all copies of test images."""
+    names = ("train/Hat/1.png", "train/cat/3.png", "test/hat/2.png", "test/cat/4.png", "train/Hat/5.png")
+    spelt = folder(tmp_path / "spelt", {name: number for number, name in enumerate(names)})
+    leaking = folder(tmp_path / "leaking", {"train/a/1.png": 1, "train/b/2.png": 2, "test/a/3.png": 3, "test/b/4.png": 2})
+    for data, said in ((spelt, "only in test: hat; only in train: Hat"), (leaking, "only in test: b")):
+        found = diagnose(open_data(str(data)), preprocess=PLAIN)
+        target = tmp_path / f"{data.name}.csv"
+        remedy = str(write_manifest(target, found.scan, found.findings))
+        assert "not written, because training would refuse it" in remedy
+        assert said in remedy
+        assert remedy.endswith("rename or merge those classes, or add images to them")
+        assert not target.exists()
+    # Told apart from what is refused by asking training itself, with the manifest that an earlier version wrote.
+    rows = "".join(f"spelt/{name},{name.split('/')[1]},{name.split('/')[0]}\n" for name in names)
+    (tmp_path / "old.csv").write_text("path,label,split\n" + rows)
+    with pytest.raises(VitreousError, match="different classes"):
+        training_splits(open_data(str(tmp_path / "old.csv")))
 
 
 def test_what_a_manifest_cannot_be(sound: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,17 +206,19 @@ class FileSource(Source):
         return digest.hexdigest()
 
 
-def check_classes(where: str, own: dict[str, tuple[str, ...]]) -> None:
+def check_classes(where: str, own: Mapping[str, tuple[str, ...]]) -> None:
     """For training: every split must have the same classes, or its numbers would not mean what they seem to."""
-    if "train" not in own:
-        return
-    trained = set(own["train"])
-    for split, classes in own.items():
+    if different := different_classes(own):
+        raise VitreousError(f"{where}: {different}; rename or remove those, or see `vitreous doctor {where}`")
+
+
+def different_classes(own: Mapping[str, tuple[str, ...]]) -> str:
+    """What training refuses: a labelled split whose classes are not those of `train`. Empty where there is none."""
+    trained = set(own.get("train", ()))
+    for split, classes in own.items() if "train" in own else ():
         unknown, missing = sorted(set(classes) - trained), sorted(trained - set(classes))
         if classes and (unknown or missing):
             parts = [f"only in {split}: {some(unknown)}"] * bool(unknown)
             parts += [f"only in train: {some(missing)}"] * bool(missing)
-            raise VitreousError(
-                f"{where}: the splits have different classes ({'; '.join(parts)}); rename or remove those, "
-                f"or see `vitreous doctor {where}`"
-            )
+            return f"the splits have different classes ({'; '.join(parts)})"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -141,11 +142,24 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
         without = scan.unlabelled(split)
         if len(without):
             yield _many(scan, "unlabelled", split, "no label", without)
+    for names in _similar_names([name for name, count in zip(classes, everywhere, strict=True) if count]):
+        holding = [split for split, count in labelled.items() if any(count[classes.index(name)] for name in names)]
+        said = f"{some([ascii(name) for name in names])} differ only in case or Unicode form"
+        yield Finding("similar-class-names", said, split_order(holding), classes=names)
     # Only where there is something to train on are all classes asked for: a test set may well have a part of them.
     learnt = tuple(split for split in ("train", ALL) if split in labelled)
     empty = [classes[i] for i in np.flatnonzero(everywhere == 0)]
     if empty and learnt:
         yield Finding("empty-class", f"{some(empty)}: no image at all", learnt, classes=tuple(empty))
+
+
+def _similar_names(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Groups of names that are equal but for case and Unicode form; `A` and `a` alone are two letters, and two classes."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        composed = unicodedata.normalize("NFC", name)
+        groups[composed if len(composed) == 1 else unicodedata.normalize("NFC", composed.casefold())].append(name)
+    yield from (tuple(group) for group in groups.values() if len(group) > 1)
 
 
 def picture_findings(scan: Scan, demand: Demand | None = None) -> Iterator[Finding]:

@@ -109,6 +109,14 @@ _TABLE = (
         "Rename or remove those classes; often a folder is spelt in two ways.",
     ),
     Kind(
+        "similar-class-names",
+        "always",
+        "Class names that look the same",
+        "They differ only in upper and lower case, or in how Unicode writes an accent (composed or decomposed), so what is "
+        "meant as one class is learnt as several.",
+        "Move the images into one folder, or give the classes names that tell them apart.",
+    ),
+    Kind(
         "empty-class",
         "in train",
         "Classes without images",

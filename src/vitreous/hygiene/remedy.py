@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitreous.data import manifest
+from vitreous.data.file_source import different_classes
 from vitreous.data.source import ALL, SPLITS, Dataset, Source
 from vitreous.errors import VitreousError
 from vitreous.hygiene.findings import Finding
@@ -22,8 +23,11 @@ class Remedy:
     path: str
     kept: int
     left_out: dict[str, int]  # reason to number of items
+    refused: str = ""  # why training would not take what is left; then nothing was written
 
     def __str__(self) -> str:
+        if self.refused:
+            return f"{self.path}: not written, because training would refuse it: {self.refused}; rename or merge those classes, or add images to them"
         if not self.kept:
             return f"{self.path}: not written, because nothing is left without the bad images"
         total = sum(self.left_out.values())
@@ -95,14 +99,20 @@ def _spare_copies(scan: Scan, finding: Finding) -> Iterator[int]:
 
 
 def write_manifest(target: Path, scan: Scan, findings: Iterable[Finding]) -> Remedy:
-    """What is left, written. Where nothing is, no file is made, and the remedy says so."""
+    """What is left, written. Where nothing is, or training would refuse it, no file is made, and the remedy says so."""
     reasons = leave_out(scan, findings)
     kept = [item for item in range(len(scan)) if item not in reasons]
+    left_out = dict(Counter(reasons.values()).most_common())
+    own: dict[str, dict[str, None]] = defaultdict(dict)
+    for item in kept:
+        own[scan.where(item)[0]].update(dict.fromkeys(scan.label_names(item)))
+    if refused := different_classes({split: tuple(names) for split, names in own.items()}):
+        return Remedy(str(target), len(kept), left_out, refused)
     if kept:
         _check_new(target, scan.dataset)  # once more: the scan may have taken hours
         base = target.parent.resolve()
         manifest.write_manifest(target, (_row(scan, item, base) for item in kept))
-    return Remedy(str(target), len(kept), dict(Counter(reasons.values()).most_common()))
+    return Remedy(str(target), len(kept), left_out)
 
 
 def _row(scan: Scan, item: int, base: Path) -> manifest.Row:
