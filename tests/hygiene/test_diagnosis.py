@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from vitreous.data.decode import BadImage, decode
 from vitreous.data.file_source import FileSource
 from vitreous.data.open import open_data
 from vitreous.data.preprocess import Preprocess
@@ -122,6 +123,26 @@ def test_every_kind_of_bad_file_is_named_and_nothing_else(sound: Path) -> None:
         ("symlink-loop", "train", ("train/cat/round",)),
         ("left-out", "train", ("train/cat/text.txt",)),
     ]
+
+
+def test_a_huge_file_is_reported_without_being_read(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 GB with an image at its beginning; sparse, so that it takes no room on the disk."""
+    for ending, format in ((".png", "PNG"), (".jpg", "JPEG")):
+        with (sound / f"train/cat/huge{ending}").open("wb") as file:
+            file.write(encoded(picture(1), format))
+            file.truncate(4 << 30)
+        with pytest.raises(BadImage, match="too large a file") as refused:
+            decode(sound / f"train/cat/huge{ending}")
+        assert refused.value.kind == "too-large"
+    read_bytes = Path.read_bytes
+
+    def bounded(path: Path) -> bytes:
+        assert path.stat().st_size < 1 << 30, "a huge file is read whole"
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", bounded)
+    huge = [("too-large", "train", (f"train/cat/huge{ending}",)) for ending in (".jpg", ".png")]
+    assert sorted(told(sound)) == huge
 
 
 def test_what_is_listed_but_not_there_is_missing(sound: Path) -> None:

@@ -113,8 +113,9 @@ def _flipped(data: bytes, at: int) -> bytes:
         (JPEG[: len(JPEG) // 2], "truncated"),
         (JPEG[:-2], "truncated"),  # only the closing mark is gone
         (PNG[: len(PNG) // 2], "truncated"),
-        (_flipped(PNG, len(PNG) // 2), "damaged"),
-        (_flipped(PNG, len(PNG) - 20), "damaged"),  # the last checksum of the pixels
+        (_flipped(PNG, len(PNG) // 2), "unreadable"),  # the pixels cannot be unpacked, so no command takes it
+        (_flipped(PNG, len(PNG) - 20), "unreadable"),  # the checksum of the unpacked pixels
+        (_flipped(PNG, len(PNG) - 14), "damaged"),  # of the packed ones, which Pillow passes over
         (_bomb(60_000), "too-large"),
         (_bomb(int(PIXELS**0.5) + 2), "too-large"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "not-an-image"),  # a beginning and nothing behind it

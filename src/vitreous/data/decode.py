@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitreous.errors import VitreousError, one_line
 
@@ -27,6 +27,7 @@ ImageLike: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
 Kind: TypeAlias = Literal["missing", "empty-file", "not-an-image", "unreadable", "too-large"]
 
 PIXELS = 178_956_970  # where Pillow, too, takes a file for a decompression bomb: half a gigabyte of RGB
+FILE_BYTES = 3 * PIXELS  # no file of that many pixels needs more; a larger one is not read
 
 
 class BadImage(VitreousError):
@@ -52,9 +53,16 @@ def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Ima
         raise VitreousError(f"expected an image, its path or its bytes, not {type(image).__name__}")
     place = place or (f"{len(image):,} bytes" if isinstance(image, bytes) else str(image))
     with reading(place), open_image(image, place) as opened:
-        opened.load()
-        ImageOps.exif_transpose(opened, in_place=True)  # in place: otherwise it copies pictures that need no turning
+        load_upright(opened)
         return to_channels(opened, channels)
+
+
+def load_upright(opened: Image.Image) -> int:
+    """Read the pixels and turn them upright; gives the EXIF orientation that they had, 1 to 8."""
+    orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)  # first: reading a TIFF turns it and drops the note
+    opened.load()
+    ImageOps.exif_transpose(opened, in_place=True)  # in place: otherwise it copies pictures that need no turning
+    return orientation if orientation in range(1, 9) else 1
 
 
 @contextlib.contextmanager
@@ -81,8 +89,10 @@ def open_image(image: str | Path | bytes, place: str) -> Image.Image:
     with reading(place):
         if not isinstance(image, bytes) and Path(image).is_dir():
             raise BadImage(place, "not-an-image", "is a folder, not an image; rename it or leave it out")
-        if (len(image) if isinstance(image, bytes) else Path(image).stat().st_size) == 0:
+        size = len(image) if isinstance(image, bytes) else Path(image).stat().st_size
+        if size == 0:
             raise BadImage(place, "empty-file", "an empty file; replace it or leave it out")
+        check_file_size(place, size)
         opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=_formats())
         if opened.width * opened.height > PIXELS:
             opened.close()
@@ -96,6 +106,12 @@ def _formats() -> tuple[str, ...]:
     Image.preinit()  # the common ones first: they are tried in this order
     Image.init()
     return tuple(name for name in Image.ID if name != "EPS")
+
+
+def check_file_size(place: str, size: int) -> None:
+    """Before a file is read whole."""
+    if size > FILE_BYTES:
+        raise BadImage(place, "too-large", f"too large a file for an image ({size:,} bytes; at most {FILE_BYTES:,})")
 
 
 def _too_large(place: str, size: str) -> BadImage:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.decode import BadImage
+from vitreous.data.decode import BadImage, check_file_size
 from vitreous.data.source import Content, Source
 from vitreous.errors import VitreousError, some
 
@@ -172,8 +172,10 @@ class FileSource(Source):
     def read(self, index: int) -> Content:
         path = self.path(index)
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            status = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(status.st_mode):
                 raise BadImage(path, "not-an-image", "is not a file; rename it or leave it out")  # a pipe is waited for in vain
+            check_file_size(path, status.st_size)
             return Path(path).read_bytes()
         except FileNotFoundError as error:
             raise BadImage(path, "missing", "no such file; it has gone, or the list of files is wrong") from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.data.decode import BadImage
+from vitreous.data.decode import BadImage, check_file_size
 from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.relabelled import with_labels
 from vitreous.data.source import SPLITS, Content, Dataset, Source
@@ -190,4 +190,5 @@ class HubSource(Source):
         file = Path(path).resolve()
         if self.folder is None or not file.is_relative_to(self.folder.resolve()):
             raise BadImage(self.place(index), "missing", f"the table names {path} instead of holding the image; refused")
+        check_file_size(str(file), file.stat().st_size)
         return file.read_bytes()

@@ -17,9 +17,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 
-from vitreous.data.decode import BadImage, from_array, open_image, to_channels
+from vitreous.data.decode import BadImage, from_array, load_upright, open_image, to_channels
 from vitreous.data.source import Content
 from vitreous.errors import one_line
 
@@ -29,16 +29,6 @@ except ImportError:  # it is an extra
     simplejpeg = None
 
 REDUCED = 128  # pixels of the shorter side: enough for fingerprints, and an eighth of the work on a large photograph
-
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +83,6 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
     with open_image(data, name) as opened:
         found: dict[str, Any] = {"format": opened.format or "", "mode": opened.mode}
         jpeg = opened.format in ("JPEG", "MPO")
-        found["frames"] = 1 if jpeg else getattr(opened, "n_frames", 1)  # an MPO's others are previews, not an animation
-        found["orientation"] = _orientation(opened)
         found["misnamed"] = _misnamed(name, found["format"])
         size = opened.size
         picture = None
@@ -103,31 +91,35 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
             found["odd"] = found.get("odd", "") or _after_jpeg(data, opened.format == "MPO")
         elif opened.format == "PNG":
             _check_png(data, found)
-        if picture is not None:
-            turned = found["orientation"] >= 5
-        else:
+        if picture is None:
             if jpeg:
                 opened.draft(None, (REDUCED, REDUCED))
-            drafted = opened.size != size
-            opened.load()  # while the file is open; all that follows may hand on the picture as it is
-            picture = ImageOps.exif_transpose(opened) if found["orientation"] != 1 else opened
-            turned, size = drafted and found["orientation"] >= 5, size if drafted else picture.size
-            plain = picture.mode in ("RGB", "L") and "transparency" not in picture.info
-            picture = to_channels(_reduced(picture), 3) if plain else _reduced(to_channels(picture, 3))
-    found["width"], found["height"] = (size[1], size[0]) if turned else size
+            picture = opened
+        found["orientation"] = load_upright(picture)  # as `decode` does: what it refuses must be refused here
+        if not jpeg:
+            size = picture.size
+        elif found["orientation"] >= 5:
+            size = size[::-1]
+        plain = picture.mode in ("RGB", "L") and "transparency" not in picture.info
+        picture = to_channels(_reduced(picture), 3) if plain else _reduced(to_channels(picture, 3))
+        if not jpeg:  # an MPO's others are previews, not an animation
+            found["frames"] = _frames(data, name, found)
+    found["width"], found["height"] = size
     found["mean"], found["deviation"] = _statistics(picture)
     found["picture"] = picture
     return found
 
 
-def _orientation(opened: Image.Image) -> int:
+def _frames(data: bytes, name: str, found: dict[str, Any]) -> int:
+    """Counted in a file opened anew: that may fail or leave the reader at another frame, and only the first one is used."""
     try:
-        value = opened.getexif().get(ExifTags.Base.Orientation, 1)
+        with open_image(data, name) as again:
+            return getattr(again, "n_frames", 1)
     except MemoryError:
         raise
-    except Exception:  # a broken EXIF block; the picture itself may be fine
+    except Exception as error:
+        found["odd"] = found.get("odd", "") or f"frames behind the first are broken ({one_line(error)})"
         return 1
-    return value if value in _TURNS else 1
 
 
 def _reduced(picture: Image.Image) -> Image.Image:
@@ -163,8 +155,9 @@ def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Ima
             found["problem"], found["why"] = "damaged", f"parts of the picture are spoilt ({complaint}); replace it"
         return None  # an unsupported kind, or cut off: Pillow says so itself
     picture = _reduced(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
-    turn = _TURNS.get(found["orientation"])
-    return picture.transpose(turn) if turn is not None else picture
+    if ExifTags.Base.Orientation in opened.getexif():
+        picture.info = opened.info  # how to turn it
+    return picture
 
 
 def _after_jpeg(data: bytes, several: bool) -> str:

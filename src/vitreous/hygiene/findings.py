@@ -142,7 +142,7 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
         without = scan.unlabelled(split)
         if len(without):
             yield _many(scan, "unlabelled", split, "no label", without)
-    for names in _similar_names([name for name, count in zip(classes, everywhere, strict=True) if count]):
+    for names in _similar_names(classes[i] for i in np.flatnonzero(everywhere)):
         holding = [split for split, count in labelled.items() if any(count[classes.index(name)] for name in names)]
         said = f"{some([ascii(name) for name in names])} differ only in case or Unicode form"
         yield Finding("similar-class-names", said, split_order(holding), classes=names)

@@ -83,8 +83,8 @@ _TABLE = (
     Kind(
         "too-large",
         "always",
-        "Too many pixels",
-        "So large that decoding it could exhaust the memory; small files can claim any size.",
+        "Too many pixels or bytes",
+        "So large that reading or decoding it could exhaust the memory; small files can claim any size.",
         "Make it smaller, or leave it out with --fix.",
     ),
     Kind(

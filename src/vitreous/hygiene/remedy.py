@@ -27,7 +27,8 @@ class Remedy:
 
     def __str__(self) -> str:
         if self.refused:
-            return f"{self.path}: not written, because training would refuse it: {self.refused}; rename or merge those classes, or add images to them"
+            remedy = "rename or merge those classes, or add images to them"
+            return f"{self.path}: not written, because training would refuse it: {self.refused}; {remedy}"
         if not self.kept:
             return f"{self.path}: not written, because nothing is left without the bad images"
         total = sum(self.left_out.values())
