@@ -74,7 +74,7 @@ def task_of(
     preprocess: Preprocess,
     *,
     shots: Sequence[Shots] = (),
-    seed: int = 0,
+    data_seed: int = 0,
     batch_size: int | None = None,
     workers: int | None = None,
     precision: Precision = "float32",
@@ -82,7 +82,7 @@ def task_of(
     bad_images: Policy = "skip",
     cache: bool = True,
 ) -> tuple[Task, tuple[str, ...]]:
-    """The task, and what was decided and left out. `seed` is that of images held out, where the data has no split for it.
+    """The task, and what was decided and left out. `data_seed` is that of images held out, where the data has no split for it.
 
     The test split judges where there is one, as for `evaluate` and `vtab`: nothing is chosen by it. `shots` that the data
     has too few images for are refused before the model has run, where the labels are known.
@@ -96,7 +96,7 @@ def task_of(
         raise VitreousError(f"{name}: its {empty[-1]} split has no images; add some, or remove its folder")
     if "test" in dataset.splits:
         dataset = replace(dataset, splits={split: part for split, part in dataset.splits.items() if split != "validation"})
-    train, test, sentence = training_splits(dataset, seed, HELD_OUT)
+    train, test, sentence = training_splits(dataset, data_seed, HELD_OUT)
     notes = [*dataset.said(), f"{name}: {sentence.replace('training on', 'drawing from')}"]
     for part in (train, test):
         if isinstance(part, Source) and not len(part):

@@ -57,7 +57,7 @@ class Robustness:
         """For JSON."""
         return {
             "n": self.clean.n,
-            "seed": self.seed,
+            "data_seed": self.seed,
             "seconds": self.seconds,
             "clean": _point(self.clean),
             "curves": [

@@ -51,6 +51,7 @@ class Wanted:
     precision: WantedPrecision = "float32"
     bad_images: Policy = "stop"
     seed: int = 0
+    data_seed: int = 0
 
     def __post_init__(self) -> None:
         counts = (("batch-size", self.batch_size, 1), ("workers", self.workers, 0))
@@ -130,11 +131,11 @@ class _Run:
             numbers["real"] = real_accuracy(answers, self.asked.real, **by)
         numbers |= {"preprocess": str(subject.preprocess), "precision": self.precision, "device": str(self.world.device)}
         mapping = None if self.asked.mapping is None else str(self.asked.mapping)
-        numbers |= {"mapping": mapping, "among": self.asked.among, "seed": self.asked.seed}
+        numbers |= {"mapping": mapping, "among": self.asked.among, "seed": self.asked.seed, "data_seed": self.asked.data_seed}
         return answers, numbers
 
     def robustness(self, subject: _Subject, source: Source | Stream, answers: Answers) -> Robustness | None:
-        count, seed = self.asked.robustness_images, self.asked.seed
+        count, seed = self.asked.robustness_images, self.asked.data_seed
         if count is None:
             return None
         return robustness(subject.clf, source, answers, images=count, seed=seed, preprocess=subject.preprocess, **self._how)

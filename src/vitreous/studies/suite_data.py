@@ -15,7 +15,6 @@ from vitreous.studies.suite import Protocol, Task
 from vitreous.training.images import fingerprint_of
 
 HELD_OUT = 0.2  # for testing, where a set has one split only; and of the examples, for a sweep: VTAB's 200 of 1,000
-_ORDER = 0  # the seed of what is drawn: never the run's own, so that all models and seeds learn from the same images
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,31 +35,31 @@ class Parts:
         return Dataset(self.where, self.classes, {"train": self.train, self.test.split: self.test}, self.notes)
 
 
-def final_parts(task: Task, protocol: Protocol) -> Parts:
-    """All examples to learn from, the test images to judge by."""
+def final_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
+    """All examples to learn from, the test images to judge by: the same ones for every model and every `--seed`."""
     dataset = open_data(task.data)
     _check_classes(task, dataset)
     if task.whole:
         train, test = dataset.source("train"), dataset.source("test")
         return Parts(task.data, dataset.classes, train, test, dataset.said())
-    pool, test, said = _pool_and_test(task, dataset)
-    train, drawn = _drawn(task, pool, protocol)
+    pool, test, said = _pool_and_test(task, dataset, data_seed)
+    train, drawn = _drawn(task, pool, protocol, data_seed)
     return Parts(task.data, dataset.classes, train, test, (*dataset.said(), *said, *drawn))
 
 
-def sweep_parts(task: Task, protocol: Protocol) -> Parts:
+def sweep_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
     """For choosing settings: the examples but a fifth, judged by that fifth. The test images take no part in it."""
     if task.sweep_data:
         dataset = open_data(task.sweep_data)
         _check_classes(task, dataset)
         return Parts(task.sweep_data, dataset.classes, dataset.source("train"), dataset.source("validation"), dataset.said())
-    final = final_parts(task, protocol)
+    final = final_parts(task, protocol, data_seed)
     if not isinstance(final.train, Source):
         raise VitreousError(f"task {task.name}: --sweep cannot hold a part of shards out; leave --sweep out, or give a folder")
     count = len(final.train)
     if count < 2:
         raise VitreousError(f"task {task.name}: {count} example cannot be divided for --sweep; give it more")
-    kept = random_subset(final.train, count - max(1, round(HELD_OUT * count)), _ORDER)
+    kept = random_subset(final.train, count - max(1, round(HELD_OUT * count)), data_seed)
     ids = {kept.id(index) for index in range(len(kept))}
     rest = [index for index in range(count) if final.train.id(index) not in ids]
     return Parts(final.where, final.classes, kept, final.train.subset(rest, "validation"), final.notes)
@@ -71,7 +70,7 @@ def _check_classes(task: Task, dataset: Dataset) -> None:
         raise VitreousError(f"task {task.name}: {task.data} has {len(dataset.classes)} classes; there is nothing to tell apart")
 
 
-def _pool_and_test(task: Task, dataset: Dataset) -> tuple[Source, Source | Stream, tuple[str, ...]]:
+def _pool_and_test(task: Task, dataset: Dataset, data_seed: int) -> tuple[Source, Source | Stream, tuple[str, ...]]:
     splits = dataset.splits
     only = next((name for name in ("train", ALL) if name in splits), None)
     if only is None:
@@ -93,7 +92,7 @@ def _pool_and_test(task: Task, dataset: Dataset) -> tuple[Source, Source | Strea
             check_classes(task.data, {part: own for part, own in dataset.own_classes.items() if part in (only, name)})
             said = () if name == "test" else (f"{task.data}: no test split, so judged by {name}",)
             return pool, test, said
-    pool, held_out = stratified(pool, _ORDER, HELD_OUT)
+    pool, held_out = stratified(pool, data_seed, HELD_OUT)
     if not len(pool) or not len(held_out):
         raise VitreousError(
             f"task {task.name}: {task.data} has too few images to hold any out for testing; give it a test split"
@@ -106,7 +105,7 @@ def _pool_and_test(task: Task, dataset: Dataset) -> tuple[Source, Source | Strea
     )
 
 
-def _drawn(task: Task, pool: Source, protocol: Protocol) -> tuple[Source, tuple[str, ...]]:
+def _drawn(task: Task, pool: Source, protocol: Protocol, data_seed: int) -> tuple[Source, tuple[str, ...]]:
     wanted = task.examples or protocol.examples
     labelled = pool.targets() >= 0
     if not labelled.all():
@@ -119,7 +118,7 @@ def _drawn(task: Task, pool: Source, protocol: Protocol) -> tuple[Source, tuple[
                 f"task {task.name}: examples = {wanted:,}, but {task.data} has only {len(pool):,} to learn from"
             )
         return pool, (f"{task.data}: learning from all {len(pool):,} images, fewer than the suite's {wanted:,}",)
-    train = random_subset(pool, wanted, _ORDER)
+    train = random_subset(pool, wanted, data_seed)
     missing = np.flatnonzero(train.counts() == 0)
     names = [train.classes[number] for number in missing]
     return train, (f"{task.data}: no example of {some(names, 4)} among the {wanted:,} that were drawn",) if names else ()

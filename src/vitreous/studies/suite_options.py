@@ -36,6 +36,7 @@ def study_of(
     mode: Mode,
     seeds: int | None,
     seed: int,
+    data_seed: int,
     sweep: bool,
     image_size: tuple[int, int] | None,
     steps: int | None,
@@ -46,7 +47,7 @@ def study_of(
 ) -> Study:
     """Everything checked that can be checked before data and weights are touched."""
     given = parse_changes(changes)
-    _check(mode, seeds, seed, sweep, steps, batch_size, given, keep_weights, machine)
+    _check(mode, seeds, seed, data_seed, sweep, steps, batch_size, given, keep_weights, machine)
     chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
     if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
         image_size = read_checkpoint(checkpoint).config.image_size
@@ -65,6 +66,7 @@ def study_of(
         out=Path(out).expanduser(),
         mode=mode,
         seed=seed,
+        data_seed=data_seed,
         seeds=1 if mode == "linear" else protocol.seeds,
         sweep=sweep,
         changes=rest,
@@ -98,6 +100,7 @@ def _check(
     mode: Mode,
     seeds: int | None,
     seed: int,
+    data_seed: int,
     sweep: bool,
     steps: int | None,
     batch_size: int | None,
@@ -108,8 +111,9 @@ def _check(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--batch-size", batch_size)):
         if value is not None and value < 1:
             raise VitreousError(f"{option} {value}: must be at least 1")
-    if seed < 0:
-        raise VitreousError(f"--seed {seed}: must be 0 or more")
+    for option, value in (("--seed", seed), ("--data-seed", data_seed)):
+        if value < 0:
+            raise VitreousError(f"{option} {value}: must be 0 or more")
     if machine.workers is not None and machine.workers < 0:
         raise VitreousError(f"--workers {machine.workers}: must be 0 (none) or more")
     if mode == "linear":

@@ -52,6 +52,7 @@ class Study:
     out: Path
     mode: Mode = "finetune"
     seed: int = 0  # the first
+    data_seed: int = 0  # of splits and examples
     seeds: int = 3
     sweep: bool = False
     changes: tuple[str, ...] = ()  # to the recipe, for all tasks
@@ -75,8 +76,8 @@ def measure(study: Study, world: World) -> Measured:
     """Do what is missing, and sum up."""
     suite, protocol = study.suite, study.suite.protocol
     checkpoint = read_checkpoint(study.checkpoint)
-    opened = _opened(suite, protocol, sweep=False)
-    for_sweep = _opened(suite, protocol, sweep=True) if study.sweep else {}
+    opened = _opened(suite, protocol, study.data_seed, sweep=False)
+    for_sweep = _opened(suite, protocol, study.data_seed, sweep=True) if study.sweep else {}
     adapt(checkpoint, image_size=protocol.image_size)  # a size that patches do not divide is said before anything is made
     folder = claim(study.out, _identity(study, checkpoint, opened), world)
     try:
@@ -94,13 +95,13 @@ def measure(study: Study, world: World) -> Measured:
     return Measured(summary, plain(summary), tuple(dict.fromkeys(notes)))
 
 
-def _opened(suite: Suite, protocol: Protocol, sweep: bool) -> dict[str, Parts]:
+def _opened(suite: Suite, protocol: Protocol, data_seed: int, sweep: bool) -> dict[str, Parts]:
     """Every task's data, before anything is begun: what is missing is said at once, and all of it."""
     found: dict[str, Parts] = {}
     failed: dict[str, VitreousError] = {}
     for task in suite.tasks:
         try:
-            found[task.name] = (sweep_parts if sweep else final_parts)(task, protocol)
+            found[task.name] = (sweep_parts if sweep else final_parts)(task, protocol, data_seed)
         except VitreousError as error:
             failed[task.name] = error
     if not failed:
@@ -155,6 +156,7 @@ class _Scorer:
             scales=self.scales,
             changes=self.study.changes,
             seed=seed,
+            data_seed=self.study.data_seed,
             out=out,
             machine=self.study.machine,
             world=self.world,

@@ -62,7 +62,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, u
     if asked.sweep_share is not None:
         if not isinstance(train, Source):
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
-        train, held_out = stratified(train, key("sweep", asked.seed), asked.sweep_share)
+        train, held_out = stratified(train, key("sweep", asked.data_seed), asked.sweep_share)
         decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
     if asked.objective == "classification" and not unlabelled:
         train = _labelled(train, decisions)
@@ -110,12 +110,12 @@ def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> t
     train = dataset.splits.get("train")
     choosing = stop_early and "validation" not in dataset.splits
     if isinstance(train, Source) and (asked.held_out is not None or choosing):
-        ours, theirs = stratified(train, asked.seed, share)
+        ours, theirs = stratified(train, asked.data_seed, share)
         why = "as asked" if asked.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
         return ours, theirs, f"judging by {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
     if asked.held_out is not None and not isinstance(train, Source) and train is not None:
         raise VitreousError(f"--held-out {asked.held_out:g}: a part of shards cannot be held out; give them a validation split")
-    ours_, theirs_, sentence = training_splits(dataset, asked.seed, share)
+    ours_, theirs_, sentence = training_splits(dataset, asked.data_seed, share)
     if theirs_.split == "test" and not choosing:
         sentence += "; checkpoint/best is chosen by it too, so that its score flatters: report the result's, or use --held-out"
     if choosing and theirs_.split == "test":
@@ -148,10 +148,11 @@ def _fewer(train: Source | Stream, asked: Wanted) -> tuple[Source, str]:
     if asked.subset is not None:
         if asked.subset > len(train):
             raise VitreousError(f"{option}: there are only {len(train):,} training images")
-        return random_subset(train, asked.subset, asked.seed), f"training on a random {asked.subset:,} of {len(train):,} images"
+        sentence = f"training on a random {asked.subset:,} of {len(train):,} images, data seed {asked.data_seed}"
+        return random_subset(train, asked.subset, asked.data_seed), sentence
     assert asked.per_class is not None
-    chosen = labelled_per_class(train, asked.per_class, asked.seed)
-    return chosen, f"training on {len(chosen):,} images, at most {asked.per_class:,} of each class"
+    chosen = labelled_per_class(train, asked.per_class, asked.data_seed)
+    return chosen, f"training on {len(chosen):,} images, at most {asked.per_class:,} of each class, data seed {asked.data_seed}"
 
 
 def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:

@@ -39,6 +39,7 @@ class Plan:
     classes: tuple[str, ...]
     images: int | None  # in `train`, where it is known
     seed: int = 0
+    data_seed: int = 0  # of splits and subsets
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
     engine: Engine = "eager"
@@ -79,6 +80,7 @@ def config(plan: Plan, processes: int) -> dict[str, Any]:
         "model": model_json(plan.model),
         "recipe": recipe_json(plan.recipe),
         "seed": plan.seed,
+        "data_seed": plan.data_seed,
         "device": plan.device,
         "precision": plan.precision,
         "engine": plan.engine,

@@ -85,6 +85,7 @@ def plan_of(
         classes=images.classes,
         images=images.count,
         seed=asked.seed,
+        data_seed=asked.data_seed,
         device=device,
         precision=precision.name,
         engine=asked.engine,

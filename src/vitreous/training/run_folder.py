@@ -211,7 +211,7 @@ def read_config(path: Path, remedy: str = "restore it, or choose another --out")
         raise VitreousError(f"{path}: cannot be read as a run's config ({one_line(error)}); {remedy}") from error
     if not isinstance(config, dict) or any(not isinstance(config.get(key), kind) for key, kind in _NEEDED.items()):
         raise VitreousError(f"{path}: is not a config of this program; {remedy}")
-    return config
+    return {"data_seed": config.get("seed", 0), **config}  # runs older than --data-seed had one seed for both
 
 
 def recorded_config(out: Path) -> dict[str, Any] | None:

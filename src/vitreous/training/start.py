@@ -155,7 +155,7 @@ def _compare(plan: Plan, folder: RunFolder) -> None:
         return
     clf, preprocess = Classifier(plan.begun, copy=False), Preprocess(plan.recipe.evaluation, plan.model.channels)
     found = closed_form_baseline(
-        clf, plan.train, plan.held_out, preprocess, workers=plan.workers, device=plan.device, seed=plan.seed, bad_images="skip"
+        clf, plan.train, plan.held_out, preprocess, workers=plan.workers, device=plan.device, seed=plan.data_seed, bad_images="skip"
     )
     folder.log(found.sentence())
     if not silent():
@@ -213,6 +213,7 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
     """Write checkpoint, average and report. Killed in here, a run does this part again when it is started again."""
     target, notes = plan.out / "checkpoint", list(plan.decisions)
     result: dict[str, Any] = {"steps": loop.progress.step, "seconds": round(loop.progress.seconds, 1)}
+    result |= {"seed": plan.seed, "data_seed": plan.data_seed}
     if loop.average is not None:
         with loop.averaged():
             averaged = loop.tensors()
@@ -270,5 +271,5 @@ def _checkpoint(plan: Plan, tensors: Mapping[str, Tensor], measured: Mapping[str
         outputs=plan.recipe.loss,
         parent=dict(plan.parent),
         licence=plan.licence,
-        metrics={**measured, "data": plan.data["name"], "seed": plan.seed},
+        metrics={**measured, "data": plan.data["name"], "seed": plan.seed, "data_seed": plan.data_seed},
     )

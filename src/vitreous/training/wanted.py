@@ -39,6 +39,7 @@ class Wanted:
     set: tuple[str, ...] = ()
     config: str | None = None
     seed: int = 0
+    data_seed: int = 0  # of splits and subsets, which other seeds are compared on
     steps: int | None = None
     epochs: float | None = None
     batch_size: int | None = None
@@ -76,7 +77,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         replayed = read_config(place / CONFIG if place.is_dir() else place, "check --config")
         if replayed.get("verb") != verb:
             raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {verb}`")
-        recorded = _plain(replayed["arguments"])
+        recorded = {"data_seed": replayed["data_seed"], **_plain(replayed["arguments"])}
         before = parse_changes(recorded.pop("set", ()))
         by_hand = {*given, *typed_changes}
         dropped = (_ALSO_FIELDS & by_hand) | {_INSTEAD_OF.get(name) for name in by_hand} | {"out", "config", "extend"}
@@ -99,8 +100,9 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         raise VitreousError(f"--workers {asked.workers}: must be 0 (none) or more")
     if asked.eval_every is not None and asked.eval_every < 0:
         raise VitreousError(f"--eval-every {asked.eval_every}: must be a number of steps, or 0 for the end only")
-    if asked.seed < 0:
-        raise VitreousError(f"--seed {asked.seed}: must be 0 or more")
+    for name in ("seed", "data_seed"):
+        if getattr(asked, name) < 0:
+            raise VitreousError(f"{_option(name)} {getattr(asked, name)}: must be 0 or more")
     if asked.held_out is not None and not 0 < asked.held_out < 1:
         raise VitreousError(f"--held-out {asked.held_out:g}: must be a share of the training images, as 0.1")
     if asked.subset is not None and asked.per_class is not None:

@@ -109,6 +109,7 @@ def evaluate(
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
     bad_images: Literal["stop", "skip"] = "stop",
     seed: int = 0,
+    data_seed: int = 0,
 ) -> Evaluated:
     """Measure a checkpoint on labelled images: accuracy with its interval, every class, calibration, comparison.
 
@@ -137,7 +138,8 @@ def evaluate(
         device: cpu, cuda, mps; the best there is if not given.
         precision: float32 is exact; auto takes bfloat16 where it is faster.
         bad_images: name images that cannot be read and stop, or leave them out and list them.
-        seed: of what is drawn by chance: bootstrap and the images for --robustness.
+        seed: random seed of the bootstrap.
+        data_seed: random seed of the images for --robustness.
     """
     from vitreous.evaluation.whole_evaluation import Wanted, evaluated
     from vitreous.machine import choose_device
@@ -162,6 +164,7 @@ def evaluate(
         precision=precision,
         bad_images=bad_images,
         seed=seed,
+        data_seed=data_seed,
     )
     with joined(choose_device(device)) as world:
         numbers, notes = evaluated(asked, world)

@@ -66,6 +66,7 @@ def fewshot(
     shots: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     seeds: int = 3,
     seed: int = 0,
+    data_seed: int = 0,
     l2: str = "leave-one-out",
     draw: Literal["seed", "first"] = "seed",
     out: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
@@ -92,6 +93,7 @@ def fewshot(
         shots: images of each class, as 1,5,10,25 or 5,all. Default: 1,5,10,25,all, as far as every class has them.
         seeds: how many subsets to draw for each number of shots.
         seed: of the first of them; the others follow.
+        data_seed: random seed of the held-out images, where the data has no split for testing.
         l2: a number; leave-one-out: the best for each fit by its own training images; joint: the one with the best mean rank
             over several data sets, judged by their test images, as in the paper.
         draw: seed: images of each class by chance; first: the first of each class in the order of the data, as in the paper.
@@ -121,8 +123,9 @@ def fewshot(
     from vitreous.world import joined
 
     asked, choice, names = _shots(shots), _l2(l2), names_of(data)
-    if seed < 0:
-        raise VitreousError(f"--seed {seed}: must be 0 or more")
+    for option, number in (("--seed", seed), ("--data-seed", data_seed)):
+        if number < 0:
+            raise VitreousError(f"{option} {number}: must be 0 or more")
     if seeds < 1:
         raise VitreousError(f"--seeds {seeds}: must be at least 1")
     if workers is not None and workers < 0:
@@ -145,7 +148,7 @@ def fewshot(
                 name,
                 string,
                 shots=asked or (),
-                seed=seed,
+                data_seed=data_seed,
                 batch_size=batch_size,
                 workers=workers,
                 precision=arithmetic.name,
@@ -171,6 +174,7 @@ def fewshot(
             "precision": arithmetic.name,
             "l2": choice,
             "draw": draw,
+            "data_seed": data_seed,
         }
         found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
         if folder is not None and world.first:

@@ -21,7 +21,8 @@ class RunOptions(TypedDict, total=False):
         _option("change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96; see docs/recipes.md."),
     ]
     config: Annotated[str, _option("replay RUN/config.json; options given beside it override it.")]
-    seed: Annotated[int, _option("of everything that goes by chance. Default: 0.")]
+    seed: Annotated[int, _option("random seed of initialisation, order, augmentation and dropout. Default: 0.")]
+    data_seed: Annotated[int, _option("random seed of splits and subsets, so that --seed keeps the test images. Default: 0.")]
     steps: Annotated[int, _option("how many steps to take.")]
     epochs: Annotated[float, _option("how often to see each image; instead of --steps.")]
     batch_size: Annotated[int, _option("images per step, over all processes; learning rates follow.")]

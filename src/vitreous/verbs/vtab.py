@@ -49,6 +49,7 @@ def vtab(
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
     seed: int = 0,
+    data_seed: int = 0,
 ) -> Scores:
     """Transfer a model to the 19 tasks of VTAB-1k, a thousand examples each, or to a suite of your own.
 
@@ -75,6 +76,7 @@ def vtab(
         device: cpu, cuda, mps; auto: the best there is.
         precision: auto: whichever this machine is faster in.
         seed: the first of the seeds.
+        data_seed: random seed of examples and test images, where a task does not list them: the same for all seeds.
     """
     from vitreous.machine import choose_device
     from vitreous.studies.suite_options import study_of
@@ -91,6 +93,7 @@ def vtab(
         mode=mode,
         seeds=seeds,
         seed=seed,
+        data_seed=data_seed,
         sweep=sweep,
         image_size=image_size,
         steps=steps,
