@@ -37,8 +37,8 @@ def training_splits(dataset: Dataset, seed: int = 0, share: float = SHARE) -> tu
             f"or make shards with `vitreous shard` from data that has splits"
         )
     train, held_out = stratified(source, seed, share)
-    said = f"no validation split: held out {len(held_out):,} of {len(source):,} images, {share:.0%} of each class, data seed {seed}"
-    return train, held_out, said
+    how = f"{share:.0%} of each class, data seed {seed}"
+    return train, held_out, f"no validation split: held out {len(held_out):,} of {len(source):,} images, {how}"
 
 
 def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source, Source]:

@@ -11,6 +11,12 @@ from typing import Any
 from vitreous.errors import VitreousError
 
 
+def check_outside(out: Path, data: Path | None) -> None:
+    """Results inside the data would be taken for data by the next command."""
+    if data is not None and out.resolve().is_relative_to(data.resolve()):
+        raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
+
+
 def check_result_folder(
     out: Path, record: str, made_by: str, files: Collection[str], data: Path | None = None
 ) -> Mapping[str, Any]:
@@ -18,8 +24,7 @@ def check_result_folder(
 
     `record` is the JSON file that says who made the folder; `files` are all that belong there.
     """
-    if data is not None and out.resolve().is_relative_to(data.resolve()):
-        raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
+    check_outside(out, data)
     try:
         inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()
     except OSError as error:
@@ -53,8 +58,9 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def folder_of(data: str) -> Path | None:
-    """The folder that DATA names, or one of whose splits it names."""
-    for text in (data, data.rpartition(":")[0]):
+    """The folder that DATA names, as DIR or NAME@DIR, or one of whose splits it names."""
+    whole = data.rpartition(":")[0]
+    for text in (data, whole, data.partition("@")[2], whole.partition("@")[2]):
         if text and (path := Path(text).expanduser()).is_dir():
             return path
     return None

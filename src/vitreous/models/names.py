@@ -12,6 +12,7 @@ model's true step is 32, whatever its name says. The name is kept because the re
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -71,6 +72,14 @@ def parse(name: str, *, image_size: int | Size = 224, classes: int = 1000, **ove
         name = name if patch == pair(int(match["step"])) else f"ViT-{match['size']}/{_by(patch)}"
         return _vit(name, match["size"], patch, size, classes, None, overrides)
     raise _unknown_name(name)
+
+
+def check_name(name: str, image_size: Size | None = None, **overrides: Any) -> None:
+    """Refuse a name or a field that no model can have; where the image size is not known yet, one that the patch divides."""
+    step, patch = name.rpartition("/")[2], overrides.get("patch", 1)
+    sides = (int(step) if step.isdecimal() else 1, *(patch if isinstance(patch, tuple) else (patch,)))
+    good = all(isinstance(side, int) and 0 < side < 10_000 for side in sides)
+    parse(name, image_size=image_size or (32 * math.lcm(*sides) if good else 224), **overrides)
 
 
 def resnet_config(name: str, form: Form, **fields: Any) -> ResNetConfig:

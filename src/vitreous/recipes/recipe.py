@@ -74,11 +74,8 @@ class Recipe:
     sweep_share: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        for name, least, most in _LIMITS:
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise VitreousError(f"recipe {self.name}: {name}={value!r} must lie between {least:g} and {most:g}")
+        for field in dataclasses.fields(self):
+            _check_field(f"recipe {self.name}:", field.name, getattr(self, field.name))
         if (self.steps is None) == (self.epochs is None):
             raise VitreousError(
                 f"recipe {self.name}: give steps or epochs, one of them (steps={self.steps}, epochs={self.epochs})"
@@ -154,8 +151,8 @@ def _outside_brackets(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def typed(name: str, text: str) -> Any:
-    """A recipe field's value from what was typed for it: `none` for nothing, `0.01:0.03` for several numbers."""
+def _parsed(name: str, text: str) -> Any:
+    """`none` for nothing, `0.01:0.03` for several numbers."""
     hints = get_type_hints(Recipe)
     if name not in hints:
         raise unknown("recipe field", name, hints)
@@ -179,6 +176,13 @@ def typed(name: str, text: str) -> Any:
     return text
 
 
+def typed(name: str, text: str) -> Any:
+    """A recipe field's value from what was typed for it, of the right type and within its limits."""
+    value = _parsed(name, text)
+    _check_field("--set", name, value)
+    return value
+
+
 def to_json(recipe: Recipe) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
     return fields
@@ -193,27 +197,29 @@ def from_json(fields: Mapping[str, Any]) -> Recipe:
     return Recipe(**{**fields, **lists})
 
 
-def _check_types(recipe: Recipe) -> None:
-    hints = get_type_hints(Recipe)
-    for field in dataclasses.fields(recipe):
-        value, hint = getattr(recipe, field.name), hints[field.name]
-        choices = get_args(hint)
-        if getattr(hint, "__origin__", None) is Literal:
-            if value not in choices:
-                raise unknown(f"{field.name} of recipe {recipe.name}", str(value), choices)
-            continue
-        if hint == tuple[float, ...]:
-            good = isinstance(value, tuple) and all(map(_is_number, value))
-        elif float in (hint, *choices):
-            good = (value is None and type(None) in choices) or _is_number(value)
-        elif int in (hint, *choices):
-            good = (value is None and type(None) in choices) or (isinstance(value, int) and not isinstance(value, bool))
-        else:
-            good = isinstance(value, hint)
-        if not good:
-            wanted = "finite numbers" if hint == tuple[float, ...] else "a finite number" if float in (hint, *choices) else ""
-            wanted = wanted or ("a whole number" if int in (hint, *choices) else "yes or no" if hint is bool else "text")
-            raise VitreousError(f"recipe {recipe.name}: {field.name}={value!r} must be {wanted}")
+def _check_field(where: str, name: str, value: Any) -> None:
+    """The type of a field's value, and its limits."""
+    hint = get_type_hints(Recipe)[name]
+    choices = get_args(hint)
+    if getattr(hint, "__origin__", None) is Literal:
+        if value not in choices:
+            raise unknown(f"{where} {name}", str(value), choices)
+        return
+    if hint == tuple[float, ...]:
+        good = isinstance(value, tuple) and all(map(_is_number, value))
+    elif float in (hint, *choices):
+        good = (value is None and type(None) in choices) or _is_number(value)
+    elif int in (hint, *choices):
+        good = (value is None and type(None) in choices) or (isinstance(value, int) and not isinstance(value, bool))
+    else:
+        good = isinstance(value, hint)
+    if not good:
+        wanted = "finite numbers" if hint == tuple[float, ...] else "a finite number" if float in (hint, *choices) else ""
+        wanted = wanted or ("a whole number" if int in (hint, *choices) else "yes or no" if hint is bool else "text")
+        raise VitreousError(f"{where} {name}={value!r} must be {wanted}")
+    for least, most in (limits for field, *limits in _LIMITS if field == name and value is not None):
+        if not least <= value <= most:
+            raise VitreousError(f"{where} {name}={value!r} must lie between {least:g} and {most:g}")
 
 
 def _is_number(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitreous.classifier import read_checkpoint
 from vitreous.errors import VitreousError
+from vitreous.hygiene.places import check_outside, folder_of
 from vitreous.recipes.recipe import parse_changes, typed
 from vitreous.studies.suite import Protocol, Suite, read_suite
 from vitreous.studies.suite_run import Mode, Study
@@ -48,6 +49,7 @@ def study_of(
     """Everything checked that can be checked before data and weights are touched."""
     given = parse_changes(changes)
     _check(mode, seeds, seed, data_seed, sweep, steps, batch_size, given, keep_weights, machine)
+    check_outside(Path(out).expanduser(), folder_of(data))
     chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
     if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
         image_size = read_checkpoint(checkpoint).config.image_size

@@ -26,8 +26,6 @@ def with_passes(plan: Plan, asked: Wanted, world: World, replayed: Mapping[str, 
     shard_size(plan.parallel, plan.shard_group, world)  # refuses what does not go together
     text = asked.micro_batch
     if text is not None and text != "auto":
-        if not str(text).isdecimal() or int(text) < 1:
-            raise VitreousError(f"--micro-batch {text}: give a number of images, at least 1, or auto")
         return dataclasses.replace(plan, micro_batch=int(text))
     before: Mapping[str, Any] | None = recorded_config(plan.out)
     if before is None and replayed is not None and _divided_alike(replayed, plan, world):

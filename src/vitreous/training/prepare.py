@@ -26,7 +26,7 @@ from vitreous.training.images import SMALL, Images, images_of
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.trackers import installed, parse_trackers
-from vitreous.training.wanted import Wanted, as_typed
+from vitreous.training.wanted import Wanted, as_typed, model_fields
 from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.find import find
 from vitreous.weights.transfer import adapt
@@ -47,9 +47,8 @@ def plan_of(
 
     `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
     """
-    typed_changes = parse_changes(asked.set)
-    for_model = {key.removeprefix("model."): value for key, value in typed_changes.items() if key.startswith("model.")}
-    changes = {key: typed(key, value) for key, value in typed_changes.items() if not key.startswith("model.")}
+    for_model = model_fields(asked.set)
+    changes = {key: typed(key, value) for key, value in parse_changes(asked.set).items() if not key.startswith("model.")}
     as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
     before = recorded_config(Path(asked.out).expanduser())
     extended = before is not None and (asked.extend or bool(before.get("extended")))
@@ -240,15 +239,7 @@ def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, An
 
 
 def _start(asked: Wanted) -> Checkpoint | None:
-    if asked.from_ is None:
-        if asked.model is None:
-            raise VitreousError("say what to train: --model ViT-B/16 from scratch, or --from CHECKPOINT")
-        return None
-    if asked.model is not None:
-        raise VitreousError(
-            f"--model {asked.model} begins from scratch and --from {asked.from_} from weights; give one of them"
-        )
-    return read_checkpoint(asked.from_)
+    return None if asked.from_ is None else read_checkpoint(asked.from_)
 
 
 def _size(
@@ -277,7 +268,7 @@ def _model(
     recipe: Recipe,
     images: Images,
     checkpoint: Checkpoint | None,
-    overrides: Mapping[str, str],
+    overrides: Mapping[str, Any],
     size: tuple[int, int],
 ) -> tuple[ModelConfig, Mapping[str, Tensor] | None, list[str]]:
     masked = recipe.objective == "masked-patch"
@@ -306,12 +297,12 @@ def _model(
         elif "mask_token" not in tensors:
             raise VitreousError(f"--from {asked.from_}: has no mask token; masked patches are for --model, from scratch")
     if overrides:
-        config = replace(config, **{name: _typed_model_field(value) for name, value in overrides.items()})
+        config = replace(config, **overrides)
     return config, tensors, list(changed_.notes)
 
 
 def _from_scratch(
-    asked: Wanted, recipe: Recipe, images: Images, overrides: Mapping[str, str], size: tuple[int, int], classes: int
+    asked: Wanted, recipe: Recipe, images: Images, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> tuple[ModelConfig, None, list[str]]:
     config = _scratch_config(asked, images, overrides, size, classes)
     said = ["channels 1: the pictures are grey"] if config.channels == 1 and "channels" not in overrides else []
@@ -341,28 +332,10 @@ def _check_rates(config: ModelConfig, recipe: Recipe) -> None:
 
 
 def _scratch_config(
-    asked: Wanted, images: Images, overrides: Mapping[str, str], size: tuple[int, int], classes: int
+    asked: Wanted, images: Images, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> ModelConfig:
     assert asked.model is not None
-    for name in ("classes", "image_size"):
-        if name in overrides:
-            raise VitreousError(f"--set model.{name}={overrides[name]}: is decided by the data, and the size by --image-size")
-    options = {"channels": images.channels, **{key: _typed_model_field(value) for key, value in overrides.items()}}
-    return parse(asked.model, classes=classes, image_size=size, **options)
-
-
-def _typed_model_field(text: str) -> Any:
-    """A field of the model's config from what was typed; the config itself checks name, type and range."""
-    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    parts = text.replace("x", ",").split(",")
-    return tuple(map(int, parts)) if len(parts) > 1 and all(part.isdecimal() for part in parts) else text
+    return parse(asked.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
 
 
 def _parent(asked: Wanted, checkpoint: Checkpoint | None) -> dict[str, Any]:

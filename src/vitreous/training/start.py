@@ -155,7 +155,14 @@ def _compare(plan: Plan, folder: RunFolder) -> None:
         return
     clf, preprocess = Classifier(plan.begun, copy=False), Preprocess(plan.recipe.evaluation, plan.model.channels)
     found = closed_form_baseline(
-        clf, plan.train, plan.held_out, preprocess, workers=plan.workers, device=plan.device, seed=plan.data_seed, bad_images="skip"
+        clf,
+        plan.train,
+        plan.held_out,
+        preprocess,
+        workers=plan.workers,
+        device=plan.device,
+        seed=plan.data_seed,
+        bad_images="skip",
     )
     folder.log(found.sentence())
     if not silent():

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy
 from vitreous.errors import VitreousError, unknown
+from vitreous.hygiene.places import check_outside, folder_of
+from vitreous.machine import choose_device
+from vitreous.models.names import check_name
 from vitreous.recipes import tables
-from vitreous.recipes.recipe import Objective, parse_changes
+from vitreous.recipes.recipe import Objective, parse_changes, typed
 from vitreous.training.parallel import Parallel
 from vitreous.training.plan import Engine
 from vitreous.training.run_folder import CONFIG, read_config
+from vitreous.training.trackers import installed, parse_trackers
+from vitreous.weights.find import check_source
 
 # Options that a recipe has as fields, so that `--set` could give them too.
 _ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess"}
@@ -107,7 +113,59 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         raise VitreousError(f"--held-out {asked.held_out:g}: must be a share of the training images, as 0.1")
     if asked.subset is not None and asked.per_class is not None:
         raise VitreousError("--subset and --per-class both choose images; give one of them")
+    if asked.micro_batch not in (None, "auto") and not (str(asked.micro_batch).isdecimal() and int(asked.micro_batch) > 0):
+        raise VitreousError(f"--micro-batch {asked.micro_batch}: give a number of images, at least 1, or auto")
+    check_outside(Path(asked.out).expanduser(), folder_of(asked.data))
+    choose_device(asked.device)
+    installed(parse_trackers(asked.track))
+    _check_recipe(asked)
+    _check_model(asked)
     return asked, replayed
+
+
+def _check_recipe(asked: Wanted) -> None:
+    """Fields of --set and preprocessing strings, by themselves: whether they go together depends on the recipe."""
+    changes = {name: typed(name, text) for name, text in parse_changes(asked.set).items() if not name.startswith("model.")}
+    for string in (asked.preprocess, changes.get("preprocess"), changes.get("evaluation")):
+        if string is not None:
+            Preprocess(string)
+
+
+def _check_model(asked: Wanted) -> None:
+    """The name of a model and its fields, or that of the weights."""
+    if asked.from_ is not None:
+        if asked.model is not None:
+            raise VitreousError(
+                f"--model {asked.model} begins from scratch and --from {asked.from_} from weights; give one of them"
+            )
+        check_source(asked.from_)
+        return
+    if asked.model is None:
+        raise VitreousError("say what to train: --model ViT-B/16 from scratch, or --from CHECKPOINT")
+    overrides = model_fields(asked.set)
+    for name in ("classes", "image_size"):
+        if name in overrides:
+            raise VitreousError(f"--set model.{name}={overrides[name]}: is decided by the data, and the size by --image-size")
+    check_name(asked.model, asked.image_size, **overrides)
+
+
+def model_fields(changes: Iterable[str]) -> dict[str, Any]:
+    """Fields of the model's config from --set model.NAME=VALUE; the config itself checks name, type and range."""
+    words = parse_changes(changes).items()
+    return {name.removeprefix("model."): _model_field(text) for name, text in words if name.startswith("model.")}
+
+
+def _model_field(text: str) -> Any:
+    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    parts = text.replace("x", ",").split(",")
+    return tuple(map(int, parts)) if len(parts) > 1 and all(part.isdecimal() for part in parts) else text
 
 
 def _option(name: str) -> str:

@@ -19,7 +19,7 @@ def pretrain(
     A folder, a manifest, shards or a known set becomes a run: OUT/checkpoint is the result, OUT/report.html tells of it. Kill
     it at any moment and start the same command again: it goes on as if nothing had been. Several processes: torchrun.
 
-    Example: vitreous pretrain builtin:digits --model ViT-Ti/2 --set model.width=64,model.depth=4 --epochs 60 --out runs/digits
+    Example: vitreous pretrain builtin:digits --model ViT-Ti/2 --set model.width=96,model.depth=4 --epochs 60 --out runs/digits
 
     Args:
         data: a folder, a manifest, shards, builtin:NAME or the name of a known set.

@@ -75,9 +75,11 @@ def shard(
     from vitreous.data.bad_images import NAME as BAD_IMAGES
     from vitreous.data.open import open_data
     from vitreous.data.shard_writer import check_free, write_shards
+    from vitreous.hygiene.places import check_outside, folder_of
     from vitreous.progress import shown
 
     limit, folder = _bytes(shard_size), Path(out).expanduser()
+    check_outside(folder, folder_of(data))
     check_free(folder)  # before DATA is opened, which may take a while
     dataset = open_data(data)
     with shown(f"writing {out}", dataset.count()) as advance:

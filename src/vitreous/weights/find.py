@@ -56,6 +56,14 @@ def find(source: str | Path) -> Found:
     raise _not_found(source)
 
 
+def check_source(source: str) -> None:
+    """Refuse a name that leads nowhere; nothing is fetched or read."""
+    if source.startswith(("hf:", "timm:")) or catalogue.entry(source):
+        return  # whether a server has it is found out by asking it
+    if not find(source).path.exists():
+        raise VitreousError(f"{source}: no such file or folder")
+
+
 def _looks_like_path(source: str) -> bool:
     path = Path(source).expanduser()
     if source.startswith(("./", "../", "/", "~")) or path.suffix.lower() in _ENDINGS:
