@@ -5,12 +5,16 @@ Exit codes: 0 done; 1 done, and the answer is bad news; 2 the input or the comma
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
+import io
+import itertools
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +23,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import tyro
 
 import vitreous
-from vitreous.errors import VitreousError, nearest
+from vitreous.errors import VitreousError, did_you_mean
 from vitreous.pages.plain_json import without_nan
 from vitreous.progress import silenced
 from vitreous.verbs.shared import Result
@@ -41,6 +45,22 @@ VERBS = (
     "list",
 )
 
+_SYNONYMS = {  # what people type for a command, in whole words
+    "finetune": "train fit tune transfer fine-tune adapt linear-probe probe lora",
+    "pretrain": "train scratch pre-train",
+    "evaluate": "eval test val valid validate accuracy score measure compare",
+    "predict": "infer inference classify run apply label",
+    "inspect": "explain attention visualize visualise rollout saliency look",
+    "fewshot": "knn few-shot ridge shots",
+    "convert": "export save onnx timm huggingface import",
+    "doctor": "check lint duplicates clean deduplicate dedup audit",
+    "list": "models weights recipes data datasets ls show zoo",
+    "serve": "server web ui app api dashboard runs tensorboard",
+    "shard": "tar webdataset pack",
+    "verify": "diff",
+    "demo": "example tutorial quickstart start",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -49,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:  # as nohup has it
                 signal.signal(getattr(signal, name), _terminate)
     try:
+        if words[:1] == ["help"]:
+            words = [*words[1:2], "--help"]
         if not words or words[0] in ("-h", "--help"):
             print(_overview())
             return 0
@@ -56,9 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"vitreous {vitreous.__version__}")
             return 0
         if words[0] not in VERBS:
-            raise VitreousError(
-                f"unknown command {words[0]!r}; did you mean {nearest(words[0], VERBS)[0]!r}? `vitreous --help` lists all"
-            )
+            raise _unknown_command(words[0])
         return _run(words[0], words[1:])
     except VitreousError as error:
         rank = os.environ.get("RANK", "0")  # of several processes, each may have a trouble of its own
@@ -80,6 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"vitreous: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+def _unknown_command(word: str) -> VitreousError:
+    if word.startswith("-"):
+        return VitreousError(f"{word}: the command comes first, as in `vitreous predict ... {word}`: {', '.join(VERBS)}")
+    meant = [name for name, words in _SYNONYMS.items() if word.casefold() in words.split()]
+    hint = f"use {' or '.join(map(repr, meant))}" if meant else did_you_mean(word, VERBS).rstrip()
+    return VitreousError(f"unknown command {word!r}; " + (hint or f"the commands are {', '.join(VERBS)}"))
 
 
 class _Terminated(BaseException):
@@ -113,7 +141,9 @@ def _run(name: str, words: Sequence[str]) -> int:
     log = logging.getLogger("vitreous")
     log.addFilter(_no_notes)  # results carry their notes, which are printed below
     try:
-        result, as_json, quiet = tyro.cli(_with_output_options(verb(name)), prog=f"vitreous {name}", args=words, config=_STYLE)
+        call, as_json, quiet = _parse(name, words)
+        with silenced(quiet):
+            result = call()
     finally:
         log.removeFilter(_no_notes)
     for note in () if quiet else result.notes:
@@ -131,6 +161,51 @@ def _run(name: str, words: Sequence[str]) -> int:
         elif not quiet:
             print(_printable(result.text(), sys.stdout))
         return int(result.exit_code)
+
+
+def _parse(name: str, words: Sequence[str]) -> tuple[Callable[[], Result], bool, bool]:
+    """What is to be called, whether its result is shown as JSON, and whether it is silent."""
+    function = _with_output_options(verb(name))
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(function, prog=f"vitreous {name}", args=words, config=_STYLE)
+    except SystemExit as leave:
+        if not leave.code:  # --help
+            raise
+    raise VitreousError(_parse_error(name, function, said.getvalue()))
+
+
+def _parse_error(name: str, function: Callable[..., Any], box: str) -> str:
+    """The parser draws a box of several lines; below its title, up to the first rule, it says what is wrong."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box).translate(str.maketrans("│─╰╯", " ---"))
+    groups = itertools.groupby(plain.splitlines()[1:], lambda line: not line.strip(" -"))
+    lines = next((list(group) for rule, group in groups if not rule), [plain])
+    text = " ".join(" ".join(lines).split())
+    more = f"`vitreous {name} --help` lists the options"
+    if text.startswith("Missing from "):
+        missing = [line.split()[0] for line in lines if re.match(r" {6}\S", line)]  # their help is indented further
+        example = re.search(r"Example: (.*)", function.__doc__ or "")
+        return f"{' and '.join(missing)} missing" + (f"; for example: {example[1]}" if example else "")
+    if found := re.match(r"Unrecognized options: (\S+)", text):
+        word = found[1].rstrip(",").partition("=")[0]
+        if not word.startswith("-"):
+            return f"unexpected argument {word!r}; {more}"
+        return f"unknown option {word!r}; {did_you_mean(word, _flags(function))}{more}"
+    if found := re.match(r"Error parsing (\S+): .*?((?:INT|int\(\)|FLOAT|float).*?)'(.*?)'", text):
+        return f"{found[1]} {found[3]!r}: must be a {'whole number' if found[2].lower().startswith('int') else 'number'}"
+    if found := re.match(r"invalid choice (.*?) for argument '(.*?)'\. Expected one of \((.*)\)", text):
+        where = f"{found[2]} " if found[2].startswith("-") else ""
+        choices = sorted({*re.findall(r"'(.*?)'", found[3])} - {"None"})
+        return f"{where}{found[1]}: must be one of {', '.join(choices)}"
+    if found := re.match(r"Missing value for argument '(.*?)'", text):
+        return f"{found[1]}: its value is missing; {more}"
+    return f"{text.removeprefix('Error parsing ')}; {more}"
+
+
+def _flags(function: Callable[..., Any]) -> list[str]:
+    options = inspect.signature(function).parameters.values()
+    return [f"--{'no-' if each.default is True else ''}{each.name.rstrip('_').replace('_', '-')}" for each in options]
 
 
 def _no_notes(record: logging.LogRecord) -> bool:
@@ -155,8 +230,11 @@ def _json(record: dict[str, Any]) -> str:
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)
 
 
-def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple[Result, bool, bool]]:
-    """The verb with `--json` and `--quiet`, which say how its result is shown and are no business of the function's."""
+def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple[Callable[[], Result], bool, bool]]:
+    """The verb with `--json` and `--quiet`, which say how its result is shown and are no business of the function's.
+
+    Called, it does nothing yet: what is typed is checked before anything is done.
+    """
     hints = inspect.get_annotations(function, eval_str=True)
     hints.pop("return", None)
     extra = {
@@ -167,26 +245,36 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
     optional = _unpacked(hints.pop(parameters.pop().name)) if parameters and parameters[-1].kind is _MORE else {}
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> tuple[Result, bool, bool]:
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Callable[[], Result], bool, bool]:
         as_json, quiet = kwargs.pop("json"), kwargs.pop("quiet")
         if os.environ.get("RANK", "0") != "0":  # one of several processes that torchrun started: the first one speaks
             as_json, quiet = False, True
         left = [key for key in optional if kwargs[key] is None or kwargs[key] is False]
         given = {key: value for key, value in kwargs.items() if key not in left}
-        with silenced(quiet):
-            return function(*args, **given), as_json, quiet
+        return functools.partial(function, *args, **given), as_json, quiet
 
     del wrapped.__wrapped__  # or tyro would look through to the bare function
-    wrapped.__annotations__ = {**hints, **optional, **extra}
+    wrapped.__doc__ = re.sub(r"\n {8}(?=\S)", " ", inspect.getdoc(function) or "")  # or lines would break where the source's do
     only = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-    wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            *(parameter.replace(annotation=hints[parameter.name]) for parameter in parameters),
-            *(only(key, default=False if _is_flag(hint) else None, annotation=hint) for key, hint in optional.items()),
-            *(only(key, default=False, annotation=hint) for key, hint in extra.items()),
-        ]
-    )
+    every = [
+        *(parameter.replace(annotation=hints[parameter.name]) for parameter in parameters),
+        *(only(key, default=False if _is_flag(hint) else None, annotation=hint) for key, hint in optional.items()),
+        *(only(key, default=False, annotation=hint) for key, hint in extra.items()),
+    ]
+    every = [parameter.replace(annotation=_with_default_said(parameter)) for parameter in every]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+    wrapped.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     return wrapped
+
+
+def _with_default_said(parameter: inspect.Parameter) -> Any:
+    """A default in the words of the command line: (default: None) or (default: True) are Python's."""
+    own = [note.help_behavior_hint for note in get_args(parameter.annotation)[1:] if hasattr(note, "help_behavior_hint")]
+    nothing = parameter.default is None or (isinstance(parameter.default, Sequence) and not parameter.default)
+    if any(own) or not (nothing or isinstance(parameter.default, bool)):
+        return parameter.annotation
+    hint = "" if nothing else f"(default: {'on' if parameter.default else 'off'})"
+    return Annotated[parameter.annotation, tyro.conf.arg(help_behavior_hint=hint)]
 
 
 _MORE = inspect.Parameter.VAR_KEYWORD

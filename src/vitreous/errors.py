@@ -11,22 +11,28 @@ class VitreousError(Exception):
 
 
 def nearest(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
-    """The choices that look most like `word`, however unlike it they are: a hint must never be empty."""
+    """The choices that look most like `word`; none where nothing is near enough to be a misspelling of it."""
     choices = list(choices)
     by_folded: dict[str, str] = {}
     for choice in choices:
         by_folded.setdefault(choice.casefold(), choice)
-    hits = difflib.get_close_matches(word.casefold(), list(by_folded), n=count, cutoff=0.0)
+    hits = difflib.get_close_matches(word.casefold(), list(by_folded), n=count, cutoff=0.6)
     return [by_folded[hit] for hit in hits]
+
+
+def did_you_mean(word: str, choices: Iterable[str], count: int = 1) -> str:
+    """The question with a space behind it, or nothing: what follows it is said in either case."""
+    close = nearest(word, choices, count)
+    return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
 def unknown(what: str, word: str, choices: Iterable[str]) -> VitreousError:
     """The error for a misspelt name: says what it was, the nearest valid one, and all of them if they are few."""
     choices = sorted(choices)
-    message = f"unknown {what} {word!r}; did you mean {nearest(word, choices)[0]!r}?"
-    if len(choices) <= 30:
-        message += f" (valid: {', '.join(choices)})"
-    return VitreousError(message)
+    hint = did_you_mean(word, choices)
+    if len(choices) <= 30 or not hint:
+        hint += f"(valid: {some(choices, 30)})"
+    return VitreousError(f"unknown {what} {word!r}; {hint.rstrip()}")
 
 
 def one_line(error: object, most: int = 300) -> str:

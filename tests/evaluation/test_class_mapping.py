@@ -118,7 +118,7 @@ def test_entries_for_other_data_are_noted(tmp_path: Path) -> None:
         ("map.json", '{"clock": -1}', "class -1"),
         ("map.json", '{"clock": true}', "neither a name nor a number"),
         ("map.json", '{"clock": {"a": 1}}', "neither a name nor a number"),
-        ("map.json", '{"clock": "sundial"}', "'sundial', which is no class of the model .nearest:"),
+        ("map.json", '{"clock": "sundial"}', "'sundial', which is no class of the model; it has tench"),
         ("map.json", '{"clock": "crane"}', "several are called so; give its number"),
         ("map.json", '{"clock": 3, "clock": 4}', "stands there twice"),
         ("map.json", '{"clock": 3, "Clock": 4}', "both 'clock'"),

@@ -21,7 +21,7 @@ from typing import Any
 from vitreous.data.file_source import FileSource, TableBuilder
 from vitreous.data.naming import SPLIT_NAMES, class_order
 from vitreous.data.source import ALL, SPLITS, Dataset
-from vitreous.errors import VitreousError, nearest, some
+from vitreous.errors import VitreousError, did_you_mean, some
 from vitreous.files import whole_file
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -132,8 +132,8 @@ def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
     if not split:
         return name, labels, ALL
     if not isinstance(split, str) or split.strip().lower() not in SPLIT_NAMES:
-        hint = nearest(str(split), SPLITS)[0]
-        raise VitreousError(f"{path}: line {line}: split {split!r}; did you mean {hint!r}? (train, validation, test)")
+        hint = did_you_mean(str(split), SPLITS)
+        raise VitreousError(f"{path}: line {line}: split {split!r}; {hint}valid: train, validation, test")
     return name, labels, SPLIT_NAMES[split.strip().lower()]
 
 

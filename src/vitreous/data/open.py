@@ -88,8 +88,6 @@ def _named(text: str) -> Dataset:
         return named.open_named(name, Path(folder).expanduser() if folder else None)
     if "/" in name or Path(name).suffix or name.startswith((".", "~")):
         raise VitreousError(f"{text}: no such file or folder; check the path")
-    known = [*named.names(), *(f"builtin:{entry.name}" for entry in builtin.BUILTIN)]
-    raise VitreousError(
-        f"{text!r}: no such file or folder, and no known data set; did you mean {nearest(name, known)[0]!r}? "
-        f"`vitreous list data` shows them"
-    )
+    known = {**{each: each for each in named.names()}, **{entry.name: f"builtin:{entry.name}" for entry in builtin.BUILTIN}}
+    hint = "".join(f"did you mean {known[close]!r}? " for close in nearest(name, known))
+    raise VitreousError(f"{text!r}: no such file or folder, and no known data set; {hint}`vitreous list data` shows them")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vitreous.errors import VitreousError, nearest, some
+from vitreous.errors import VitreousError, did_you_mean, nearest, some
 
 Among = Literal["all", "mapped"]
 
@@ -209,7 +209,7 @@ def _unknown(
             f"{where}: {len(data):,} classes ({some(data, 3)}), and a model of {len(model):,} whose names are not known; "
             f"{remedy}"
         )
-    alike = ", ".join(f"{name!r} (nearest: {nearest(name, model)[0]!r})" for name in unknown[:3])
+    alike = ", ".join(repr(name) + "".join(f" (nearest: {near!r})" for near in nearest(name, model)) for name in unknown[:3])
     more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
     return VitreousError(f"{where}: classes that the model does not know: {alike}{more}; {remedy}")
 
@@ -279,7 +279,7 @@ def _targets(path: Path, name: str, target: Any, model: tuple[str, ...], find: C
             number = int(word)
         if number is None:
             twice = sum(folded(other) == folded(word) for other in model) > 1
-            why = "several are called so; give its number" if twice else f"nearest: {nearest(word, model)[0]!r}"
-            raise VitreousError(f"{path}: {name!r} maps to {word!r}, which is no class of the model ({why})")
+            why = "several are called so; give its number" if twice else did_you_mean(word, model) or f"it has {some(model, 3)}"
+            raise VitreousError(f"{path}: {name!r} maps to {word!r}, which is no class of the model; {why.rstrip()}")
         numbers.append(number)
     return numbers

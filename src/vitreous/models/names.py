@@ -16,7 +16,7 @@ import math
 import re
 from typing import Any
 
-from vitreous.errors import VitreousError, nearest
+from vitreous.errors import VitreousError, did_you_mean
 from vitreous.models.config import Form, ModelConfig, ResNetConfig, Size, ViTConfig, pair, replace
 
 # size: (depth, width, MLP, heads). B, L and H are the paper's table 1; Ti and S came with AugReg, the others with big_vision.
@@ -163,10 +163,10 @@ def _resnet(name: str, depth: int, width: int, image_size: Size, classes: int, o
 
 
 def _unknown_name(name: str) -> VitreousError:
-    close = nearest(name.replace("_", "/"), KNOWN)[0]
+    close = did_you_mean(name.replace("_", "/"), KNOWN)
     return VitreousError(
-        f"unknown model {name!r}; did you mean {close!r}? "
-        f"Names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 (depths {', '.join(map(str, UNITS))}) "
+        f"unknown model {name!r}; {close}"
+        f"names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 (depths {', '.join(map(str, UNITS))}) "
         f"or R50+ViT-B/16; `vitreous list models` shows them"
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.errors import VitreousError, nearest
+from vitreous.errors import VitreousError, did_you_mean
 from vitreous.models.names import parse
 from vitreous.recipes.recipe import Recipe, changed
 
@@ -265,8 +265,8 @@ def find(name: str) -> Recipe:
     model = name.removeprefix("imagenet-")
     recipe = RECIPES.get(name) or (for_pretraining(model, "imagenet") if model != name else None)
     if recipe is None:
-        close = ", ".join(repr(choice) for choice in nearest(name, RECIPES, 3))
-        raise VitreousError(f"unknown recipe {name!r}; did you mean {close}? `vitreous list recipes` shows all")
+        close = did_you_mean(name, RECIPES, 3)
+        raise VitreousError(f"unknown recipe {name!r}; {close}`vitreous list recipes` shows all")
     return recipe
 
 

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from vitreous.errors import VitreousError, nearest
+from vitreous.errors import VitreousError, did_you_mean
 from vitreous.models.attention_maps import with_attention
 from vitreous.serving.examples import Example
 from vitreous.serving.guard import Guard
@@ -210,8 +210,7 @@ class Service:
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
-            near = nearest(name[:100], self.models)[0]
-            raise Refusal(404, f"no model {quoted(name)}", f"did you mean {near!r}? GET /models lists all")
+            raise Refusal(404, f"no model {quoted(name)}", f"{did_you_mean(name[:100], self.models)}GET /models lists all")
         return self.models[name]
 
     def _sent(self, content: bytes) -> Response:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
-from vitreous.errors import nearest
+from vitreous.errors import did_you_mean
 from vitreous.serving.refusal import Refusal, quoted
 
 
@@ -16,7 +16,7 @@ def checked(request: Request, known: Sequence[str] = ()) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in known:
-            hint = f"did you mean {nearest(name[:60], known)[0]!r}? it takes {', '.join(known)}" if known else "it takes none"
+            hint = f"{did_you_mean(name[:60], known)}it takes {', '.join(known)}" if known else "it takes none"
             raise Refusal(422, f"unknown query parameter {quoted(name)}", hint)
         if name in found:
             raise Refusal(422, f"query parameter {name!r} stands twice", "give it once")

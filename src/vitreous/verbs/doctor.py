@@ -63,13 +63,19 @@ def _line(finding: Finding) -> str:
     return f"{'!' if finding.corrupts else '-'} {finding.kind}{where} {named}{': ' if named else ''}{finding.detail}"
 
 
+_NOT_NEAR = tyro.conf.arg(
+    help="find equal files only, not re-encoded, resized, cropped and mirrored copies.",
+    help_behavior_hint="(default: these are found too)",
+)
+
+
 def doctor(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     out: str,
     against: str | None = None,
     fix: str | None = None,
     preprocess: str = "inception_crop(224)|flip|range(-1,1)",
-    near: bool = True,
+    near: Annotated[bool, _NOT_NEAR] = True,
     workers: int | None = None,
 ) -> Examined:
     """Examine a data set: unreadable files, duplicates within and across splits, wrong labels, odd images.
@@ -85,7 +91,7 @@ def doctor(
         against: another data set; what is in both is reported, as when pre-training data must not hold test images.
         fix: a new manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
         preprocess: what training will do to the images; shown for the smallest and the largest.
-        near: whether to find re-encoded, resized, cropped and mirrored copies too; with --no-near, equal files only.
+        near: whether to find re-encoded, resized, cropped and mirrored copies too, or equal files only.
         workers: processes that read; as many as there are cores if not given, 0 for none.
     """
     from vitreous.data.open import open_data

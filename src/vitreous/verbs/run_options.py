@@ -9,8 +9,8 @@ import tyro
 from vitreous.verbs.shared import ImageSize
 
 
-def _option(text: str) -> object:
-    return tyro.conf.arg(help=text, help_behavior_hint="")
+def _option(text: str, metavar: str | None = None) -> object:
+    return tyro.conf.arg(help=text, help_behavior_hint="", metavar=metavar)
 
 
 class RunOptions(TypedDict, total=False):
@@ -18,7 +18,10 @@ class RunOptions(TypedDict, total=False):
     recipe: Annotated[str, _option("how to train: a name of `vitreous list recipes`. Default: one for the data, with reasons.")]
     set: Annotated[
         tuple[str, ...],
-        _option("change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96; see docs/recipes.md."),
+        _option(
+            "change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96; see docs/recipes.md.",
+            metavar="NAME=VALUE[,...]",
+        ),
     ]
     config: Annotated[str, _option("replay RUN/config.json; options given beside it override it.")]
     seed: Annotated[int, _option("random seed of initialisation, order, augmentation and dropout. Default: 0.")]

@@ -43,7 +43,7 @@ def vtab(
     image_size: Annotated[ImageSize, _DECIDED] = None,
     steps: Annotated[int | None, _DECIDED] = None,
     batch_size: Annotated[int | None, _DECIDED] = None,
-    set: Annotated[tuple[str, ...], _DECIDED] = (),
+    set: Annotated[tuple[str, ...], _DECIDED, tyro.conf.arg(metavar="NAME=VALUE[,...]")] = (),
     keep_weights: bool = False,
     workers: Annotated[int | None, _DECIDED] = None,
     device: str = "auto",

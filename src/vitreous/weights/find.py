@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from vitreous.download import Missing, fetch, intact, shown
-from vitreous.errors import VitreousError, nearest, unknown
+from vitreous.errors import VitreousError, did_you_mean, nearest, unknown
 from vitreous.files import cache_folder
 from vitreous.models import names
 from vitreous.weights import catalogue
@@ -172,12 +172,11 @@ def _not_found(source: str) -> VitreousError:
             f"{source!r} is an architecture, not weights; name the weights too, such as {weights[0]!r} "
             f"(known for it: {', '.join(weights)})"
         )
-    if tag:
-        close = nearest(model, known)[0]
-        return unknown(f"model {model!r} in", source, [entry.name for entry in catalogue.for_model(close)])
-    close = nearest(source, [entry.name for entry in catalogue.entries()])[0]
+    if tag and (close := nearest(model, known)):
+        return unknown(f"model {model!r} in", source, [entry.name for entry in catalogue.for_model(close[0])])
+    hint = did_you_mean(source, [entry.name for entry in catalogue.entries()])
     return VitreousError(
-        f"{source!r}: no such file or folder, and no known weights; did you mean {close!r}? `vitreous list weights` shows "
+        f"{source!r}: no such file or folder, and no known weights; {hint}`vitreous list weights` shows "
         f"them; hub repositories are written hf:OWNER/REPO or timm:NAME"
     )
 
