@@ -152,7 +152,7 @@ def _told(row: Row) -> str:
 
 def predict(
     checkpoint: Checkpoint,
-    images: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")],
+    images: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...", help_behavior_hint="(required)")],
     top: int = 5,
     out: str | None = None,
     csv: bool = False,
