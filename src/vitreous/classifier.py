@@ -144,6 +144,7 @@ class Classifier:
         return f"Classifier({self.config.name}, {self.config.classes} classes, {self.preprocess})"
 
 
+@torch.inference_mode(False)  # weights made within somebody's inference mode could not be put into a module
 def load(
     source: str | Path,
     *,
@@ -181,6 +182,8 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     checkpoint, known = read_path(found.path), dict(found.known)
     if len(known.get("classes", ())) != checkpoint.config.classes:  # a file placed by hand may have another head
         known.pop("classes", None)
+    if "preprocess" in known:
+        known["preprocess_guessed"] = False
     return dataclasses.replace(checkpoint, **known)
 
 

@@ -235,5 +235,5 @@ def test_quick_and_exact_are_alike() -> None:
 def test_a_line_is_not_blown_up() -> None:
     line = Image.new("RGB", (40_000, 1))
     with pytest.raises(VitreousError, match=r"1 x 40000 is too long and thin for resize_small\(256"):
-        ResizeSmall(256)(line)
-    assert ResizeSmall(16)(line).size == (640_000, 16)
+        ResizeSmall(256, 256)(line)
+    assert ResizeSmall(16, 16)(line).size == (640_000, 16)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.models.build import create
-from vitreous.models.positions import RelativePositions, resize_grid, sine_cosine
+from vitreous.models.positions import RelativePositions, resize_grid, resize_line, resize_relative, sine_cosine
 
 from conftest import randomise, relative
 
@@ -121,3 +121,52 @@ def test_positions_in_every_layer_are_added_before_each() -> None:
         z = block(z if layer == 0 else z + model.positions[layer].table)
     assert relative(model.tokens(images), z) < 1e-6
     assert grid == (3, 4)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bilinear-aligned"])
+@pytest.mark.parametrize(("prefix", "old", "new"), [(1, (3, 4), (5, 3)), (2, (3, 3), (2, 5)), (0, (2, 3), (4, 6))])
+def test_a_relative_table_is_resized_pair_by_pair(prefix: int, old: Any, new: Any, mode: Any) -> None:
+    """The same by brute force: what each pair of tokens of the new grid had in the old one, averaged over equal offsets."""
+    tokens = [prefix + grid[0] * grid[1] for grid in (old, new)]
+    table = torch.randn(2 * tokens[0] - 1, 2, dtype=torch.float64)
+    aligned = mode.endswith("aligned")
+
+    def at(displacement: int, axis: int) -> float:
+        a, b = (old[axis] - 1, max(1, new[axis] - 1)) if aligned else (old[axis], new[axis])
+        return float(np.clip(displacement * a / b, -old[axis] + 1, old[axis] - 1))
+
+    def patches(query: int, key: int) -> torch.Tensor:
+        (r, c), (s, d) = divmod(query, new[1]), divmod(key, new[1])
+        y, x, value = at(r - s, 0), at(c - d, 1), torch.zeros(2, dtype=torch.float64)
+        for dr, dc in itertools.product(range(-old[0] + 1, old[0]), range(-old[1] + 1, old[1])):
+            weight = max(0.0, 1 - abs(y - dr)) * max(0.0, 1 - abs(x - dc))
+            value += weight * table[dr * old[1] + dc + tokens[0] - 1]
+        return value
+
+    found: dict[int, list[torch.Tensor]] = {}
+    for query, key in itertools.product(range(tokens[1]), repeat=2):
+        if query >= prefix and key >= prefix:
+            value = patches(query - prefix, key - prefix)
+        elif query < prefix and key < prefix:
+            value = table[query - key + tokens[0] - 1]
+        else:
+            sign, leading, patch = (-1, query, key) if query < prefix else (1, key, query)
+            own = torch.arange(prefix, tokens[0]) - leading
+            value = resize_grid(table[sign * own + tokens[0] - 1], old, new, mode)[patch - prefix]
+        found.setdefault(query - key, []).append(value)
+    expected = torch.stack([torch.stack(found[offset]).mean(0) for offset in range(-tokens[1] + 1, tokens[1])])
+    assert torch.allclose(resize_relative(table, prefix, old, new, mode), expected, atol=1e-12)
+
+
+def test_a_smooth_function_of_the_column_stays_one_on_a_wider_grid() -> None:
+    """cos(2 pi dc / W) is the same for (dr, dc) and (dr + 1, dc - W), so that a table can hold it: once around per row."""
+
+    def wave(rows: int, columns: int) -> torch.Tensor:
+        return torch.cos(2 * np.pi * torch.arange(-rows * columns + 1, rows * columns, dtype=torch.float64) / columns)[:, None]
+
+    for old, new in (((16, 16), (16, 24)), ((16, 16), (10, 12)), ((12, 20), (24, 30))):
+        found = resize_relative(wave(*old), 0, old, new, "bilinear")
+        assert (found - wave(*new)).abs().max() < 0.06  # linear between samples, and held beyond the old grid
+        assert (resize_line(wave(*old), len(found), "bilinear") - wave(*new)).abs().max() > 1  # along the line it is lost
+    table = torch.randn(2 * 13 - 1, 4)
+    assert torch.equal(resize_relative(table, 1, (3, 4), (3, 4), "bilinear"), table)

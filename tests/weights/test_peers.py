@@ -297,7 +297,7 @@ def test_heads_that_are_left_out_are_noted(tmp_path: Path) -> None:
     theirs = randomise(transformers.ViTForMaskedImageModeling(transformers.ViTConfig(**TINY, encoder_stride=8))).eval()
     theirs.save_pretrained(tmp_path / "hf")
     clf = load(tmp_path / "hf")
-    assert "left out: decoder" in clf.notes
+    assert "left out: decoder.0.bias, decoder.0.weight" in clf.notes
     images = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
         expected = theirs.vit(images).last_hidden_state[:, 0]
@@ -368,3 +368,151 @@ def test_what_an_export_cannot_say_is_noted(tmp_path: Path) -> None:
     padded = Classifier(random_checkpoint("R50x1", classes=3, root_padding="-inf"))
     with pytest.raises(VitreousError, match="minus infinity"):
         padded.save(tmp_path / "r", "timm")
+
+
+# Prepared alike -----------------------------------------------------------------------------------------------------
+
+ODD = [(400, 534), (534, 400), (213, 746), (97, 60), (61, 61), (60, 97), (83, 251), (45, 300)]
+
+
+def _noise(size: tuple[int, int]) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+@pytest.mark.parametrize("target", [(48, 160), (160, 48), (64, 64)])
+def test_timm_prepares_rectangles_as_we_do(target: tuple[int, int], crop_mode: str, tmp_path: Path) -> None:
+    """timm covers (53, 177) and crops (48, 160): most of the image is kept, whatever its shape."""
+    arguments = dict(depth=1, img_size=target, embed_dim=32, num_heads=2)
+    pretrained = dict(mean=[0.5] * 3, std=[0.5] * 3, crop_pct=0.9, interpolation="bicubic", crop_mode=crop_mode)
+    config = dict(architecture="vit_tiny_patch16_224", model_args=arguments)
+    model = timm.create_model("vit_tiny_patch16_224", **arguments)
+    clf = load(saved(model, tmp_path / "t", **config, pretrained_cfg={**pretrained, "input_size": [3, *target]}))
+    theirs = timm.data.create_transform(**pretrained, input_size=(3, *target))
+    clf.save(tmp_path / "back", "timm")
+    assert str(load(tmp_path / "back").preprocess) == str(clf.preprocess)
+    for size in ODD:
+        assert torch.allclose(clf.prepare(_noise(size))[0], theirs(_noise(size)), atol=1e-5), size
+
+
+def test_a_rectangle_of_the_issue_keeps_what_timm_keeps(tmp_path: Path) -> None:
+    from vitreous.weights import preprocessing
+
+    text = preprocessing.timm(dict(crop_pct=0.9), (192, 672))
+    assert text == "resize_small(213,746,bilinear)|central_crop(192,672,round)|range(-1,1)"
+    assert preprocessing.timm(dict(crop_mode="border"), (192, 672)) == ""
+
+
+@pytest.mark.parametrize("text", ["resize_small(64,bilinear,floor)|central_crop(56)|range(-1,1)", "resize(56)|range(-1,1)"])
+def test_an_export_to_hugging_face_is_prepared_as_here(text: str, tmp_path: Path) -> None:
+    clf = Classifier(random_checkpoint("ViT-Ti/14", depth=1, image_size=56, classes=3, preprocess=text))
+    assert not [note for note in clf.save(tmp_path / "hf", "huggingface") if "prepare" in note]
+    theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf", use_fast=False)
+    for size in ODD:
+        expected = theirs(_noise(size), return_tensors="pt")["pixel_values"][0]
+        assert torch.allclose(clf.prepare(_noise(size))[0], expected, atol=1e-5), size
+
+
+def test_an_export_to_timm_is_prepared_as_here(tmp_path: Path) -> None:
+    text = "resize_small(64,bilinear,floor)|central_crop(48,round)|range(-1,1)"
+    clf = Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=48, classes=3, preprocess=text))
+    assert not [note for note in clf.save(tmp_path / "t", "timm") if "prepare" in note]
+    model = timm.create_model(f"local-dir:{tmp_path / 't'}", pretrained=True)
+    theirs = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    for size in ODD:
+        assert torch.allclose(clf.prepare(_noise(size))[0], theirs(_noise(size)), atol=1e-5), size
+
+
+@pytest.mark.parametrize("format", ["timm", "huggingface"])
+def test_an_export_says_where_the_other_side_rounds_otherwise(format: Any, tmp_path: Path) -> None:
+    text = "resize_small(64)|central_crop(48)|range(-1,1)"  # 400 x 534: here 85 wide, there cut off
+    clf = Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=48, classes=3, preprocess=text))
+    said = " ".join(clf.save(tmp_path / "x", format))
+    assert "prepares images as resize_small(64,bilinear,floor)" in said
+    assert "this checkpoint as resize_small(64,bilinear)" in said
+
+
+# Guesses, heads and leftovers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("dinov2", "resize_small(37,bicubic,floor)|central_crop(32)|normalise(imagenet)"),
+        ("deit", "resize_small(37,bicubic,floor)|central_crop(32)|normalise(imagenet)"),
+        ("vit", "resize_small(37,bilinear,floor)|central_crop(32)|range(-1,1)"),
+    ],
+)
+def test_a_guess_keeps_the_shape_is_marked_and_is_not_exported(kind: str, expected: str, tmp_path: Path) -> None:
+    THEIRS[kind]().save_pretrained(tmp_path / "hf")
+    clf = load(tmp_path / "hf")
+    assert (str(clf.preprocess), clf.checkpoint.preprocess_guessed) == (expected, True)
+    clf.save(tmp_path / "ours")
+    assert json.loads((tmp_path / "ours" / "model.json").read_text())["preprocess_guessed"] is True
+    notes = load(tmp_path / "ours").save(tmp_path / "back", "huggingface")
+    assert any("guessed" in note for note in notes)
+    assert not (tmp_path / "back" / "preprocessor_config.json").exists()
+
+
+def test_dinov2_is_guessed_at_256_and_224() -> None:
+    from vitreous.weights import preprocessing
+
+    text = preprocessing.huggingface_guess("dinov2", (518, 518))
+    assert text == "resize_small(256,bicubic,floor)|central_crop(224)|normalise(imagenet)"
+
+
+def test_a_timm_guess_is_not_exported_and_old_documents_are_facts(tmp_path: Path) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=3)
+    clf = load(saved(model, tmp_path / "t"))
+    assert clf.checkpoint.preprocess_guessed
+    clf.save(tmp_path / "back", "timm")
+    assert "mean" not in json.loads((tmp_path / "back" / "config.json").read_text())["pretrained_cfg"]
+    clf.save(tmp_path / "ours")
+    document = json.loads((tmp_path / "ours" / "model.json").read_text())
+    del document["preprocess_guessed"]  # as version 1 was written before
+    (tmp_path / "ours" / "model.json").write_text(json.dumps(document))
+    assert not load(tmp_path / "ours").checkpoint.preprocess_guessed
+
+
+@pytest.mark.parametrize("kind", ["dinov2", "dinov2-registers"])
+def test_a_dinov2_classifier_of_ours_goes_to_transformers(kind: str, tmp_path: Path) -> None:
+    """transformers' head reads class token and patch mean; ours the token alone: zeros for the other half are exact."""
+    body = {"dinov2": "Dinov2", "dinov2-registers": "Dinov2WithRegisters"}[kind]
+    settings = {**TINY_DINO, **({"num_register_tokens": 3} if "registers" in kind else {})}
+    theirs = getattr(transformers, f"{body}Model")(getattr(transformers, f"{body}Config")(**settings))
+    randomise(theirs).save_pretrained(tmp_path / "hf")
+    clf = load(tmp_path / "hf", classes=4)
+    randomise(clf.model.head)
+    notes = clf.save(tmp_path / "back", "huggingface")
+    assert any("zero weights" in note for note in notes)
+    rebuilt = getattr(transformers, f"{body}ForImageClassification").from_pretrained(tmp_path / "back")
+    images = torch.rand(2, 3, 32, 32)
+    assert relative(logits(rebuilt, images), logits(clf.model, images)) < 1e-5
+    assert relative(logits(load(tmp_path / "back").model, images), logits(clf.model, images)) < 1e-6
+
+
+def test_arrays_outside_the_model_are_noted_and_a_head_there_is_refused(tmp_path: Path) -> None:
+    state = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32, num_classes=0).state_dict()
+    nested = {f"encoder.{name}": tensor for name, tensor in state.items()}
+    extra = {"head.weight": torch.rand(5, 192), "head.bias": torch.rand(5)}
+    safetensors.torch.save_file({**nested, "projector.0.weight": torch.rand(7, 192)}, tmp_path / "noted.safetensors")
+    assert "left out: projector.0.weight" in load(tmp_path / "noted.safetensors").notes
+    safetensors.torch.save_file({**nested, **extra}, tmp_path / "head.safetensors")
+    with pytest.raises(VitreousError, match=r"'head\.weight', 5 x 192, could be the head"):
+        load(tmp_path / "head.safetensors")
+    sized = {"state_dict." + name: tensor for name, tensor in state.items()} | {
+        f"optimizer.{i}": torch.rand(3) for i in range(20)
+    }
+    safetensors.torch.save_file(sized, tmp_path / "trained.safetensors")
+    assert "left out 20 arrays: optimizer (20)" in load(tmp_path / "trained.safetensors").notes
+
+
+def test_loading_within_inference_mode(tmp_path: Path) -> None:
+    Classifier(random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3)).save(tmp_path / "x")
+    images = torch.rand(1, 3, 32, 32)
+    with torch.inference_mode():
+        clf = load(tmp_path / "x", image_size=48, classes=2)
+        clf.predict(images)
+    logits_ = clf.model(torch.rand(1, 3, 48, 48))
+    logits_.sum().backward()  # and it can be trained afterwards
+    assert clf.model.head.weight.grad is not None

@@ -35,21 +35,31 @@ class Resize:
 
 @dataclass(frozen=True)
 class ResizeSmall:
-    size: int
+    """The smallest size of the image's own shape that covers height x width: one side fits, the other is as long or longer."""
+
+    height: int
+    width: int
     filter: str = "bilinear"
-    floor: bool = False  # the authors round the longer side; timm and Hugging Face cut its fraction off
+    floor: bool = False  # the authors round the longer side, and timm too for a rectangle; torchvision cuts its fraction off
 
     def __call__(self, picture: Picture) -> Picture:
         height, width = size_of(picture)
-        short, long = min(height, width), max(height, width)
-        longer = self.size * long // short if self.floor else round(self.size * long / short)
-        if longer * self.size > PIXELS:  # of a line one pixel high it would make gigapixels
+        tall, wide = self.size_for(height, width)
+        if tall * wide > PIXELS:  # of a line one pixel high it would make gigapixels
             raise VitreousError(f"a picture of {height} x {width} is too long and thin for {self}; crop it, or use resize(...)")
-        tall, wide = (longer, self.size) if height > width else (self.size, longer)
         return resized(picture, tall, wide, self.filter)
 
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width that an image of this size gets; whole numbers throughout, so that no fraction is lost."""
+        if height * self.width < width * self.height:  # wider than the target: the height fits
+            return self.height, self._longer(self.height * width, height)
+        return self._longer(self.width * height, width), self.width
+
+    def _longer(self, numerator: int, denominator: int) -> int:
+        return numerator // denominator if self.floor else round(numerator / denominator)
+
     def __str__(self) -> str:
-        return f"resize_small({self.size},{self.filter}{',floor' if self.floor else ''})"
+        return f"resize_small({_size_text(self.height, self.width)},{self.filter}{',floor' if self.floor else ''})"
 
 
 @dataclass(frozen=True)

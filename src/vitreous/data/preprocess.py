@@ -2,6 +2,7 @@
 
     resize(S[,filter])  resize(H,W[,filter])   to exactly that size
     resize_small(S[,filter][,floor])           the shorter side to S, the shape kept; `floor` cuts the longer side's fraction
+    resize_small(H,W[,filter][,floor])         to the smallest size that covers H x W, the shape kept
     central_crop(S[,round])  central_crop(H,W) an odd margin leaves the extra pixel last; with `round`, as torchvision does
     pad(N)                                     N black pixels around, for a random crop to move things in
     range(LOW,HIGH)                            pixels 0..255 to LOW..HIGH
@@ -110,9 +111,7 @@ def _resize(a: _Arguments) -> Op:
 
 def _resize_small(a: _Arguments) -> Op:
     floor = a.flag("floor")
-    if len(a.sizes()) != 1:
-        raise a.fail("takes one size")
-    return ResizeSmall(a.sizes()[0], a.filter(), floor)
+    return ResizeSmall(*a.pair(), a.filter(), floor)
 
 
 def _central_crop(a: _Arguments) -> Op:
@@ -300,14 +299,12 @@ class Preprocess:
         larger = max(new_height / old_height, new_width / old_width)
 
         def scaled(op: Op) -> Op:
-            if isinstance(op, _FIXING):
+            if isinstance(op, (*_FIXING, ResizeSmall)):
                 return replace(
                     op, height=round(op.height * new_height / old_height), width=round(op.width * new_width / old_width)
                 )
             if isinstance(op, Pad):
                 return _scaled_pad(op, larger)
-            if isinstance(op, ResizeSmall):
-                return replace(op, size=round(op.size * larger))
             return op
 
         return Preprocess("|".join(str(op) for op in (*map(scaled, self.ops[: last + 1]), *after)), self.channels)

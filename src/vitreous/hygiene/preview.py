@@ -34,7 +34,7 @@ def demand(preprocess: Preprocess) -> Demand | None:
     """The size that the first operation on shape asks for."""
     for op in preprocess.ops:
         if isinstance(op, ResizeSmall):
-            return Demand(op.size, op.size, True)
+            return Demand(op.height, op.width, True)
         if isinstance(op, (Resize, InceptionCrop)):
             return Demand(op.height, op.width, True)
         if isinstance(op, (CentralCrop, RandomCrop)):
@@ -77,7 +77,7 @@ def _scale(preprocess: Preprocess, height: int, width: int) -> str:
             down, across = op.height / height, op.width / width
             return _times(down) if math.isclose(down, across, rel_tol=0.02) else f"{_times(down)} down, {_times(across)} across"
         if isinstance(op, ResizeSmall):
-            return _times(op.size / min(height, width))
+            return _times(max(op.height / height, op.width / width))
         if isinstance(op, (CentralCrop, RandomCrop)):
             return "not scaled: cut out as it is"
     return "not scaled"

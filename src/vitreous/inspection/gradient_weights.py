@@ -34,6 +34,7 @@ from vitreous.inspection.attention_rollout import probe_attention, read_by_head,
 from vitreous.inspection.head_view import grid_of
 from vitreous.inspection.subject import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import attention_layers, with_attention
+from vitreous.models.config import Size
 from vitreous.models.pooling import AttentionPool
 from vitreous.models.vit import Attention, ViT
 
@@ -143,14 +144,14 @@ def _back_through(
     weights: list[tuple[Attention, Tensor]] = []
     for (attention, z_BND, _), joined in zip(passes, gradients, strict=True):
         assert isinstance(attention, Attention)
-        weights.append((attention, _weighed(attention, z_BND, joined)))
+        weights.append((attention, _weighed(attention, z_BND, joined, inputs[-1])))
     return weights, before_BND
 
 
 @torch.no_grad()
-def _weighed(attention: Attention, z_BND: Tensor, gradient_BND: Tensor) -> Tensor:
+def _weighed(attention: Attention, z_BND: Tensor, gradient_BND: Tensor, grid: Size) -> Tensor:
     """W: the mean over heads of (A * dA)+, (B, N, N), from what entered the attention and dy/dO of its heads side by side."""
-    attention_BHNN = attention.probabilities(z_BND)
+    attention_BHNN = attention.probabilities(z_BND, grid)
     _, _, v_BHNK = attention.project(z_BND)
     total = attention_BHNN.new_zeros(attention_BHNN[:, 0].shape, dtype=torch.float32)
     for head, gradient_BNK in enumerate(gradient_BND.unflatten(-1, (attention.heads, -1)).unbind(2)):

@@ -54,7 +54,7 @@ def watched(
     every = list(attention_layers(model))
 
     def hook(layer: int, spread: Spread | None, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        probabilities = module.probabilities(inputs[0])  # type: ignore[operator]
+        probabilities = module.probabilities(inputs[0], grid)  # type: ignore[operator]
         look(layer, spread(probabilities, grid) if spread else probabilities)
 
     wanted = range(len(every)) if layers is None else layers

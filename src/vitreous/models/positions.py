@@ -52,6 +52,54 @@ def resize_line(table_ND: Tensor, new: int, mode: PositionResize) -> Tensor:
     return line[0].T.to(table_ND.dtype)
 
 
+def resize_relative(table_NK: Tensor, prefix: int, old: Size, new: Size, mode: PositionResize) -> Tensor:
+    """Carry a table of offsets along the sequence (2N - 1 rows, offset d at row d + N - 1) to another grid, in two dimensions.
+
+    On a grid W wide, patches displaced by (dr, dc) are d = dr W + dc apart, so one row serves all pairs of tokens with that
+    offset: those displaced by (dr, dc), those by (dr + 1, dc - W), which wrap around the edge, and pairs of a leading token
+    and a patch. Interpolating along d would turn a column into another one, for W changes. Instead every pair of the new grid
+    is given what such a pair had in the old one, and a row is the mean over the pairs that share it:
+
+        two patches             the old rows, bilinear at the displacement scaled to the old grid
+        leading token, patch    the old rows of that token, as an image of the grid, resized like any position table
+        two leading tokens      the old row
+
+    There are (H - |dr|) (W - |dc|) pairs of patches displaced by (dr, dc). On the same grid all pairs of a row agree.
+    """
+    if old == new:
+        return table_NK
+    table, aligned = _precise(table_NK), mode.endswith("-aligned")
+    before, after = (prefix + grid[0] * grid[1] - 1 for grid in (old, new))  # rows of offset 0
+    total, pairs = table.new_zeros(2 * after + 1, table.shape[1]), table.new_zeros(2 * after + 1)
+
+    def add(offsets: Tensor, values: Tensor, weights: Tensor) -> None:
+        total.index_add_(0, offsets + after, values * weights[:, None])
+        pairs.index_add_(0, offsets + after, weights)
+
+    place = [torch.arange(-n + 1, n, device=table.device) for n in (*old, *new)]  # displacements along each axis
+    by_displacement = table[before + old[1] * place[0][:, None] + place[1]]  # (2 H - 1, 2 W - 1, K)
+    rows, columns = (_linear(new[axis], old[axis], aligned, table) for axis in (0, 1))
+    values = torch.einsum("ir,jc,rck->ijk", rows, columns, by_displacement)
+    count = (new[0] - place[2].abs())[:, None] * (new[1] - place[3].abs())
+    add((new[1] * place[2][:, None] + place[3]).flatten(), values.flatten(0, 1), count.flatten().to(table))
+    patches, patches_before = (torch.arange(grid[0] * grid[1], device=table.device) for grid in (new, old))
+    one = torch.ones(len(patches)).to(table)
+    for token in range(prefix):
+        for sign in (-1, 1):  # it looks at the patches, and they at it
+            image = table[before + sign * (prefix - token + patches_before)]
+            add(sign * (prefix - token + patches), resize_grid(image, old, new, mode), one)
+        within = token - torch.arange(prefix, device=table.device)
+        add(within, table[before + within], one[:1].expand(prefix))
+    return (total / pairs[:, None]).to(table_NK.dtype)
+
+
+def _linear(new: int, old: int, aligned: bool, like: Tensor) -> Tensor:
+    """Weights (2 new - 1, 2 old - 1) that interpolate displacements of `new` places among those of `old`."""
+    scale = (old - 1) / max(1, new - 1) if aligned else old / new
+    at = (torch.arange(-new + 1, new).to(like) * scale).clamp(-old + 1, old - 1) + old - 1
+    return (1 - (at[:, None] - torch.arange(2 * old - 1).to(like)).abs()).clamp(min=0)
+
+
 def sine_cosine(grid: Size, width: int) -> Tensor:
     """Fixed 2-D sine and cosine of MoCo v3 and big_vision: [sin x, cos x, sin y, cos y], each a quarter of the width."""
     rows, columns = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
@@ -115,12 +163,12 @@ class RelativePositions(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.mode = config.position_resize
+        self.grid, self.prefix, self.mode = config.grid, config.prefix_tokens, config.position_resize
         self.table = nn.Parameter(torch.empty(2 * config.tokens - 1, config.width // config.heads))
 
-    def forward(self, q_BHNK: Tensor) -> Tensor:
+    def forward(self, q_BHNK: Tensor, grid: Size | None = None) -> Tensor:
         n, k = q_BHNK.shape[-2:]
-        table = resize_line(self.table, 2 * n - 1, self.mode)
+        table = resize_relative(self.table, self.prefix, self.grid, grid or self.grid, self.mode)
         by_offset = (q_BHNK @ table.T) / math.sqrt(k)  # column j holds offset j - (n - 1)
         place = torch.arange(n, device=q_BHNK.device)
         offset = place[:, None] - place[None, :] + (n - 1)

@@ -57,10 +57,13 @@ class Attention(nn.Module):
         b, n, d = x_BND.shape
         return x_BND.view(b, n, self.heads, d // self.heads).transpose(1, 2)
 
-    def forward(self, z_BND: Tensor, leading: int | None = None) -> Tensor:
-        """With `leading`, only the first so many tokens look around, at all of them; (B, leading, D) comes out."""
+    def forward(self, z_BND: Tensor, leading: int | None = None, grid: Size | None = None) -> Tensor:
+        """With `leading`, only the first so many tokens look around, at all of them; (B, leading, D) comes out.
+
+        `grid` is that of the patches, for relative positions; without it, the one that the model was built for.
+        """
         q, k, v = self.project(z_BND)
-        bias = self.relative(q) if self.relative is not None else None
+        bias = self.relative(q, grid) if self.relative is not None else None
         if leading is not None:
             q, bias = q[:, :, :leading], None if bias is None else bias[:, :, :leading]
         drop = self.attention_dropout if self.training else 0.0
@@ -68,12 +71,12 @@ class Attention(nn.Module):
         joined_BND = heads_BHNK.transpose(1, 2).flatten(2)
         return self.dropout(self.out(joined_BND))  # (8)
 
-    def probabilities(self, z_BND: Tensor) -> Tensor:
+    def probabilities(self, z_BND: Tensor, grid: Size | None = None) -> Tensor:
         """A of equation (6), (B, H, N, N): row i tells where token i looks."""
         q, k, _ = self.project(z_BND)
         logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         if self.relative is not None:
-            logits = logits + self.relative(q)
+            logits = logits + self.relative(q, grid)
         return logits.softmax(dim=-1)
 
 
@@ -90,12 +93,9 @@ class Block(nn.Module):
         self.scale2 = LayerScale.of(config)
         self.skip = StochasticDepth(config.stochastic_depth * layer / max(1, config.depth - 1))
 
-    def forward(self, z: Tensor, images: int | None = None, leading: int | None = None) -> Tensor:
+    def forward(self, z: Tensor, images: int | None = None, leading: int | None = None, grid: Size | None = None) -> Tensor:
         images = images or z.shape[0]  # axial attention has more rows than images
-        if leading is None:
-            z = z + self.skip(self.scale1(self.attention(self.norm1(z))), images)  # (2)
-        else:
-            z = z[:, :leading] + self.skip(self.scale1(self.attention(self.norm1(z), leading)), images)
+        z = z[:, :leading] + self.skip(self.scale1(self.attention(self.norm1(z), leading, grid)), images)  # (2)
         return z + self.skip(self.scale2(self.mlp(self.norm2(z))), images)  # (3)
 
 
@@ -201,10 +201,8 @@ class ViT(nn.Module):
                 z_BND = self.add_positions(z_BND, grid, layer)
             if isinstance(block, AxialBlock):
                 z_BND = block(z_BND, grid)
-            elif leading is not None and layer == self.config.depth - 1:
-                z_BND = block(z_BND, None, leading)
             else:
-                z_BND = block(z_BND)
+                z_BND = block(z_BND, None, leading if layer == self.config.depth - 1 else None, grid)
         return z_BND
 
     @property

@@ -7,6 +7,7 @@ header before anything is decoded. Orientation, transparency, palettes and 16 bi
 from __future__ import annotations
 
 import io
+import math
 import threading
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -74,9 +75,8 @@ def _check(opened: Image.Image, content: bytes, preprocess: Preprocess, limits: 
         raise Refusal(413, f"too many pixels ({size}; at most {limits.pixels / 1e6:g} million)", _SMALLER)
     if pixels == 0:
         raise Refusal(422, f"a picture without pixels ({size})", "send another one")
-    stretch = max(width, height) / min(width, height)
     for op in preprocess.ops:  # bringing the shorter side to 256 would make gigapixels of a line
-        if isinstance(op, ResizeSmall) and op.size**2 * stretch > limits.pixels:
+        if isinstance(op, ResizeSmall) and math.prod(op.size_for(height, width)) > limits.pixels:
             raise Refusal(422, f"a picture of {size} is too long and thin", "cut it into parts that are nearer to a square")
     # A few bytes for each scan make the decoder pass over the whole picture again. No other FF DA is in compressed data.
     if opened.format in ("JPEG", "MPO") and content.count(b"\xff\xda") * pixels > SCANS * limits.pixels:

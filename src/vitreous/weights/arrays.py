@@ -34,6 +34,10 @@ class Arrays(Mapping[str, Tensor]):
     @abstractmethod
     def __getitem__(self, name: str) -> Tensor: ...
 
+    def in_file(self, name: str) -> str:
+        """What the file itself calls this array."""
+        return name
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
@@ -202,6 +206,9 @@ class Renamed(Arrays):
     def __getitem__(self, name: str) -> Tensor:
         return self._arrays[self._old[name]]
 
+    def in_file(self, name: str) -> str:
+        return self._arrays.in_file(self._old[name])
+
 
 class Sliced(Arrays):
     """Arrays that hold all layers in one, given out layer by layer: `make` maps each new name to (old name, index)."""
@@ -213,6 +220,9 @@ class Sliced(Arrays):
         self.shapes = {
             new: arrays.shapes[old] if index is None else arrays.shapes[old][1:] for new, (old, index) in make.items()
         }
+
+    def in_file(self, name: str) -> str:
+        return self._arrays.in_file(self._make[name][0])
 
     def __getitem__(self, name: str) -> Tensor:
         old, index = self._make[name]

@@ -27,7 +27,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.errors import VitreousError, unknown
 from vitreous.files import flush, whole_file
 from vitreous.models.build import layout
-from vitreous.models.config import ModelConfig, from_json, to_json
+from vitreous.models.config import ModelConfig, Size, from_json, to_json
 from vitreous.weights.arrays import SafetensorsArrays
 from vitreous.weights.families import Family
 
@@ -53,6 +53,7 @@ class Checkpoint:
     parent: Mapping[str, Any] = field(default_factory=dict)  # where they came from: source, sha256, and its own parent
     licence: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    preprocess_guessed: bool = False  # nothing said how images are prepared: the string is its family's habit, not a fact
     notes: tuple[str, ...] = ()  # what reading it found missing, extra, assumed or replaced; not stored
 
     def __post_init__(self) -> None:
@@ -62,6 +63,11 @@ class Checkpoint:
             raise VitreousError(
                 f"preprocessing {self.preprocess!r} goes by chance; a checkpoint keeps the string for evaluation"
             )
+
+    @property
+    def evaluation_size(self) -> Size:
+        """Height and width of the images that every command gives the model; it need not be that of its position table."""
+        return Preprocess(self.preprocess).size or self.config.image_size
 
 
 def document(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -75,6 +81,7 @@ def document(checkpoint: Checkpoint) -> dict[str, Any]:
         "numerics": numerics,
         "grid": list(checkpoint.config.grid) if hasattr(checkpoint.config, "grid") else None,
         "preprocess": checkpoint.preprocess,
+        "preprocess_guessed": checkpoint.preprocess_guessed,
         "classes": list(checkpoint.classes) if checkpoint.classes is not None else None,
         "outputs": checkpoint.outputs,
         "family": checkpoint.family,
@@ -93,6 +100,9 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
         config = from_json({**fields["architecture"], **fields["numerics"]})
         classes = fields["classes"]
         outputs, family = fields["outputs"], fields["family"]
+        guessed = fields.get("preprocess_guessed", False)  # earlier files of this version do not say
+        if not isinstance(guessed, bool):
+            raise VitreousError(f"field 'preprocess_guessed' has the wrong form: {guessed!r}")
         if outputs not in ("softmax", "sigmoid"):
             raise unknown("outputs", str(outputs), ("softmax", "sigmoid"))
         if family not in get_args(Family):
@@ -109,6 +119,7 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
             config=config,
             tensors=tensors,
             preprocess=fields["preprocess"],
+            preprocess_guessed=guessed,
             classes=None if classes is None else tuple(str(name) for name in classes),
             outputs=outputs,
             family=family,

@@ -60,8 +60,6 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
             for pattern, replacement in _IN_MEMORY:
                 inside = re.sub(pattern, replacement, inside)
             clean[inside] = name
-    left = sorted({name.split(".")[0] for name in arrays.shapes if name not in clean.values()})
-    notes = [f"left out: {', '.join(left)}"] if left else []
     arrays = Renamed(arrays, clean)
     try:
         config = _config(arrays, settings, str(kind))
@@ -72,7 +70,7 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
         raise VitreousError(
             f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong"
         )
-    return config, arrays, notes
+    return config, arrays, []
 
 
 def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:

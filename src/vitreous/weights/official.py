@@ -147,8 +147,6 @@ def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelC
     inside = [name for name in extra if name.split("/")[0] in ("Transformer", "MAPHead_0") or re.match(r"block\d", name)]
     if inside:
         raise VitreousError(f"{arrays.path}: array {inside[0]!r} belongs to no model of the paper that this program knows")
-    if extra:
-        notes.append(f"left out: {', '.join(extra)}")
     return config, arrays, notes
 
 
@@ -303,12 +301,7 @@ def _group_norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias"
 def _recognise_post_resnet(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]]:
     trunk = _post_trunk(arrays)
     config = replace(trunk, classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays.shapes else 0)
-    return config, arrays, _extra_notes(config, arrays)
-
-
-def _extra_notes(config: ModelConfig, arrays: Arrays) -> list[str]:
-    extra = unused(rules(config), arrays)
-    return [f"left out: {', '.join(extra)}"] if extra else []
+    return config, arrays, []
 
 
 def _post_resnet_rules(config: ResNetConfig) -> list[Rule]:
@@ -327,7 +320,7 @@ def _recognise_bit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Array
     padding = "-inf" if big_vision else "zero"
     config = resnet_config("R", "pre", units=units, width=width, channels=channels, classes=classes, root_padding=padding)
     config = replace(config, name=describe_trunk(config))
-    return config, arrays, _extra_notes(config, arrays)
+    return config, arrays, []
 
 
 def _released_bit(name: str) -> str:

@@ -38,13 +38,16 @@ def official(size: Size) -> str:
     return f"{sized('resize', size, 'bilinear-plain')}|range(-1,1)"
 
 
-def huggingface_default(kind: str, size: Size) -> str:
-    """Where there is no preprocessor_config.json. DINOv2's table is for 518 pixels, but it is used at 224."""
-    if kind.startswith("dinov2"):
-        return f"resize(224,bicubic)|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
-    if kind == "deit":
-        return f"{sized('resize', size, 'bicubic')}|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
-    return f"{sized('resize', size, 'bilinear')}|range(-1,1)"
+def huggingface_guess(kind: str, size: Size) -> str:
+    """Where there is no preprocessor_config.json: the shape of the image kept, 256 pixels cropped to 224 or the like.
+
+    DINOv2's position table is for 518 pixels, but it is used at 224.
+    """
+    if kind.startswith("dinov2") and size == (518, 518):
+        size = (224, 224)
+    whole = (round(size[0] / 0.875), round(size[1] / 0.875))
+    filter, values = ("bilinear", "range(-1,1)") if kind == "vit" else ("bicubic", normalisation(IMAGENET_MEAN, IMAGENET_STD))
+    return f"{sized('resize_small', whole, filter, 'floor')}|{sized('central_crop', size)}|{values}"
 
 
 def huggingface(settings: dict[str, Any]) -> str:
@@ -89,17 +92,25 @@ def _huggingface_resize(settings: dict[str, Any], filter: str) -> str:
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:
-    """From the pretrained_cfg in timm's config.json; timm crops the centre of a slightly larger picture, or squashes."""
+    """From the pretrained_cfg in timm's config.json; timm crops the centre of a slightly larger image, or squashes it first.
+
+    Nothing where it says what our strings cannot.
+    """
     mean, std = settings.get("mean", [0.5] * 3), settings.get("std", [0.5] * 3)
     how = str(settings.get("interpolation", "bicubic"))
     how = how if how in FILTERS else "bicubic"
     share = float(settings.get("crop_pct", 0.9))
     values = normalisation(mean, std)
-    if settings.get("crop_mode") == "squash":
-        whole = (int(size[0] / share), int(size[1] / share))
+    mode = settings.get("crop_mode") or "center"
+    whole = (int(size[0] / share), int(size[1] / share))
+    if mode == "squash":
         crop = "" if whole == size else f"{sized('central_crop', size, 'round')}|"
         return f"{sized('resize', whole, how)}|{crop}{values}"
-    return f"resize_small({int(max(size) / share)},{how},floor)|{sized('central_crop', size, 'round')}|{values}"
+    if mode != "center":
+        return ""
+    # torchvision resizes for a square; for a rectangle timm does it itself, rounded, and by its default filter in any case.
+    resize = sized("resize_small", whole, *((how, "floor") if whole[0] == whole[1] else ("bilinear",)))
+    return f"{resize}|{sized('central_crop', size, 'round')}|{values}"
 
 
 def to_fields(text: str, channels: int) -> dict[str, Any] | None:
@@ -109,7 +120,7 @@ def to_fields(text: str, channels: int) -> dict[str, Any] | None:
         if isinstance(op, Resize):
             out.update(resize=(op.height, op.width), filter=op.filter)
         elif isinstance(op, ResizeSmall):
-            out.update(small=op.size, filter=op.filter)
+            out.update(small=(op.height, op.width), filter=op.filter)
         elif isinstance(op, CentralCrop):
             out["crop"] = (op.height, op.width)
         elif isinstance(op, Range) and (op.low, op.high) in ((-1.0, 1.0), (0.0, 1.0)):

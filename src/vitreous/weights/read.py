@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,45 +64,48 @@ def _read_folder(folder: Path) -> Checkpoint:
 
 def read_file(path: Path) -> Checkpoint:
     """Read one foreign weights file, and the config files that lie beside it."""
-    arrays = _unnested(open_arrays(path))
+    whole = open_arrays(path)
+    arrays = _unnested(whole)
     digest = file_hash(path)
     checkpoint, stale = _from_sidecar(path, arrays, digest)
     if checkpoint is None:
         official_layout = path.suffix == ".npz"  # which has no config: one that lies beside it belongs to something else
         beside = [{} if official_layout else _settings(path.with_name(n)) for n in ("config.json", "preprocessor_config.json")]
-        checkpoint = _from_arrays(arrays, *beside)
+        checkpoint = _from_arrays(arrays, whole, *beside)
     checkpoint = dataclasses.replace(checkpoint, notes=(*checkpoint.notes, *stale))
     return _with_parent(checkpoint, path, digest)
 
 
-def _from_arrays(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
+def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
+    """`whole` is the file, of which `arrays` may be the part under one word."""
     path = arrays.path
     try:
         if found := official.recognise(arrays):
             config, arrays, notes = found
             text = preprocessing.official(config.image_size)
-            return _checkpoint("official", config, arrays, official.rules(config), text, None, notes)
+            return _checkpoint("official", config, arrays, whole, official.rules(config), text, None, notes)
         if found := huggingface.recognise(arrays, settings):
             config, arrays, notes = found
             text = preprocessing.huggingface(preprocessor)
-            if not text:
-                text = preprocessing.huggingface_default(str(settings["model_type"]), config.image_size)
-                notes.append(
-                    f"the checkpoint does not say in known words how images are prepared: taken as its family's default, {text}"
-                )
+            guessed = not text
+            if guessed:
+                text = preprocessing.huggingface_guess(str(settings["model_type"]), config.image_size)
+                notes.append(f"the checkpoint does not say in known words how images are prepared: guessed as {text}")
             names = huggingface.class_names(settings, config.classes)
             assert isinstance(config, ViTConfig)
             rules = huggingface.rules_for(config, settings)
             independent = settings.get("problem_type") == "multi_label_classification"
-            return _checkpoint("huggingface", config, arrays, rules, text, names, notes, independent)
+            return _checkpoint("huggingface", config, arrays, whole, rules, text, names, notes, independent, guessed)
         if found := timm.recognise(arrays, settings):
             config, arrays, notes = found
             known = settings.get("pretrained_cfg") if isinstance(settings.get("pretrained_cfg"), dict) else {}
             text = preprocessing.timm(known or {}, config.image_size)
-            if not known:
-                notes.append(f"the checkpoint does not say how images are prepared: taken as timm's default, {text}")
+            guessed = not known or not text
+            if guessed:
+                text = text or preprocessing.timm({**(known or {}), "crop_mode": "center"}, config.image_size)
+                notes.append(f"the checkpoint does not say in known words how images are prepared: guessed as {text}")
             names = _timm_names(settings, config.classes)
-            return _checkpoint("timm", config, arrays, timm.rules(config), text, names, notes)
+            return _checkpoint("timm", config, arrays, whole, timm.rules(config), text, names, notes, guessed=guessed)
     except VitreousError as error:  # a config that cannot be: say where it was read
         raise (
             error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}")
@@ -120,18 +125,44 @@ def _checkpoint(
     family: Family,
     config: ModelConfig,
     arrays: Arrays,
+    whole: Arrays,
     rules: list[Rule],
     preprocess: str,
     classes: tuple[str, ...] | None,
     notes: list[str],
     independent: bool = False,
+    guessed: bool = False,
 ) -> Checkpoint:
     tensors = read_tensors(rules, arrays, config)
+    notes += _left_out(whole, {arrays.in_file(name) for each in rules for name in each.theirs}, config)
     # 21,843 and 18,291 classes are ImageNet-21k and JFT: their heads were trained as independent yes-or-no questions.
     outputs: Literal["softmax", "sigmoid"] = "softmax"
     if independent or (family == "official" and config.classes in (21_843, 18_291)):
         outputs = "sigmoid"
-    return Checkpoint(config, tensors, preprocess, classes, outputs, family, notes=tuple(notes))
+    return Checkpoint(config, tensors, preprocess, classes, outputs, family, preprocess_guessed=guessed, notes=tuple(notes))
+
+
+# The last word of the name of a layer that a classifier may end in; numbers, as of nn.Sequential, follow it or not.
+_HEAD_WORDS = {"head", "heads", "classifier", "cls_classifier", "fc", "linear", "logits", "output", "prediction"}
+_PARAMETERS = {"weight", "bias", "kernel"}
+
+
+def _left_out(whole: Arrays, used: set[str], config: ModelConfig) -> list[str]:
+    """A note on every array of the file that the model does not use; an error if one could be the head that it lacks."""
+    left = sorted(set(whole.shapes) - used)
+    for name in left if not config.classes else ():
+        words = [word for word in re.split(r"[./]", name) if not word.isdigit()]
+        shape = tuple(size for size in whole.shapes[name] if size != 1)  # of a 1x1 convolution, too
+        named = words[-1] in _PARAMETERS and bool(_HEAD_WORDS & set(words[-2:-1]))
+        if named and len(shape) == 2 and config.feature_width in shape:
+            raise VitreousError(
+                f"{whole.path}: array {name!r}, {shape[0]} x {shape[1]}, could be the head of the model, which has no "
+                f"other, but is not where this format keeps it; rename it in the file, or delete it to load features only"
+            )
+    if len(left) <= 8:
+        return [f"left out: {', '.join(left)}"] if left else []
+    counts = Counter(re.split(r"[./]", name)[0] for name in left)
+    return [f"left out {len(left)} arrays: {', '.join(f'{word} ({count})' for word, count in sorted(counts.items()))}"]
 
 
 def _from_sidecar(path: Path, arrays: Arrays, digest: str) -> tuple[Checkpoint | None, list[str]]:
@@ -146,8 +177,10 @@ def _from_sidecar(path: Path, arrays: Arrays, digest: str) -> tuple[Checkpoint |
     if not describes(fields, digest):
         return None, [f"{sidecar.name} is about other weights, and was left out of account"]
     checkpoint = from_document(fields, {}, sidecar)
-    tensors = read_tensors(official.rules(checkpoint.config), names, checkpoint.config)
-    return dataclasses.replace(checkpoint, tensors=tensors), []
+    rules = official.rules(checkpoint.config)
+    tensors = read_tensors(rules, names, checkpoint.config)
+    notes = _left_out(arrays, {names.in_file(name) for each in rules for name in each.theirs}, checkpoint.config)
+    return dataclasses.replace(checkpoint, tensors=tensors, notes=(*checkpoint.notes, *notes)), []
 
 
 def _unnested(arrays: Arrays) -> Arrays:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from vitreous.data.preprocess import Preprocess
 from vitreous.errors import VitreousError
 from vitreous.models.config import ModelConfig, PositionResize, ResNetConfig, Size, ViTConfig, pair, replace
-from vitreous.models.positions import resize_grid, resize_line
+from vitreous.models.positions import resize_grid, resize_line, resize_relative
 from vitreous.weights.checkpoint import Checkpoint
 
 
@@ -79,7 +79,7 @@ def resize_positions(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig,
         elif old.positions == "2d" and name.startswith("positions."):
             tensors[name] = resize_line(tensor, new.grid[0 if name.endswith("rows") else 1], mode)
         elif old.positions == "relative" and name.endswith("relative.table"):
-            tensors[name] = resize_line(tensor, 2 * new.tokens - 1, mode)
+            tensors[name] = resize_relative(tensor, old.prefix_tokens, old.grid, new.grid, mode)
         else:
             continue
         changed = True

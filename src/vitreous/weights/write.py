@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.pictures import FILTERS
+from vitreous.data.preprocess import Preprocess
 from vitreous.errors import VitreousError, unknown
 from vitreous.files import whole_file, whole_folder, write_text
 from vitreous.models.config import ModelConfig, ViTConfig, replace
@@ -112,7 +113,7 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     rules = timm.rules(config)
     settings, notes = timm_settings.settings_of(config)
-    fields = preprocessing.to_fields(checkpoint.preprocess, config.channels)
+    fields = _fields(checkpoint, "timm", notes)
     pretrained: dict[str, Any] = dict(
         input_size=[config.channels, *config.image_size],
         num_classes=config.classes,
@@ -121,15 +122,17 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
         license=checkpoint.licence,
     )
     notes += _lost(checkpoint, "timm", "bicubic-antialias", sigmoid=False)
-    if fields is None or ("small" in fields and len(set(fields.get("crop", (1, 2)))) > 1):
-        notes.append(f"timm has no words for the preprocessing {checkpoint.preprocess}")
-    else:
+    if fields is not None:
         crop = fields.get("crop", config.image_size)
-        pretrained.update(mean=fields["mean"], std=fields["std"], interpolation=fields["filter"])
-        share = crop[0] / (small := fields.get("small", crop[0]))
-        while int(crop[0] / share) < small:  # timm divides and cuts off: 224 / (224 / 249) must not come out as 248
+        size = fields.get("small", fields.get("resize"))
+        share = min(part / whole for part, whole in zip(crop, size, strict=True))
+        # timm divides and cuts off: 224 / (224 / 249) must not come out as 248.
+        while any(int(part / share) < whole for part, whole in zip(crop, size, strict=True)):
             share = math.nextafter(share, 0.0)
-        pretrained.update(crop_pct=share, crop_mode="center" if "small" in fields else "squash")
+        mode = "center" if "small" in fields else "squash"
+        words = dict(mean=fields["mean"], std=fields["std"], interpolation=fields["filter"], crop_pct=share, crop_mode=mode)
+        pretrained.update(words)
+        notes += _prepared_otherwise(checkpoint, "timm", preprocessing.timm(words, config.image_size))
     settings.update(num_classes=config.classes, pretrained_cfg=pretrained)
     if checkpoint.classes:
         settings["label_names"] = list(checkpoint.classes)
@@ -162,29 +165,60 @@ def _lost(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bo
 
 
 def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
+    checkpoint, notes = _with_mean_half(checkpoint)
     config = checkpoint.config
     kind = huggingface.kind_of(config)
     assert isinstance(config, ViTConfig)
     arrays = write_arrays(huggingface.rules(config), checkpoint.tensors)
     named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
     files: dict[str, Any] = {"config.json": huggingface.settings_of(config, checkpoint.classes)}
-    fields = preprocessing.to_fields(checkpoint.preprocess, config.channels)
+    fields = _fields(checkpoint, "Hugging Face", notes)
     resize = "bicubic-antialias" if kind == "dinov2_with_registers" else "bicubic"
-    notes = _lost(checkpoint, "Hugging Face", resize, sigmoid=True)
+    notes += _lost(checkpoint, "Hugging Face", resize, sigmoid=True)
     if checkpoint.outputs == "sigmoid":
         files["config.json"]["problem_type"] = "multi_label_classification"
-    if fields is None:
-        notes.append(f"Hugging Face has no words for the preprocessing {checkpoint.preprocess}")
-    else:
-        files["preprocessor_config.json"] = _preprocessor(fields, kind)
+    if fields is not None:
+        files["preprocessor_config.json"] = written = _preprocessor(fields, kind)
+        notes += _prepared_otherwise(checkpoint, "Hugging Face", preprocessing.huggingface(written))
     _write_hub_folder(folder, named, files, checkpoint)
     return notes
+
+
+def _with_mean_half(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """A DINOv2 classifier of transformers reads the class token and the mean of the patches; zeros leave the mean out."""
+    config = checkpoint.config
+    if not isinstance(config, ViTConfig) or config.layer_scale is None or config.pool != "token" or not config.classes:
+        return checkpoint, []
+    weight = checkpoint.tensors["head.weight"]
+    tensors = {**checkpoint.tensors, "head.weight": torch.cat([weight, torch.zeros_like(weight)], dim=1)}
+    note = "transformers' DINOv2 head also reads the mean of the patches: written with zero weights for it, so logits are equal"
+    return dataclasses.replace(checkpoint, config=replace(config, pool="token+mean"), tensors=tensors), [note]
+
+
+def _fields(checkpoint: Checkpoint, family: str, notes: list[str]) -> dict[str, Any] | None:
+    """The preprocessing in words that both hubs have; none, and a note, where there are none or it was only guessed."""
+    if checkpoint.preprocess_guessed:
+        notes.append(f"how images are prepared was only guessed ({checkpoint.preprocess}), so the export does not say it")
+        return None
+    fields = preprocessing.to_fields(checkpoint.preprocess, checkpoint.config.channels)
+    if fields is None or (family == "Hugging Face" and len(set(fields.get("small", (1, 1)))) > 1):
+        notes.append(f"{family} has no words for the preprocessing {checkpoint.preprocess}")
+        return None
+    return fields
+
+
+def _prepared_otherwise(checkpoint: Checkpoint, family: str, theirs: str) -> list[str]:
+    """Whether what was written, read as the other side reads it, gives other pixels than the checkpoint's own string."""
+    ours = Preprocess(checkpoint.preprocess.replace("bilinear-plain", "bilinear"))  # of which another note speaks
+    if Preprocess(theirs).ops == ours.ops:
+        return []
+    return [f"{family} prepares images as {Preprocess(theirs)}, this checkpoint as {ours}: some may differ by a pixel's shift"]
 
 
 def _preprocessor(fields: dict[str, Any], kind: str) -> dict[str, Any]:
     crop = "crop" in fields
     size = (
-        {"shortest_edge": fields["small"]}
+        {"shortest_edge": fields["small"][0]}
         if "small" in fields
         else dict(zip(("height", "width"), fields["resize"], strict=True))
     )
