@@ -124,7 +124,7 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     notes += _lost(checkpoint, "timm", "bicubic-antialias", sigmoid=False)
     if fields is not None:
         crop = fields.get("crop", config.image_size)
-        size = fields.get("small", fields.get("resize"))
+        size = fields["small"] if "small" in fields else fields["resize"]
         share = min(part / whole for part, whole in zip(crop, size, strict=True))
         # timm divides and cuts off: 224 / (224 / 249) must not come out as 248.
         while any(int(part / share) < whole for part, whole in zip(crop, size, strict=True)):
