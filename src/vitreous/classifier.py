@@ -20,6 +20,7 @@ from vitreous.errors import VitreousError
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import Model, assemble
 from vitreous.models.config import PositionResize, Size
+from vitreous.printable import printable
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.families import Family
 from vitreous.weights.find import find
@@ -164,7 +165,7 @@ def load(
     """
     checkpoint = read_checkpoint(source)
     for note in checkpoint.notes:  # what had to be assumed must not pass in silence; what was asked for is in `notes`
-        _log.warning("%s: %s", source, note)
+        _log.warning("%s", printable(f"{source}: {note}"))
     changed = adapt(
         checkpoint,
         image_size=image_size,

@@ -25,7 +25,8 @@ import tyro
 import vitreous
 from vitreous.errors import VitreousError, did_you_mean
 from vitreous.pages.plain_json import without_nan
-from vitreous.progress import silenced
+from vitreous.printable import printable, printable_lines
+from vitreous.progress import say, silenced
 from vitreous.verbs.shared import Result
 
 VERBS = (
@@ -82,23 +83,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(words[0], words[1:])
     except VitreousError as error:
         rank = os.environ.get("RANK", "0")  # of several processes, each may have a trouble of its own
-        print(_printable(f"vitreous: {'' if rank == '0' else f'process {rank}: '}{error}", sys.stderr), file=sys.stderr)
+        _complain(f"{'' if rank == '0' else f'process {rank}: '}{error}")
         return 2
     except KeyboardInterrupt:
-        print("vitreous: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
     except _Terminated as ended:
-        print("vitreous: terminated", file=sys.stderr)
+        _complain("terminated")
         return 128 + int(ended.args[0])
     except MemoryError:
-        print("vitreous: out of memory; use a smaller model, image or batch size", file=sys.stderr)
+        _complain("out of memory; use a smaller model, image or batch size")
         return 2
     except BrokenPipeError:  # the reader has left, as `| head` does; nobody is there to be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a name that is too long, a folder that may not be read
         where = f"{error.filename}: " if error.filename else ""
-        print(f"vitreous: {where}{error.strerror or error}", file=sys.stderr)
+        _complain(f"{where}{error.strerror or error}")
         return 2
 
 
@@ -146,8 +147,9 @@ def _run(name: str, words: Sequence[str]) -> int:
             result = call()
     finally:
         log.removeFilter(_no_notes)
-    for note in () if quiet else result.notes:
-        print(_printable(f"note: {note}", sys.stderr), file=sys.stderr)
+    with silenced(quiet):
+        for note in result.notes:
+            say(f"note: {note}")
     # A result with `lines` is made while it is printed: it may be larger than memory, and its reader need not wait for the end.
     lines: Callable[[], Iterable[str]] | None = getattr(result, "lines", None)
     with silenced(quiet):
@@ -157,9 +159,9 @@ def _run(name: str, words: Sequence[str]) -> int:
         elif lines is not None:
             for line in lines():  # where nothing is to be said, it is made all the same
                 if not quiet:
-                    print(_printable(line, sys.stdout), flush=True)
+                    print(_shown(line, data=True), flush=True)
         elif not quiet:
-            print(_printable(result.text(), sys.stdout))
+            print(_shown(result.text()))
         return int(result.exit_code)
 
 
@@ -212,17 +214,30 @@ def _no_notes(record: logging.LogRecord) -> bool:
     return record.levelno > logging.WARNING
 
 
-def _printable(text: str, stream: Any) -> str:
-    """What this output cannot show, as a file name that is no valid Unicode, is written as an escape."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+def _complain(message: str) -> None:
+    print(printable(f"vitreous: {message}", sys.stderr.encoding or "utf-8"), file=sys.stderr)
+
+
+def _shown(text: str, data: bool = False) -> str:
+    """A result's text. It has made the names in it printable; here is a second net, which lets only colours pass.
+
+    What may be `data` for a program, as CSV, stays as it is where no terminal reads it.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    if not sys.stdout.isatty():
+        return text.encode(encoding, "backslashreplace").decode(encoding) if data else printable_lines(text, encoding)
+    return "".join(
+        part if at % 2 else printable_lines(part, encoding) for at, part in enumerate(re.split("(\x1b\\[[0-9;]*m)", text))
+    )
 
 
 def _json(record: dict[str, Any]) -> str:
     text = json.dumps(without_nan(record), ensure_ascii=False, allow_nan=False)
+    if not text.isprintable():  # the same text for a program, and harmless on a terminal
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # a file name that is no valid Unicode, or a terminal that knows few letters
+    except UnicodeEncodeError:  # a terminal that knows few letters
         text = json.dumps(without_nan(record), allow_nan=False)
     return text
 

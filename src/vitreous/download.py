@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 from vitreous.errors import VitreousError
 from vitreous.files import flush, write_text
 from vitreous.progress import silent
+from vitreous.untrusted_json import read_json
 
 try:
     import fcntl
@@ -401,7 +402,7 @@ def _drop(part: Path) -> None:
 
 def _load(path: Path) -> dict[str, Any] | None:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = read_json(path)
     except (OSError, ValueError):
         return None
     return fields if isinstance(fields, dict) else None

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
+from vitreous.printable import printable
+
 Advance = Callable[[int], None]
 """Says that so many more are done."""
 
@@ -28,6 +30,12 @@ def silenced(silent: bool = True) -> Iterator[None]:
 
 def silent() -> bool:
     return _silent.get()
+
+
+def say(line: str) -> None:
+    """One line on stderr, whatever names it holds; nothing where nothing is to be shown."""
+    if not silent():
+        print(printable(line, sys.stderr.encoding or "utf-8"), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -51,7 +59,7 @@ def _bar(title: str, total: int | None) -> Iterator[Advance]:
     columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), rich.MofNCompleteColumn())
     times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
     with rich.Progress(*columns, *times, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(printable(title), total=total)
         yield lambda more: bar.advance(task, more)
 
 
@@ -61,16 +69,13 @@ def _lines(title: str, total: int | None) -> Iterator[Advance]:
     last = began
     whole = "" if total is None else f" of {total:,}"
 
-    def tell(text: str) -> None:
-        print(f"{title}: {text}", file=sys.stderr, flush=True)
-
     def advance(more: int) -> None:
         nonlocal done, last
         done += more
         if (now := time.monotonic()) - last >= INTERVAL:
             last = now
-            tell(f"{done:,}{whole}" + (f" ({done / total:.0%})" if total else ""))
+            say(f"{title}: {done:,}{whole}" + (f" ({done / total:.0%})" if total else ""))
 
-    tell("begun" if total is None else f"{total:,} to do")
+    say(f"{title}: " + ("begun" if total is None else f"{total:,} to do"))
     yield advance  # on an error no last line: it was not finished
-    tell(f"{done:,}{whole} done in {time.monotonic() - began:.1f} s")
+    say(f"{title}: {done:,}{whole} done in {time.monotonic() - began:.1f} s")

@@ -38,7 +38,7 @@ from vitreous.hygiene.quick import quick_scan
 from vitreous.hygiene.remedy import check_possible, write_manifest
 from vitreous.hygiene.scan import scan
 from vitreous.hygiene.thumbnails import thumbnails
-from vitreous.pages.readable import readable
+from vitreous.printable import printable
 
 PLAIN = Preprocess("resize(24)|range(-1,1)")
 
@@ -764,7 +764,7 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path) -> None:
     assert all(attributes.get("alt") for tag, attributes in page.seen if tag == "img")
     words = "".join(page.words)
     for name in [*ODD, "bytes\udcff\udcfe.png"]:
-        assert readable(name) in words
+        assert printable(name) in words
     assert "<b>class</b>" in words
     lines = (tmp_path / "out" / "findings.jsonl").read_text(encoding="ascii").splitlines()
     paths = {path for line in lines for path in json.loads(line)["paths"]}
@@ -832,9 +832,9 @@ def test_the_numbers_of_the_summary(tmp_path: Path) -> None:
 
 
 def test_readable_names() -> None:
-    assert readable("plain ü.jpg") == "plain ü.jpg"
-    assert readable("a\nb\x1b[0m") == r"a\nb\x1b[0m"
-    assert readable("x\udcff") == r"x\xff"
+    assert printable("plain ü.jpg") == "plain ü.jpg"
+    assert printable("a\nb\x1b[0m") == r"a\nb\x1b[0m"
+    assert printable("x\udcff") == r"x\xff"
 
 
 def test_findings_are_records() -> None:

@@ -221,7 +221,7 @@ def test_kills_and_signals_lose_nothing_and_repeat_nothing(checkpoint: str, tmp_
             assert "the same command goes on" in said
     found, told, said = command(tmp_path, *words).ended()
     assert found == 0, said
-    assert "going on behind them" in said
+    assert "resuming after row" in said
     assert f"{60 * 30:,} images" in told
     assert [json.loads(line)["path"] for line in out.read_text().splitlines()] == names * 60
 

@@ -28,6 +28,7 @@ from vitreous.data.naming import SPLIT_NAMES, class_order, is_image_name
 from vitreous.data.source import ALL, EMPTY_SPLIT, SPLITS, Dataset, LeftOut
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, whole_folder
+from vitreous.untrusted_json import parse_json
 
 Why: TypeAlias = Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
 _VERSION = 3  # of the cached index
@@ -68,7 +69,7 @@ def _cached(root: Path) -> _Index | None:
     """The index from an earlier time, if it is still true."""
     folder = _cache_of(root)
     try:
-        document = json.loads((folder / "index.json").read_text(encoding="utf-8", errors="surrogateescape"))
+        document = parse_json((folder / "index.json").read_text(encoding="utf-8", errors="surrogateescape"), most=1 << 30)
         if document["version"] != _VERSION or document["root"] != str(root):
             return None
         for name, state in document["states"].items():

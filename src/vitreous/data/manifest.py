@@ -23,6 +23,7 @@ from vitreous.data.naming import SPLIT_NAMES, class_order
 from vitreous.data.source import ALL, SPLITS, Dataset
 from vitreous.errors import VitreousError, did_you_mean, some
 from vitreous.files import whole_file
+from vitreous.untrusted_json import parse_json
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _KEYS = ("path", "label", "split")
@@ -94,7 +95,7 @@ def _json(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                fields = json.loads(line)
+                fields = parse_json(line)
             except ValueError as error:
                 raise VitreousError(f"{path}: line {number}: not JSON ({error})") from error
             if not isinstance(fields, dict):

@@ -7,13 +7,13 @@ is for the evaluation to heed.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from vitreous.data.relabelled import with_labels
 from vitreous.data.source import Source
 from vitreous.errors import VitreousError
+from vitreous.untrusted_json import read_json
 
 __all__ = ["real_labels", "with_labels", "with_real"]
 
@@ -25,12 +25,12 @@ _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.")
 def real_labels(path: Path, count: int = 50_000) -> tuple[tuple[int, ...], ...]:
     """The classes of each image, by its number."""
     try:
-        lists = json.loads(path.read_text(encoding="utf-8"))
+        lists = read_json(path)
     except OSError as error:
         raise VitreousError(
             f"{path}: cannot be read ({error.strerror or error}); it should be the original real.json"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise VitreousError(f"{path}: not JSON ({error}); it should be the original real.json") from error
     if not isinstance(lists, list) or len(lists) != count:
         found = f"{len(lists):,} entries" if isinstance(lists, list) else "no list"

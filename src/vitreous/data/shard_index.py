@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import io
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.shard_bytes import Fault, Missing, ShardBytes, bare, base_name, filesystem, is_http, is_remote, shown, why
 from vitreous.data.source import ALL, SPLITS
 from vitreous.errors import VitreousError
+from vitreous.untrusted_json import parse_json
 
 INDEX = "index.json"
 INDEX_BYTES = 1 << 30
@@ -160,7 +160,7 @@ def _read_index(path: str, retries: int) -> Index | None:
     except Fault as fault:
         raise VitreousError(f"{shown(path)}: {fault}; try again later") from fault
     try:
-        document = json.loads(text)
+        document = parse_json(text)
         classes = document["classes"]
         shards = document.get("shards", [])
         index = Index(

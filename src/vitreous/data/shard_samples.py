@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
 import re
 import reprlib
 import tarfile
@@ -21,6 +20,7 @@ from typing import Any, TypeAlias
 from vitreous.data.naming import SUFFIXES
 from vitreous.data.shard_bytes import Fault, ShardBytes, Unreadable
 from vitreous.data.source import Item
+from vitreous.untrusted_json import parse_json
 
 Label: TypeAlias = int | str
 
@@ -75,8 +75,8 @@ class Sample:
             found: Any = [int(word) for word in words] if all(re.fullmatch(r"-?\d{1,18}", word) for word in words) else [text]
         elif "json" in self.texts:
             try:
-                found = json.loads(self.texts["json"])
-            except (ValueError, RecursionError) as error:
+                found = parse_json(self.texts["json"])
+            except ValueError as error:
                 raise Fault(f"{self.key}.json: not JSON ({error})") from error
             if isinstance(found, dict):
                 found = next((found[key] for key in ("label", "labels", "cls") if found.get(key) is not None), [])

@@ -30,6 +30,7 @@ from vitreous.data.shard_samples import Label, samples
 from vitreous.data.source import Dataset, Item, Policy, Skipped, Stream
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, write_text
+from vitreous.untrusted_json import read_json
 
 SCAN_BYTES = 1 << 30  # more than this is not fetched only to learn which labels there are
 MOST_CLASSES = 1_000_000
@@ -167,7 +168,7 @@ def _scan(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -
     key = hashlib.sha256(json.dumps([1, marks]).encode(errors="surrogatepass")).hexdigest()
     cached = cache_folder() / "shards" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        entries = json.loads(cached.read_text(encoding="utf-8"))
+        entries = read_json(cached, most=1 << 30)
         return [_Content(entry["length"], dict(entry["labels"])) for entry in entries]
     contents = [_scan_shard(shard, bad_shards, retries) for shard in shards]
     if all(content.whole for content in contents) and all(mark for _, _, mark in marks):

@@ -12,7 +12,6 @@ ImageNet's classes (PAPER 5): an image is right if the model names any of its cl
 from __future__ import annotations
 
 import csv
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitreous.errors import VitreousError, did_you_mean, nearest, some
+from vitreous.untrusted_json import parse_json
 
 Among = Literal["all", "mapped"]
 
@@ -238,7 +238,7 @@ def _entries(path: Path) -> Mapping[str, list[Any]]:
 
 
 def _json(path: Path) -> Iterable[tuple[str, Any]]:
-    pairs = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda found: _Pairs(found))
+    pairs = parse_json(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda found: _Pairs(found))
     if not isinstance(pairs, _Pairs):
         raise VitreousError(f'{path}: should be an object, as {{"bicycle": ["mountain bike", "tandem"]}}')
     return pairs

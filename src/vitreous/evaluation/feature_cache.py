@@ -35,6 +35,7 @@ from vitreous.files import cache_folder, whole_file
 from vitreous.machine import Name as Precision
 from vitreous.models.config import to_json
 from vitreous.progress import shown
+from vitreous.untrusted_json import parse_json
 
 VERSION = 1  # of the entries; to be raised when a model's features come out otherwise than before
 MOST_BYTES = 20_000_000_000  # in all; beyond, what was not used for longest goes
@@ -160,7 +161,7 @@ def write(key: str, kept: Kept) -> tuple[str, ...]:
 
 
 def _unpacked(arrays: dict[str, NDArray[Any]]) -> Kept:
-    about = json.loads(arrays["about"].tobytes())
+    about = parse_json(arrays["about"].tobytes(), most=1 << 30)
     flat, ends = arrays["label_ids"].tolist(), arrays["label_ends"].tolist()
     labels = tuple(tuple(flat[start:end]) for start, end in zip([0, *ends], ends, strict=False))
     values, numbers = arrays["values"].astype(np.float32, copy=False), arrays["numbers"].astype(np.int64, copy=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import VitreousError
+from vitreous.untrusted_json import read_json
 
 
 def check_outside(out: Path, data: Path | None) -> None:
@@ -42,8 +42,8 @@ def check_result_folder(
 def _record(path: Path) -> Mapping[str, Any]:
     """Empty where something else lies there."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitreous.files import whole_file
-from vitreous.pages.readable import readable
+from vitreous.printable import printable
 
 DPI = 144  # twice what a screen is said to have, so that a figure is sharp where screens have more
 INK, QUIET, FAINT = "#1d2129", "#5d6675", "#dcd9d0"  # those of the pages
@@ -168,7 +168,7 @@ def tiled(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
 
 def short(name: str, most: int) -> str:
     """A name from anywhere on one line, its middle left out where it is long: its end tells it from others too."""
-    whole = readable(name) or "(no name)"
+    whole = printable(name) or "(no name)"
     if sum(map(_width, whole)) <= most:
         return whole
     start, end = _as_many(whole, most - 1 - (most - 1) // 3), _as_many(whole[::-1], (most - 1) // 3)[::-1]

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.pages.readable import readable
+from vitreous.printable import printable
 
 SIDE = 160  # of a picture
 TINY = 64  # pictures up to here are kept to the pixel and enlarged without blur
 
 
 def text(value: object) -> str:
-    return html.escape(readable(str(value)), quote=True)
+    return html.escape(printable(str(value)), quote=True)
 
 
 def scrolled(name: str, inside: str) -> str:

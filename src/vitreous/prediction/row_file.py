@@ -23,6 +23,7 @@ from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import flush, whole_file, write_text
 from vitreous.prediction.image_list import Named
 from vitreous.prediction.rows import Format, Row, Writing, read_rows, whole_lines
+from vitreous.untrusted_json import read_json
 
 _DONE, _ROWS, _BYTES, _ERRORS = "done", "rows", "bytes", "errors"
 _STATE = (_DONE, _ROWS, _BYTES, _ERRORS)
@@ -170,7 +171,7 @@ def _text(about: Mapping[str, Any]) -> str:
 
 def read_about(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         if not isinstance(found, dict) or (found.get(_DONE) and not all(isinstance(found.get(key), int) for key in _STATE)):
             raise ValueError("it does not say what it should")
     except (OSError, ValueError) as error:

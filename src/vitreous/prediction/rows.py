@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from vitreous.errors import VitreousError, one_line
 from vitreous.pages.cells import as_it_was, harmless
+from vitreous.untrusted_json import parse_json
 
 Format = Literal["jsonl", "csv"]
 
@@ -66,7 +67,7 @@ class AsJson:
         return text + "\n"
 
     def row(self, line: str) -> Row:
-        record = json.loads(line)
+        record = parse_json(line)
         try:
             if "error" in record:
                 return Row(str(record["path"]), error=str(record["error"]))

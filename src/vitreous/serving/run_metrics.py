@@ -7,7 +7,6 @@ at most `CELLS` cells, and a later look reads only what was appended. While a cu
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import stat
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from vitreous.pages.curves import POINTS, Floats, number, thinned
+from vitreous.untrusted_json import parse_json
 
 CELLS = POINTS  # of one curve: up to here every record is a point of its own
 CURVES = 64  # of one file; a stranger's file may name any number
@@ -54,8 +54,8 @@ def plain_file(path: Path) -> Iterator[BinaryIO]:
 def record_of(line: bytes) -> dict[str, Any] | None:
     """A line as a record; None for what is none: no JSON, no object, or without a step that an axis could hold."""
     try:
-        found = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
+        found = parse_json(line.decode("utf-8", "replace"))
+    except ValueError:
         return None
     step = number(found.get("step")) if isinstance(found, dict) else math.nan
     return found if 0 <= step <= _LAST_STEP and step == int(step) else None

@@ -7,7 +7,6 @@ below the folder, and a name is looked up among those that were found: it is nev
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import struct
@@ -23,10 +22,11 @@ from typing import Any
 
 from vitreous.errors import VitreousError
 from vitreous.pages.curves import Floats, number
-from vitreous.pages.readable import readable
+from vitreous.printable import printable
 from vitreous.serving.run_metrics import LONGEST, Metrics, plain_file, record_of
 from vitreous.training.mistakes_file import MISTAKES
 from vitreous.training.run_folder import CONFIG, DONE, METRICS
+from vitreous.untrusted_json import parse_json
 
 DEEP = 3  # folders below the one that is watched
 LISTED = 200  # runs, the newest
@@ -118,7 +118,7 @@ def _found(folder: Path) -> dict[str, Path]:
         nonlocal left
         is_run = _is_run(path)
         if is_run:
-            name = readable("/".join(parts or (path.resolve().name,)))
+            name = printable("/".join(parts or (path.resolve().name,)))
             while name in found:
                 name += "~"
             found[name] = path
@@ -333,9 +333,9 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         with plain_file(path) as file:
             content = file.read(DOCUMENT + 1)
-        found = json.loads(content.decode("utf-8", "replace")) if len(content) <= DOCUMENT else {}
+        found = parse_json(content.decode("utf-8", "replace")) if len(content) <= DOCUMENT else {}
         cleaned = _clean(found)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return cleaned if isinstance(cleaned, dict) else {}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from vitreous.serving.held import Account
 from vitreous.serving.limits import Limits
 from vitreous.serving.refusal import Gone, Refusal, quoted
+from vitreous.untrusted_json import parse_json
 
 FORM, JSON = "multipart/form-data", "application/json"
 FIELD, KEY = "file", "image"
@@ -193,8 +193,8 @@ def _parts(body: bytes, boundary: bytes) -> list[_Part]:
 
 def _from_json(body: bytes) -> bytes:
     try:
-        found = json.loads(body, object_pairs_hook=_once)
-    except (ValueError, RecursionError):
+        found = parse_json(body, most=len(body), object_pairs_hook=_once)
+    except ValueError:
         raise Refusal(400, "the body is not JSON", _SEND) from None
     if not isinstance(found, dict):
         raise Refusal(400, "the body is JSON, but not an object", f'{_SEND}: {{"{KEY}": "..."}}')

@@ -14,6 +14,7 @@ from typing import Any
 from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import write_text
 from vitreous.training.run_folder import RunFolder, difference
+from vitreous.untrusted_json import parse_json, read_json
 from vitreous.world import World, told
 
 STUDY, RESULTS, SWEEP = "study.json", "results.jsonl", "sweep.jsonl"
@@ -57,7 +58,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             good = isinstance(row["task"], str) and 0 <= row["accuracy"] <= 1
         except (ValueError, TypeError, KeyError):
             good = False
@@ -105,7 +106,7 @@ def _study(out: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         good = isinstance(found, dict) and isinstance(found["tasks"], dict)
     except (OSError, ValueError, KeyError) as error:
         raise VitreousError(f"{path}: cannot be read ({one_line(error)}); restore it, or choose another --out") from error

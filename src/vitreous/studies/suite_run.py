@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from vitreous.evaluation.feature_cache import weights_hash
 from vitreous.evaluation.precision import agreed_precision
 from vitreous.files import write_text
 from vitreous.machine import Name as Precision
-from vitreous.progress import silent
+from vitreous.progress import say
 from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
 from vitreous.studies.suite_data import Parts, final_parts, sweep_parts
@@ -238,8 +237,8 @@ def best_setting(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Set
 
 
 def _say(world: World, line: str) -> None:
-    if world.first and not silent():
-        print(line, file=sys.stderr, flush=True)
+    if world.first:
+        say(line)
 
 
 # The end ---------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from vitreous import progress
-from vitreous.pages.readable import readable
+from vitreous.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -28,7 +28,7 @@ class Display:
     """
 
     def __init__(self, title: str, steps: int, start: int = 0, batch_size: int = 1, device: torch.device = _CPU) -> None:
-        self._title = readable(title)
+        self._title = printable(title)
         self._steps = steps
         self._done = start
         self._batch_size = batch_size
@@ -49,7 +49,7 @@ class Display:
         else:
             self._told = self._began
             resumed = f", from step {self._done:,}" if self._done else ""
-            _print(f"{self._title}: {self._steps:,} steps of {self._batch_size:,} images{resumed}")
+            progress.say(f"{self._title}: {self._steps:,} steps of {self._batch_size:,} images{resumed}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -57,7 +57,9 @@ class Display:
             self._bar.stop()
             self._bar = None
         elif kind is None and not progress.silent():  # on an error no last line: it was not finished
-            _print(f"{self._title}: {self._done:,} of {self._steps:,} steps done in {clock(time.monotonic() - self._began)}")
+            progress.say(
+                f"{self._title}: {self._done:,} of {self._steps:,} steps done in {clock(time.monotonic() - self._began)}"
+            )
 
     def step(self, step: int, loss: float, lr: float, images_per_second: float) -> None:
         """`step` steps are done."""
@@ -73,7 +75,7 @@ class Display:
             self._bar.update(self._task, completed=step, figures=f"{step:,}/{self._steps:,} {self._figures(lr, short=True)}")
         else:
             share = f" ({step / self._steps:.0%})" if self._steps else ""
-            _print(f"{self._title}: {step:,} of {self._steps:,}{share}, {self._figures(lr, short=False)}")
+            progress.say(f"{self._title}: {step:,} of {self._steps:,}{share}, {self._figures(lr, short=False)}")
 
     def say(self, line: str) -> None:
         """A line above the bar, or among the plain lines."""
@@ -81,11 +83,11 @@ class Display:
             return
         for part in line.splitlines():
             if self._bar is None:
-                _print(readable(part))
+                progress.say(part)
             else:
                 from rich.text import Text
 
-                self._bar.console.print(Text(readable(part)), soft_wrap=True)
+                self._bar.console.print(Text(printable(part)), soft_wrap=True)
 
     def _start_bar(self) -> None:
         from rich import progress as rich
@@ -161,7 +163,3 @@ def _on_terminal() -> bool:
     from rich.console import Console
 
     return not Console(stderr=True).is_dumb_terminal
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

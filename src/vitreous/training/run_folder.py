@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TextIO
 from vitreous.errors import VitreousError, one_line, some
 from vitreous.files import write_text
 from vitreous.models.config import from_json, to_json
+from vitreous.printable import printable
+from vitreous.untrusted_json import parse_json, read_json
 from vitreous.world import World, told
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
@@ -151,7 +153,7 @@ class RunFolder:
         records = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue
             if isinstance(record, dict):
@@ -176,7 +178,7 @@ class RunFolder:
     # Words -------------------------------------------------------------------------------------------------------------
 
     def log(self, line: str) -> None:
-        self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(line)}\n")
 
     def _append(self, name: str, text: str) -> None:
         if not self.world.first:
@@ -196,7 +198,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = dict(json.loads((self.path / DONE).read_text(encoding="utf-8")))
+            found: dict[str, Any] = dict(read_json(self.path / DONE))
         except (OSError, ValueError, TypeError) as error:
             raise VitreousError(
                 f"{self.path / DONE}: cannot be read ({one_line(error)}); remove it to finish the run again"
@@ -206,7 +208,7 @@ class RunFolder:
 
 def read_config(path: Path, remedy: str = "restore it, or choose another --out") -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
     except (OSError, ValueError) as error:
         raise VitreousError(f"{path}: cannot be read as a run's config ({one_line(error)}); {remedy}") from error
     if not isinstance(config, dict) or any(not isinstance(config.get(key), kind) for key, kind in _NEEDED.items()):

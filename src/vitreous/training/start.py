@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.outcome import Outcome
 from vitreous.models.build import Model, assemble, layout, with_memory
 from vitreous.models.vit import ViT
-from vitreous.progress import silenced, silent
+from vitreous.progress import say, silenced, silent
 from vitreous.training.allocator import keep_memory
 from vitreous.training.display import Display
 from vitreous.training.loop import Loop, Objective
@@ -75,8 +74,7 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
 
     def notice(line: str) -> None:
         folder.log(line)
-        if not silent():
-            print(line, file=sys.stderr, flush=True)
+        say(line)
 
     trackers = Trackers(plan.track if world.first else (), plan.out, settings, loop.progress.step, notice)
     title = f"{plan.verb} {plan.model.name}"
@@ -165,8 +163,7 @@ def _compare(plan: Plan, folder: RunFolder) -> None:
         bad_images="skip",
     )
     folder.log(found.sentence())
-    if not silent():
-        print(found.sentence(), file=sys.stderr, flush=True)
+    say(found.sentence())
 
 
 # The objective ---------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from vitreous.errors import VitreousError, one_line
 from vitreous.files import flush, write_text
 from vitreous.training.average import Average
+from vitreous.untrusted_json import read_json
 from vitreous.world import World, gathered, told
 
 DOCUMENT = "state.json"
@@ -219,7 +220,7 @@ def _name(step: int) -> str:
 
 def _checked(folder: Path) -> dict[str, Any]:
     """The document of a state whose files are all there and as they were written."""
-    record: dict[str, Any] = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+    record: dict[str, Any] = read_json(folder / DOCUMENT)
     if record.pop("sha256") != _document_hash(record) or _name(record["step"]) != folder.name:
         raise VitreousError(f"{DOCUMENT} is not as it was written")
     for name, digest in record["files"].items():

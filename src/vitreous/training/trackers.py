@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import secrets
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 from vitreous.errors import VitreousError, one_line, unknown
 from vitreous.files import write_text
-from vitreous.progress import silent
+from vitreous.progress import say, silent
 
 
 class _Tracker(Protocol):
@@ -51,7 +50,7 @@ class Trackers:
         folder: Path,
         config: Mapping[str, Any],
         start_step: int,
-        say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        say: Callable[[str], None] = say,
     ) -> None:
         self._say = say
         self._open: dict[str, _Tracker] = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import VitreousError
-from vitreous.progress import silent
+from vitreous.progress import say
 from vitreous.recipes.recipe import parse_changes
 from vitreous.training.loop import NotFinite
 from vitreous.training.passes import with_passes
@@ -83,5 +82,5 @@ def _swept(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> t
 
 
 def _say(world: World, lines: tuple[str, ...]) -> None:
-    for line in lines if world.first and not silent() else ():
-        print(line, file=sys.stderr, flush=True)
+    for line in lines if world.first else ():
+        say(line)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from vitreous.models.config import PositionResize
+from vitreous.printable import printable
 from vitreous.verbs.shared import ImageSize
 from vitreous.weights.families import Family
 
@@ -24,7 +25,7 @@ class Converted:
     exit_code: int = 0
 
     def text(self) -> str:
-        return f"{self.source} -> {self.out} ({self.format}): {self.model}, {self.parameters:,} parameters"
+        return printable(f"{self.source} -> {self.out} ({self.format}): {self.model}, {self.parameters:,} parameters")
 
     def records(self) -> list[dict[str, Any]]:
         return [{key: value for key, value in asdict(self).items() if key != "exit_code"}]

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import VitreousError
-from vitreous.progress import silent
+from vitreous.progress import say
 from vitreous.verbs.table import table
 
 
@@ -72,28 +71,28 @@ def demo(out: str = "demo") -> Demo:
     folder = Path(out)
     torch.manual_seed(0)
     data = open_data("builtin:digits")  # first, so that a missing package is said at once
-    _say("1/9 costing the paper's models")
+    say("1/9 costing the paper's models")
     models = demo_steps.costs()
-    _say("2/9 writing one model in four formats, and verifying each operation by operation")
+    say("2/9 writing one model in four formats, and verifying each operation by operation")
     formats = demo_steps.formats(folder / "formats")
-    _say("3/9 classifying real handwritten digits")
+    say("3/9 classifying real handwritten digits")
     digits = demo_steps.digits(folder / "digits", data)
-    _say("4/9 planting faults in a folder of pictures, and examining it")
+    say("4/9 planting faults in a folder of pictures, and examining it")
     photos = _own_folder(folder / "photos")
     check_folder(folder / "doctor")
     faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
-    _say("5/9 loading batches from it")
+    say("5/9 loading batches from it")
     batches = demo_data.batches(photos)
-    _say("6/9 training: from scratch, by masked patches, and a run that is killed on its way")
+    say("6/9 training: from scratch, by masked patches, and a run that is killed on its way")
     trained = _own_folder(folder / "runs")
     runs = demo_training.runs(trained)
-    _say("7/9 measuring: evaluated with evidence, few shots in closed form, a suite of tasks, files")
+    say("7/9 measuring: evaluated with evidence, few shots in closed form, a suite of tasks, files")
     measuring = _own_folder(folder / "measured")
     measured = demo_measuring.measured(trained, measuring)
-    _say("8/9 looking inside: the paper's figures, and a server that answers")
+    say("8/9 looking inside: the paper's figures, and a server that answers")
     looking = _own_folder(folder / "looked")
     looked = demo_looking.looked_into(trained, measuring / "digit-files", looking)
-    _say("9/9 drawing")
+    say("9/9 drawing")
     pictures = (
         demo_steps.draw_compute(models, folder / "compute.png"),
         demo_steps.draw_digits(digits, folder / "digits.png"),
@@ -132,8 +131,3 @@ def _own_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     mark.touch()
     return folder
-
-
-def _say(line: str) -> None:
-    if not silent():
-        print(line, file=sys.stderr, flush=True)

@@ -21,6 +21,7 @@ from vitreous.classifier import load
 from vitreous.errors import VitreousError
 from vitreous.inspection.distance import attention_distance
 from vitreous.progress import silenced
+from vitreous.untrusted_json import parse_json
 from vitreous.verbs.demo_training import one_thread
 from vitreous.verbs.inspect import inspect
 
@@ -114,5 +115,5 @@ def _get(url: str) -> dict[str, Any]:
 
 def _answer(request: urllib.request.Request) -> dict[str, Any]:
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE) as answer:
-        found: dict[str, Any] = json.load(answer)
+        found: dict[str, Any] = parse_json(answer.read())
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.models.build import create
 from vitreous.progress import silenced
+from vitreous.untrusted_json import read_json
 from vitreous.verbs.demo_training import one_thread
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fewshot import fewshot
@@ -69,7 +69,7 @@ def _few_shots(runs: Path, out: Path) -> dict[str, Any]:
     return {
         "measured": "fewshot: frozen features that never saw a digit",
         "result": f"labels a class {curve}. {found.verdicts[0].sentence}",
-        "equal": len(json.loads((out / "fewshot.json").read_text())["results"]) == len(found.rounds),
+        "equal": len(read_json(out / "fewshot.json")["results"]) == len(found.rounds),
     }
 
 

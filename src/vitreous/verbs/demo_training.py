@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from vitreous.progress import silenced
+from vitreous.untrusted_json import parse_json, read_json
 from vitreous.verbs.demo_steps import save_figure
 from vitreous.verbs.finetune import finetune
 from vitreous.verbs.pretrain import pretrain
@@ -95,7 +95,7 @@ def _row(name: str, rows: list[dict[str, Any]], out: Path, **options: Any) -> Ru
 
 
 def _shown(name: str, run: Run) -> dict[str, Any]:
-    config = json.loads((Path(run.out) / "config.json").read_text())
+    config = read_json(Path(run.out) / "config.json")
     masked = config["recipe"]["objective"] == "masked-patch"
     right = f"{run.result['top1']:.1%}" + (" of hidden patches' colours" if masked else "")
     return {
@@ -111,7 +111,7 @@ def _shown(name: str, run: Run) -> dict[str, Any]:
 
 def _killed(out: Path, whole: Run) -> dict[str, Any]:
     """The first run once more, in a process that is killed after its first state; then the same command again."""
-    config = json.loads((Path(whole.out) / "config.json").read_text())
+    config = read_json(Path(whole.out) / "config.json")
     options = [
         *("--set", *SMALL),
         "--epochs",
@@ -137,7 +137,7 @@ def _killed(out: Path, whole: Run) -> dict[str, Any]:
     digests = [
         hashlib.sha256((Path(run) / "checkpoint" / "model.safetensors").read_bytes()).digest() for run in (whole.out, out)
     ]
-    result = json.loads((out / "state" / "done.json").read_text())
+    result = read_json(out / "state" / "done.json")
     same = killed and digests[0] == digests[1]
     return {
         "images": config["data"]["train"],
@@ -159,7 +159,7 @@ def draw_runs(folder: Path, path: Path) -> Path:
         "letters-10": "printed letters first, 10 a class",
     }
     for (name, label), colour in zip(names.items(), ("#2457a6", "#c0622d", "#1e7b34", "#7a4fa3"), strict=True):
-        records = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        records = [parse_json(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
         train = [record for record in records if record["split"] == "train"]
         axes[0].plot([r["seconds"] for r in train], [r["loss"] for r in train], color=colour, lw=1.2, label=label)
         final = [record for record in records if record["split"] != "train"][-1]

@@ -35,7 +35,7 @@ class Examined:
         return 1 if self.corrupt else 0
 
     def text(self) -> str:
-        from vitreous.pages.readable import readable
+        from vitreous.printable import printable
 
         lines = [self.verdict]
         if self.findings:
@@ -44,7 +44,7 @@ class Examined:
             worst = self.summary["corrupting"]
             rows = [(kind, counts[kind], images[kind] or None, worst.get(kind, 0) or None) for kind in counts]
             lines += ["", table(("kind", "findings", "images", "would corrupt a result"), rows), ""]
-            lines += [readable(_line(finding)) for finding in self.findings[:_FIRST]]
+            lines += [printable(_line(finding)) for finding in self.findings[:_FIRST]]
             if len(self.findings) > _FIRST:
                 lines.append(f"... and {len(self.findings) - _FIRST:,} more")
         lines += ["", f"{Path(self.out) / 'report.html'} shows them, findings.jsonl beside it lists all"]

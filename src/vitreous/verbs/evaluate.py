@@ -24,7 +24,7 @@ class Evaluated:
 
     def text(self) -> str:
         from vitreous.evaluation.accuracy import worst_classes
-        from vitreous.pages.readable import readable
+        from vitreous.printable import printable
 
         own, other = self.numbers, self.numbers.get("compare")
         both = [own] if other is None else [own, other]
@@ -34,15 +34,15 @@ class Evaluated:
             lines += [other["sentence"], ""]
         if "per_data_class" in own:
             lowest = sorted(own["per_data_class"], key=lambda row: (row["recall"], -row["n"]))[:_SHOWN]
-            cells = [(readable(row["class"]), _percent(row["recall"]), row["n"]) for row in lowest]
+            cells = [(printable(row["class"]), _percent(row["recall"]), row["n"]) for row in lowest]
             lines.append(table(("lowest recall", "recall", "images"), cells))
         else:
             worst = [
-                (readable(row["class"]), *(_percent(row[key]) for key in ("precision", "recall", "f1")), row["n"])
+                (printable(row["class"]), *(_percent(row[key]) for key in ("precision", "recall", "f1")), row["n"])
                 for row in worst_classes(own, _SHOWN)
             ]
             lines.append(table(("lowest F1", "precision", "recall", "F1", "images"), worst))
-        pairs = [(readable(pair["class"]), readable(pair["taken_for"]), pair["n"]) for pair in own["confused"][:_SHOWN]]
+        pairs = [(printable(pair["class"]), printable(pair["taken_for"]), pair["n"]) for pair in own["confused"][:_SHOWN]]
         if pairs:
             lines.append(table(("most confused", "taken for", "images"), pairs))
         if strength := own.get("robustness"):

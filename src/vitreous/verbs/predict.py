@@ -139,9 +139,9 @@ def _exit_code(rows: int, errors: int) -> int:
 
 
 def _shown(name: str) -> str:
-    from vitreous.pages.readable import readable
+    from vitreous.printable import printable
 
-    return readable(name)
+    return printable(name)
 
 
 def _told(row: Row) -> str:
@@ -289,7 +289,7 @@ def _written(
     from vitreous.prediction.decode import shard
     from vitreous.prediction.pace import paced
     from vitreous.prediction.row_file import claim, forget_parts, merge
-    from vitreous.progress import silent
+    from vitreous.progress import say
     from vitreous.world import gathered, told
 
     file = claim(out, way, about, world.process, world.processes)
@@ -302,18 +302,14 @@ def _written(
         own = shard(images, world.process, world.processes)
         with file:
             file.resume(own)
-            if file.rows and not silent():
-                print(f"{file.path}: {file.rows:,} rows are there; going on behind them", file=sys.stderr, flush=True)
+            if file.rows:
+                say(f"{file.path}: resuming after row {file.rows:,}")
             try:
                 for rows in paced(predictor.rows(own), before=file.rows):
                     file.write(rows)
             except BaseException as error:
-                if not isinstance(error, Exception) and not silent():
-                    print(
-                        f"{file.path}: {file.rows:,} whole rows; the same command goes on behind them",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                if not isinstance(error, Exception):
+                    say(f"{file.path}: {file.rows:,} whole rows; the same command goes on behind them")
                 raise
             file.finish()
     count, errors = file.rows, file.errors

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from vitreous.printable import printable
 from vitreous.verbs.shared import ImageSize
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Serving:
         what = ", ".join(self.models) or f"the runs in {self.runs}"
         for record in self._served():
             if record["state"] == "serving":
-                yield f"serving {what} at {self.url} (Ctrl-C ends it)"
+                yield f"serving {printable(what)} at {self.url} (Ctrl-C ends it)"
             else:
                 yield f"ended after {record['requests']:,} requests and {record['images']:,} images"
 

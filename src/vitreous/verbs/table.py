@@ -13,11 +13,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    drawn = Table(box=SIMPLE_HEAD, title=title and _cell(title), title_justify="left", pad_edge=False)
     rows = [tuple(row) for row in rows]
     for index, heading in enumerate(headings):
         numeric = all(isinstance(row[index], (int, float)) for row in rows) and bool(rows)
-        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(_cell(heading), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(_cell(value) for value in row))
     terminal = sys.stdout.isatty()
@@ -30,6 +30,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
 def _cell(value: Any) -> str:
     from rich.markup import escape
 
+    from vitreous.printable import printable
+
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -38,4 +40,4 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return escape(str(value))  # a file may be called a[/b].jpg
+    return escape(printable(value))  # a file may be called a[/b].jpg

@@ -6,7 +6,6 @@ Whatever is broken, truncated, oversized or not an array is one clear error. Not
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from abc import abstractmethod
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitreous.errors import VitreousError
+from vitreous.untrusted_json import read_json
 from vitreous.weights.torchfile import TensorsOnlyFile
 
 Shape = tuple[int, ...]
@@ -177,7 +177,7 @@ class ShardedArrays(Arrays):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            where: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            where: dict[str, str] = read_json(path)["weight_map"]
             names = sorted(set(where.values()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise VitreousError(f"{path}: not an index of weight files ({error})") from error

@@ -28,6 +28,7 @@ from vitreous.errors import VitreousError, unknown
 from vitreous.files import flush, whole_file
 from vitreous.models.build import layout
 from vitreous.models.config import ModelConfig, Size, from_json, to_json
+from vitreous.untrusted_json import read_json
 from vitreous.weights.arrays import SafetensorsArrays
 from vitreous.weights.families import Family
 
@@ -138,7 +139,7 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
 def read_document(path: Path) -> dict[str, Any] | None:
     """The contents of a model.json; None if it is some other JSON, an error if it is none at all."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = read_json(path)
     except OSError as error:
         raise VitreousError(f"{path}: cannot read ({error.strerror})") from error
     except ValueError as error:

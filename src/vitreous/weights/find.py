@@ -10,7 +10,6 @@ Fetched files lie where a person would look for them, and may be put there by ha
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from vitreous.download import Missing, fetch, intact, shown
 from vitreous.errors import VitreousError, did_you_mean, nearest, unknown
 from vitreous.files import cache_folder
 from vitreous.models import names
+from vitreous.untrusted_json import read_json
 from vitreous.weights import catalogue
 from vitreous.weights.catalogue import HUB, STORAGE, Entry
 from vitreous.weights.checkpoint import DOCUMENT, WEIGHTS
@@ -145,7 +145,7 @@ def _fetch_repository(source: str, repository: str, revision: str, folder: Path)
 
 def _shards(index: Path) -> list[Path]:
     try:
-        found = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        found = sorted(set(read_json(index)["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VitreousError(f"{index}: not an index of weight files ({error}); delete it to fetch it again") from error
     for name in found:

@@ -6,7 +6,6 @@ What a thing is is decided by the arrays inside it and the config beside it, nev
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from vitreous.errors import VitreousError
 from vitreous.models.config import ModelConfig, ViTConfig
+from vitreous.untrusted_json import read_json
 from vitreous.weights import huggingface, official, preprocessing, timm
 from vitreous.weights.arrays import Arrays, Renamed, open_arrays
 from vitreous.weights.checkpoint import (
@@ -196,7 +196,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = read_json(path)
     except (OSError, ValueError) as error:
         raise VitreousError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(fields, dict):

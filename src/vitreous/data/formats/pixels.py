@@ -15,6 +15,7 @@ from vitreous.data.formats.place import Place
 from vitreous.data.formats.prepared import prepared
 from vitreous.data.source import Arrays, Dataset
 from vitreous.errors import VitreousError
+from vitreous.untrusted_json import read_json
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def pixel_dataset(place: Place, files: Sequence[Path], read: Callable[[], Pixels
     """The data set that `read` reads from `files`, which happens once."""
     folder = prepared(place.name, files, lambda made: _save(place, made, read()))
     try:
-        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        facts = read_json(folder / "facts.json")
         classes = tuple(facts["classes"])
         splits = {split: Mapped(place.where, split, classes, folder) for split in facts["splits"]}
     except (OSError, ValueError, EOFError, KeyError, TypeError) as error:

@@ -1,0 +1,95 @@
+"""The one reader of JSON from files and strangers; and that there is no other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitreous
+from vitreous.data.manifest import open_manifest
+from vitreous.data.real import real_labels
+from vitreous.data.shard_index import _read_index
+from vitreous.errors import VitreousError
+from vitreous.prediction.rows import writing
+from vitreous.serving.run_metrics import record_of
+from vitreous.studies.suite_results import _read
+from vitreous.training.run_folder import read_config
+from vitreous.training.state import _checked
+from vitreous.untrusted_json import DEPTH, parse_json, read_json
+from vitreous.weights.checkpoint import read_document
+from vitreous.weights.find import _shards
+from vitreous.weights.read import read_path
+
+SOURCE = Path(vitreous.__file__).parent
+
+
+def nested(depth: int, inside: str = "1") -> str:
+    return "[" * depth + inside + "]" * depth
+
+
+@pytest.mark.parametrize("text", [nested(DEPTH), json.dumps({"a": [1, {"b": None}]}), '"[[[["', "1e400", nested(0)])
+def test_what_is_json_is_read_as_python_reads_it(text: str, tmp_path: Path) -> None:
+    assert parse_json(text) == json.loads(text)
+    (tmp_path / "x.json").write_text(text)
+    assert read_json(tmp_path / "x.json") == json.loads(text)
+
+
+@pytest.mark.parametrize("depth", [DEPTH + 1, 900, 100_000])
+@pytest.mark.parametrize("form", [lambda n: nested(n), lambda n: '{"a":' * n + "1" + "}" * n])
+def test_deep_nesting_is_a_value_error(form: Callable[[int], str], depth: int) -> None:
+    with pytest.raises(ValueError, match="nested more than 128 deep"):
+        parse_json(form(depth))
+
+
+def test_size_bytes_and_digits_are_limited(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        parse_json("[1,2,3,4,5,6]", most=10)
+    (tmp_path / "x.json").write_bytes(b" " * 11)
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        read_json(tmp_path / "x.json", most=10)
+    (tmp_path / "x.json").write_bytes(b'"\xff"')
+    with pytest.raises(ValueError, match="codec"):
+        read_json(tmp_path / "x.json")
+    with pytest.raises(ValueError, match="digits"):
+        parse_json("9" * 5000)
+
+
+DEEP = nested(100_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("model.json", read_document),
+        ("config.json", read_config),
+        ("model.safetensors.index.json", read_path),
+        ("model.safetensors.index.json", _shards),
+        ("x.jsonl", open_manifest),
+        ("real.json", real_labels),
+        ("index.json", lambda path: _read_index(str(path), 0)),
+        ("results.jsonl", _read),
+        ("state.json", lambda path: _checked(path.parent)),
+        ("metrics.jsonl", lambda path: record_of(path.read_bytes())),
+        ("rows.jsonl", lambda path: writing("jsonl", 1).row(path.read_text())),
+    ],
+)  # fmt: skip
+def test_no_reader_is_felled_by_deep_nesting(name: str, read: Callable[[Path], Any], tmp_path: Path) -> None:
+    """Our own error, a ValueError where a row is skipped, or nothing read; never a RecursionError."""
+    (tmp_path / name).write_text(DEEP)
+    try:
+        assert not read(tmp_path / name)
+    except (VitreousError, ValueError) as error:
+        assert "\n" not in str(error)
+        assert "recursion" not in str(error)
+
+
+def test_there_is_no_other_reader() -> None:
+    other = re.compile(r"\bjson\.loads?\((?!json\.dumps)|JSONDecoder\(")
+    allowed = {"untrusted_json.py", "clevr.py"}  # CLEVR's scenes, 200 MB, are read one by one
+    found = [path.name for path in SOURCE.rglob("*.py") if other.search(path.read_text()) and path.name not in allowed]
+    assert not found
