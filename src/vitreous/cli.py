@@ -147,9 +147,7 @@ def _run(name: str, words: Sequence[str]) -> int:
             result = call()
     finally:
         log.removeFilter(_no_notes)
-    with silenced(quiet):
-        for note in result.notes:
-            say(f"note: {note}")
+    told = _tell(result.notes, quiet)
     # A result with `lines` is made while it is printed: it may be larger than memory, and its reader need not wait for the end.
     lines: Callable[[], Iterable[str]] | None = getattr(result, "lines", None)
     with silenced(quiet):
@@ -162,7 +160,15 @@ def _run(name: str, words: Sequence[str]) -> int:
                     print(_shown(line, data=True), flush=True)
         elif not quiet:
             print(_shown(result.text()))
+        _tell(result.notes[told:], quiet)  # what was only known at the end
         return int(result.exit_code)
+
+
+def _tell(notes: Sequence[str], quiet: bool) -> int:
+    with silenced(quiet):
+        for note in notes:
+            say(f"note: {note}")
+    return len(notes)
 
 
 def _parse(name: str, words: Sequence[str]) -> tuple[Callable[[], Result], bool, bool]:

@@ -24,14 +24,15 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from vitreous.data.file_source import FileSource, FileTable, TableBuilder
-from vitreous.data.naming import SPLIT_NAMES, class_order, is_image_name
-from vitreous.data.source import ALL, EMPTY_SPLIT, SPLITS, Dataset, LeftOut
+from vitreous.data.image_formats import is_image_name, suffixes
+from vitreous.data.naming import SPLIT_NAMES, class_order
+from vitreous.data.source import ALL, EMPTY_SPLIT, NOT_BY_NAME, SPLITS, Dataset, LeftOut
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, whole_folder
 from vitreous.untrusted_json import parse_json
 
 Why: TypeAlias = Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
-_VERSION = 3  # of the cached index
+_VERSION = 4  # of the cached index
 _SETTLED = 2.0  # seconds: a folder younger than this may change again without its time of modification showing it
 _LISTED = 10_000  # how many left-out files are kept by name
 
@@ -65,12 +66,17 @@ def _dataset(where: str, index: _Index) -> Dataset:
     return Dataset(where, index.classes, splits, (), index.left_out, index.left_out_count, index.own_classes)
 
 
+def _version() -> str:
+    """Which files are images depends on the formats that Pillow reads here."""
+    return f"{_VERSION} {' '.join(sorted(suffixes()))}"
+
+
 def _cached(root: Path) -> _Index | None:
     """The index from an earlier time, if it is still true."""
     folder = _cache_of(root)
     try:
         document = parse_json((folder / "index.json").read_text(encoding="utf-8", errors="surrogateescape"), most=1 << 30)
-        if document["version"] != _VERSION or document["root"] != str(root):
+        if document["version"] != _version() or document["root"] != str(root):
             return None
         for name, state in document["states"].items():
             if _state((root / name).stat()) != state:
@@ -95,7 +101,7 @@ def _kept(root: Path, index: _Index) -> _Index:
     if not index.certain or time.time_ns() - newest < _SETTLED * 1e9:
         return index
     document = {
-        "version": _VERSION,
+        "version": _version(),
         "root": str(root),
         "folders": index.table.folders,
         "classes": index.classes,
@@ -167,7 +173,7 @@ class _Walk:
                     elif image:
                         images.append(name)
                     elif folder:  # at the top, a README or a licence is where it belongs
-                        self.leave_out(_join(folder, name), "not an image, by its name")
+                        self.leave_out(_join(folder, name), NOT_BY_NAME)
         except OSError as error:
             self.certain = False
             self.leave_out(folder, f"cannot be looked into ({error.strerror or error})", "unreadable")

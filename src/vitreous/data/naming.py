@@ -1,10 +1,10 @@
-"""What names mean: which files are images, which folders are splits, in which order classes are numbered."""
+"""What names mean: which members of a shard are images, which folders are splits, in which order classes are numbered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-SUFFIXES = (
+SUFFIXES = (  # in shards, where labels and notes lie beside images; of files `image_formats` knows more
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif", ".tiff", ".avif"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".jp2", ".j2k", ".ico"),
 )
@@ -13,10 +13,6 @@ SPLIT_NAMES = {
     "test": "test", "testing": "test",
 }  # fmt: skip
 TARS = (".tar", ".tar.gz", ".tgz")
-
-
-def is_image_name(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
 
 
 def class_order(names: Iterable[str]) -> tuple[str, ...]:

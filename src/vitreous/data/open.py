@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vitreous.data.naming import SPLIT_NAMES, TARS, is_image_name
+from vitreous.data.image_formats import is_image_name
+from vitreous.data.naming import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
 from vitreous.errors import VitreousError, nearest
 

@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitreous.data.decode import PIXELS, ImageLike, decode, open_image, reading
+from vitreous.data.decode import PIXELS, ImageLike, check_scans, decode, open_image, reading
 from vitreous.errors import VitreousError
 
 try:
@@ -120,11 +120,12 @@ def _jpeg(content: bytes, place: str) -> JPEG | None:
             return None
         plain, orientation = colours in ("YCbCr", "Gray"), 1
     else:
-        with open_image(content, place) as image:
+        with reading(place), open_image(content, place) as image:
             plain, orientation = image.mode in ("RGB", "L"), image.getexif().get(0x0112, 1)
             width, height = image.size
-    if not plain or orientation not in range(1, 9) or height * width > PIXELS:
+    if not plain or orientation not in range(1, 9) or height * width > PIXELS // 2:  # of large ones `decode` checks more
         return None
+    check_scans(content, height * width, place)
     if orientation >= 5:
         height, width = width, height
     return JPEG(content, height, width, orientation, place)

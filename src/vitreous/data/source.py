@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.image_formats import describe_left_out
 from vitreous.errors import VitreousError
 
 Policy: TypeAlias = Literal["stop", "skip"]
@@ -215,7 +216,12 @@ class Stream(ABC):
         return None
 
 
+def _more(entries: Sequence[object]) -> str:
+    return f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
+
+
 EMPTY_SPLIT = "a split without images"
+NOT_BY_NAME = "not an image, by its name"
 
 
 class LeftOut(NamedTuple):
@@ -242,9 +248,13 @@ class Dataset:
         """The notes, and how much was left out."""
         if not self.left_out:
             return self.notes
-        first, count = self.left_out[0], max(self.left_out_count, len(self.left_out))
-        rest = f" and {count - 1:,} more" if count > 1 else ""
-        return (*self.notes, f"{self.where}: left out {first.path} ({first.why}){rest}; `vitreous doctor` lists them")
+        files = [entry.path for entry in self.left_out if entry.why == NOT_BY_NAME]
+        others = [entry for entry in self.left_out if entry.why != NOT_BY_NAME]
+        told = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
+        if files:
+            unnamed = max(self.left_out_count - len(self.left_out), 0)  # beyond those that are kept by name
+            told.append(f"left out, {NOT_BY_NAME}: {describe_left_out(files, len(files) + unnamed)}")
+        return (*self.notes, f"{self.where}: {'; '.join(told)}; `vitreous doctor` lists them")
 
     def empty_splits(self) -> tuple[str, ...]:
         """Those that have a folder and no image. Who measures must not turn to another split because of it."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from vitreous.data.naming import is_image_name
+from vitreous.data.image_formats import LeftOutFiles, is_image_name
 from vitreous.errors import VitreousError
 
 STDIN = "-"
@@ -40,8 +40,11 @@ class Named:
     error: str | None = None
 
 
-def image_list(words: Sequence[str], stdin: BinaryIO | None = None, *, shared: bool = False) -> Iterator[Named]:
-    """The images that these words name. `shared` tells that other processes read the same standard input."""
+def image_list(
+    words: Sequence[str], stdin: BinaryIO | None = None, *, shared: bool = False, left_out: LeftOutFiles | None = None
+) -> Iterator[Named]:
+    """The images that these words name. `shared` tells that other processes read the same standard input; `left_out`
+    counts the files of folders that are passed over, while the list is read."""
     if not words:
         raise VitreousError("no images given; name image files, folders that hold some, or - for standard input")
     if list(words).count(STDIN) > 1:
@@ -49,25 +52,27 @@ def image_list(words: Sequence[str], stdin: BinaryIO | None = None, *, shared: b
     if "" in words:
         raise VitreousError("an image is given as an empty word; check the quotes and variables of the command")
     for word in words:
-        if word != STDIN and next(_of(word), None) is None:  # before the first is read: a mistyped pattern costs no time
+        others = LeftOutFiles()
+        if word != STDIN and next(_of(word, others), None) is None:  # now: a mistyped pattern costs no time
             what = "a pattern that no image matches" if _is_pattern(word) else "no images in this folder"
-            raise VitreousError(f"{word}: {what}; check the path, and that names end in .jpg, .png and so on")
-    return _all(words, stdin, shared)
+            found = f" ({others.notes()[0]})" if others.count else ""
+            raise VitreousError(f"{word}: {what}{found}; check the path, and that names end in .jpg, .png and so on")
+    return _all(words, stdin, shared, LeftOutFiles() if left_out is None else left_out)
 
 
-def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool) -> Iterator[Named]:
+def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: LeftOutFiles) -> Iterator[Named]:
     for word in words:
         if word == STDIN:
             yield from _from_stdin(stdin or sys.stdin.buffer, shared)
         else:
-            yield from _of(word)
+            yield from _of(word, left_out)
 
 
-def _of(word: str) -> Iterator[Named]:
+def _of(word: str, left_out: LeftOutFiles) -> Iterator[Named]:
     if os.path.isdir(word):  # noqa: PTH112
-        yield from _below(word.rstrip("/" + os.sep) or word[:1], ())
+        yield from _below(word.rstrip("/" + os.sep) or word[:1], (), left_out)
     elif _is_pattern(word):
-        yield from _matching(word)
+        yield from _matching(word, left_out)
     else:
         yield Named(word)
 
@@ -75,7 +80,7 @@ def _of(word: str) -> Iterator[Named]:
 # Folders -----------------------------------------------------------------------------------------------------------------
 
 
-def _below(folder: str, above: Above) -> Iterator[Named]:
+def _below(folder: str, above: Above, left_out: LeftOutFiles) -> Iterator[Named]:
     """Every image in and under a folder. Links are followed, and never in a circle."""
     try:
         status = os.stat(folder)  # noqa: PTH116
@@ -91,17 +96,15 @@ def _below(folder: str, above: Above) -> Iterator[Named]:
         if is_image_name(name):  # a folder of such a name too: its row says what is wrong
             yield Named(path)
         elif entries[name]:
-            yield from _below(path, (*above, identity))
+            yield from _below(path, (*above, identity), left_out)
+        else:
+            left_out.add(path)
 
 
 def _entries(folder: str) -> dict[str, bool]:
-    """The visible folders (True) and whatever else has the name of an image."""
+    """What is visible: whether it is a folder."""
     with os.scandir(folder) as found:
-        return {
-            entry.name: is_folder
-            for entry in found
-            if not entry.name.startswith(".") and ((is_folder := _is_folder(entry)) or is_image_name(entry.name))
-        }
+        return {entry.name: _is_folder(entry) for entry in found if not entry.name.startswith(".")}
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -122,7 +125,7 @@ def _is_pattern(word: str) -> bool:
     return re.search(r"[*?\[]", word) is not None and not os.path.lexists(word)
 
 
-def _matching(pattern: str) -> Iterator[Named]:
+def _matching(pattern: str, left_out: LeftOutFiles) -> Iterator[Named]:
     """As the shell would, and in a fixed order; `**` is any number of folders. Standard glob gives no order to rely on."""
     drive, rest = os.path.splitdrive(pattern)
     root = drive + (os.sep if rest.startswith(("/", os.sep)) else "")
@@ -130,13 +133,13 @@ def _matching(pattern: str) -> Iterator[Named]:
     parts = [part for at, part in enumerate(parts) if part != "**" or at == 0 or parts[at - 1] != "**"]
     if parts[-1] == "**":
         parts.append("*")
-    yield from _matched(root, parts, ())
+    yield from _matched(root, parts, (), left_out)
 
 
-def _matched(folder: str, parts: Sequence[str], above: Above) -> Iterator[Named]:
+def _matched(folder: str, parts: Sequence[str], above: Above, left_out: LeftOutFiles) -> Iterator[Named]:
     first, rest = parts[0], parts[1:]
     if first == "**":
-        yield from _matched(folder, rest, ())
+        yield from _matched(folder, rest, (), left_out)
         try:
             status = os.stat(folder or ".")  # noqa: PTH116
             identity = (status.st_dev, status.st_ino)
@@ -145,12 +148,12 @@ def _matched(folder: str, parts: Sequence[str], above: Above) -> Iterator[Named]
             return  # told by the line before
         for name in names:
             if not name.startswith("."):
-                yield from _matched(os.path.join(folder, name), parts, (*above, identity))  # noqa: PTH118
+                yield from _matched(os.path.join(folder, name), parts, (*above, identity), left_out)  # noqa: PTH118
         return
     if not re.search(r"[*?\[]", first):
         path = os.path.join(folder, first)  # noqa: PTH118
         if rest:
-            yield from _matched(path, rest, ())
+            yield from _matched(path, rest, (), left_out)
         elif os.path.lexists(path):
             yield Named(path)
         return
@@ -168,9 +171,11 @@ def _matched(folder: str, parts: Sequence[str], above: Above) -> Iterator[Named]
             continue
         path = os.path.join(folder, name)  # noqa: PTH118
         if rest:
-            yield from _matched(path, rest, ())
+            yield from _matched(path, rest, (), left_out)
         elif is_image_name(name) or not (anything or os.path.isdir(path)):  # noqa: PTH112
             yield Named(path)
+        elif not os.path.isdir(path):  # noqa: PTH112
+            left_out.add(path)
 
 
 def _names(folder: str, folders_only: bool) -> list[str]:

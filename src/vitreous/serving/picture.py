@@ -13,6 +13,8 @@ import threading
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from vitreous.data.decode import without_warnings
+from vitreous.data.image_formats import formats
 from vitreous.data.operations import ResizeSmall
 from vitreous.data.pictures import to_tensor
 from vitreous.data.preprocess import Preprocess
@@ -31,7 +33,7 @@ _SMALLER = "make it smaller (the server's limit is --max-pixels)"
 def raw_pixels(content: bytes, preprocess: Preprocess, limits: Limits) -> Tensor:
     """(C, H, W) as the model wants it but for the last scaling, `preprocess.finished`, which is done for a whole batch."""
     try:
-        with Image.open(io.BytesIO(content), formats=_formats()) as opened:
+        with without_warnings, Image.open(io.BytesIO(content), formats=_formats()) as opened:
             _check(opened, content, preprocess, limits)
             if opened.width * opened.height <= LARGE:
                 return _decoded(opened, preprocess)
@@ -64,8 +66,8 @@ def _decoded(opened: Image.Image, preprocess: Preprocess) -> Tensor:
 
 def _formats() -> list[str]:
     """Those that this Pillow was built with."""
-    Image.init()
-    return [name for name in FORMATS if name in Image.OPEN]
+    known = formats()
+    return [name for name in FORMATS if name in known]
 
 
 def _check(opened: Image.Image, content: bytes, preprocess: Preprocess, limits: Limits) -> None:

@@ -5,7 +5,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ import tyro
 from vitreous.verbs.shared import Checkpoint, ImageSize
 
 if TYPE_CHECKING:
+    from vitreous.data.image_formats import LeftOutFiles
     from vitreous.prediction.image_list import Named
     from vitreous.prediction.predictor import Predictor
     from vitreous.prediction.rows import Row, Writing
@@ -24,7 +25,7 @@ class _Flow:
     """Batches of rows that are made while they are read. They can be read once, unless all were kept."""
 
     def __init__(self, batches: Iterator[Sequence[Row]]) -> None:
-        self._batches, self._begun = batches, False
+        self._batches, self._begun, self.done = batches, False, False
         self._kept: tuple[Row, ...] | None = None
         self.rows = self.errors = 0
 
@@ -41,6 +42,7 @@ class _Flow:
             self.rows += len(batch)
             self.errors += sum(row.error is not None for row in batch)
             yield batch
+        self.done = True
 
     def kept(self) -> tuple[Row, ...]:
         if self._kept is None:
@@ -58,7 +60,13 @@ class Predictions:
 
     flow: _Flow = field(repr=False)
     csv: Writing | None = None  # how lines are written, where they are not for people
-    notes: tuple[str, ...] = ()
+    known_notes: tuple[str, ...] = ()
+    left_out: LeftOutFiles | None = field(default=None, repr=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which files were left out is known when the last row is made, and then the last of the notes."""
+        return (*self.known_notes, *(self.left_out.notes() if self.left_out is not None and self.flow.done else ()))
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -181,6 +189,7 @@ def predict(
         device: cpu, cuda, mps; the best there is if not given.
         precision: auto takes bfloat16 where it is faster; digits are lost.
     """
+    from vitreous.data.image_formats import LeftOutFiles
     from vitreous.errors import VitreousError
     from vitreous.machine import choose_device
     from vitreous.prediction.image_list import image_list
@@ -197,16 +206,18 @@ def predict(
     if target is not None and csv:
         raise VitreousError(f"--csv says how rows are printed, and --out {out} writes them by its ending; leave one out")
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    listed = image_list(words, shared=processes > 1)
+    left_out = LeftOutFiles()
+    listed = image_list(words, shared=processes > 1, left_out=left_out)
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(joined(choose_device(device)))
         predictor, notes = _predictor(checkpoint, top, image_size, batch_size, workers, precision, world)
         way = writing(written_as, predictor.top)
         if target is not None:
             about = _about(checkpoint, predictor, words)
-            return _written(target, way, about, listed, predictor, world, notes)
+            written = _written(target, way, about, listed, predictor, world, notes)
+            return replace(written, notes=(*written.notes, *left_out.notes()))
         flow = _streamed(stack.pop_all(), predictor, listed, world)
-    return Predictions(_Flow(flow), way if csv else None, notes)
+    return Predictions(_Flow(flow), way if csv else None, notes, left_out)
 
 
 def _predictor(
