@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import struct
+import threading
+import warnings
 import zlib
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from pictures import encoded, photo, write
 from PIL import Image
 
-from vitreous.data.decode import PIXELS, BadImage, decode
+from vitreous.data.decode import PIXELS, BadImage, decode, reading
 from vitreous.errors import VitreousError
 
 PHOTO = photo(20, 30)
@@ -194,6 +196,81 @@ def test_a_small_file_that_claims_to_be_huge(tmp_path: Path) -> None:
     content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + data + struct.pack(">I", zlib.crc32(data))
     (tmp_path / "bomb.png").write_bytes(content + b"\0\0\0\0IDAT" + bytes(20))
     assert _bad(tmp_path / "bomb.png").kind == "too-large"
+
+
+def _tiff(width: int, height: int, bits: int, strip: bytes, rows: int) -> bytes:
+    """A floating-point TIFF whose strips are all the same bytes."""
+    strips = -(-height // rows)
+    where = 8 + len(strip)
+    lists = struct.pack(f"<{2 * strips}I", *([8] * strips), *([len(strip)] * strips))
+    tags = (
+        (256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, bits), (259, 3, 1, 8), (262, 3, 1, 1), (273, 4, strips, where),
+        (277, 3, 1, 1), (278, 4, 1, rows), (279, 4, strips, where + 4 * strips), (339, 3, 1, 3 if bits == 32 else 1),
+    )  # fmt: skip
+    directory = struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+    return b"II*\0" + struct.pack("<I", where + len(lists)) + strip + lists + directory
+
+
+def test_a_small_file_takes_bounded_memory_and_time() -> None:
+    """The first took 9 s and 5 GB: its pixels fit the limit, their conversion from floating point did not."""
+    side, rows = 13_000, 1000
+    strip = zlib.compress(b"")  # the header is enough to refuse it
+    with pytest.raises(BadImage, match=r"x: \d+ bytes that decode to 13000 x 13000 pixels \(TIFF, F\) and take more than"):
+        decode(_tiff(side, side, 32, strip, rows), place="x")
+    with pytest.raises(BadImage, match="1,048,576 a side"):
+        decode(_tiff(2, 40_000_000, 8, zlib.compress(bytes(100)), 40_000_000))
+    header = b"DDS " + struct.pack("<7I44x", 124, 0x1007, 5000, 5000, 15000, 0, 0)
+    header += struct.pack("<8I20x", 32, 0x40, 0, 24, 0xFF0000, 0xFF00, 0xFF, 0)
+    with pytest.raises(BadImage, match="in a slow format"):
+        decode(header)
+    progressive = encoded(photo(1500, 1500), "JPEG", progressive=True, quality=1)
+    scan = progressive.rindex(b"\xff\xda")
+    again = progressive[scan:-2]
+    with pytest.raises(BadImage, match="scans of 2,250,000 pixels"):
+        decode(progressive[:-2] + (again[:20] + bytes(2)) * 200 + b"\xff\xd9")
+    assert decode(progressive).size == (1500, 1500)
+    large = _tiff(6000, 5000, 8, zlib.compress(bytes(6000 * 500), 9), 500)
+    assert len(large) < 40_000
+    assert decode(large).size == (6000, 5000), "a large picture of little content is no bomb"
+
+
+@pytest.mark.parametrize("mode", ["F", "I", "I;16", "RGBA", "LA"])
+def test_conversion_in_bands_is_that_of_the_whole(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brightest value lies in the last band, and still scales the first; the memory is that of a band."""
+    values = np.linspace(0, 70_000 if mode in "FI" else 65_535, 53 * 40).reshape(53, 40)
+    if mode in ("RGBA", "LA"):
+        alpha = Image.fromarray((values / 257).astype(np.uint8))
+        image = Image.merge(mode, [alpha.rotate(90 * turn) for turn in range(len(mode))])
+        white = Image.new("RGBA", image.size, "white")
+        expected = np.asarray(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
+    else:
+        kind = {"F": np.float32, "I": np.int32, "I;16": np.uint16}[mode]
+        image = Image.fromarray(values.astype(kind))
+        grey = np.round(values.astype(kind) * (255.0 / (70_000 if mode in "FI" else 65_535))).astype(np.uint8)
+        expected = np.repeat(grey[:, :, None], 3, axis=2)
+    assert image.mode == mode
+    monkeypatch.setattr("vitreous.data.decode._BAND", 130)  # three rows
+    assert np.array_equal(np.asarray(decode(image)), expected)
+
+
+def test_warnings_are_silenced_in_several_threads_and_restored() -> None:
+    before = list(warnings.filters)
+    barrier = threading.Barrier(2)
+
+    def read() -> None:
+        for _ in range(50):
+            barrier.wait()
+            with reading("x"):
+                warnings.warn("corrupt EXIF data", stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as heard:
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not heard
+    assert list(warnings.filters) == before
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])

@@ -161,7 +161,8 @@ def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
         ("outside.jpg", "outside any class folder", "left-out"),
     ]
     assert data.notes == ()
-    assert "and 4 more" in data.said()[0]
+    assert "left out a/folder.jpg (a folder with the name of an image) and 3 more" in data.said()[0]
+    assert "1 file (.txt 1): a/notes.txt" in data.said()[0]
     assert [name for name, _ in listed(tmp_path)] == ["a/1.jpg", "b/1.jpg"]
 
 

@@ -58,6 +58,27 @@ def test_rows_are_what_the_classifier_says_in_the_order_given(checkpoint: str, t
         assert row.probabilities == pytest.approx(best.probabilities, abs=1e-6)
 
 
+@pytest.mark.parametrize("out", [False, True])
+def test_files_of_a_folder_that_are_left_out_are_counted_and_named(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], out: bool
+) -> None:
+    """At the end: before, nobody knows. What Pillow reads is tried, whatever it is called."""
+    photographs(tmp_path / "photos", 1)
+    picture(tmp_path / "photos" / "b.png").rename(tmp_path / "photos" / "c.psd")
+    for name in ("d.txt", "e.heic"):
+        (tmp_path / "photos" / name).write_text("x")
+    more = ["--out", str(tmp_path / "rows.csv")] if out else []
+    assert main(["predict", checkpoint, str(tmp_path / "photos"), "--workers", "0", *more]) == 0
+    printed = capsys.readouterr()
+    rows = (tmp_path / "rows.csv").read_text() if out else printed.out
+    assert "c.psd" in rows
+    assert "e.heic" not in rows
+    last = printed.err.splitlines()[-1]
+    assert last.startswith("note: left out because of their names: 2 files (.txt 1, .heic 1): ")
+    assert str(tmp_path / "photos" / "e.heic") in last
+    assert "pip install pillow-heif" in last
+
+
 @pytest.mark.parametrize(("bias", "order"), [((39.0, 41.0, 40.0), (1, 2, 0)), ((7.0, 7.0, 7.0), (0, 1, 2))])
 @pytest.mark.parametrize("outputs", ["sigmoid", "softmax"])
 def test_equal_probabilities_are_in_the_order_of_the_logits(

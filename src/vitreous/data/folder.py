@@ -157,7 +157,7 @@ class _Walk:
             self.states[folder] = _state(status)
             folders, images = [], []
             with os.scandir(path) as entries:
-                for entry in entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
                     name = entry.name
                     if name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini"):
                         continue
@@ -178,7 +178,7 @@ class _Walk:
             self.certain = False
             self.leave_out(folder, f"cannot be looked into ({error.strerror or error})", "unreadable")
             return None
-        return _Listing(sorted(folders), sorted(images), (*above, identity))
+        return _Listing(folders, images, (*above, identity))
 
     def below(self, folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
         """Every folder in and under this one, with its images."""

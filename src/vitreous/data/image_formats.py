@@ -5,11 +5,12 @@ HEIC and HEIF are read where the package pillow-heif is installed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import PurePath
 
 from PIL import Image, ImageFile, _imaging
@@ -25,10 +26,8 @@ def formats() -> tuple[str, ...]:
     _silence_libtiff()
     Image.preinit()
     Image.init()
-    try:
+    with contextlib.suppress(ImportError):
         importlib.import_module("pillow_heif").register_heif_opener()
-    except ImportError:
-        pass
     return tuple(name for name in Image.ID if name not in _NO_PIXELS and not _by_other_programs(name))
 
 
@@ -78,10 +77,10 @@ class LeftOutFiles:
         if len(self._first) < _TOLD:
             self._first.append(path)
 
-    def notes(self) -> Sequence[str]:
+    def notes(self) -> tuple[str, ...]:
         if not self.count:
             return ()
-        return (f"left out, for no image format has such a name: {describe_left_out(self._first, self.count, self._by_suffix)}",)
+        return (f"left out because of their names: {describe_left_out(self._first, self.count, self._by_suffix)}",)
 
 
 def _silence_libtiff() -> None:

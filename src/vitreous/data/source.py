@@ -253,7 +253,7 @@ class Dataset:
         told = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
         if files:
             unnamed = max(self.left_out_count - len(self.left_out), 0)  # beyond those that are kept by name
-            told.append(f"left out, {NOT_BY_NAME}: {describe_left_out(files, len(files) + unnamed)}")
+            told.append(f"left out because of their names: {describe_left_out(files, len(files) + unnamed)}")
         return (*self.notes, f"{self.where}: {'; '.join(told)}; `vitreous doctor` lists them")
 
     def empty_splits(self) -> tuple[str, ...]:
