@@ -60,7 +60,7 @@ def test_every_round_is_scikit_learns_on_its_subset() -> None:
         assert found.accuracy == right.mean()
         assert (found.n_test, found.l2, found.data) == (200, 64.0, "made")
     assert rounds[-1].record() == {
-        "data": "made", "shots": "all", "seed": None, "l2": 64.0, "accuracy": rounds[-1].accuracy, "n_train": 120,
+        "data": "made", "shots": "all", "seed": None, "l2": 64.0, "accuracy": rounds[-1].accuracy, "majority": 0.25, "n_train": 120,
         "n_test": 200, "fitted": rounds[-1].fitted, "left_out": rounds[-1].left_out,
     }  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_refusals_of_a_task() -> None:
 def a_round(shots: Any, seed: int | None, right: Any, fitted: float = 1.0, left_out: float = 0.5, data: str = "made") -> Round:
     right, per_class = np.asarray(right, bool), 100.0 if shots == "all" else float(shots)
     return Round(
-        data, shots, seed, 1.0, float(right.mean()), int(4 * per_class), len(right), fitted, left_out, per_class, right
+        data, shots, seed, 1.0, float(right.mean()), 0.3, int(4 * per_class), len(right), fitted, left_out, per_class, right
     )
 
 
@@ -213,6 +213,12 @@ def test_what_the_curve_says(late: float, fitted: float, left_out: float, expect
     assert said in found.sentence
     assert found.gain == pytest.approx((late - 0.6) / 2)  # two doublings
     assert found.record()["gain_per_doubling"] == found.gain
+
+
+def test_a_curve_below_the_majority_class_is_called_so() -> None:
+    (found,) = verdicts([a_round(5, 0, share(0.1)), a_round(20, 0, share(0.29))])
+    assert found.more_labels is None
+    assert "no better than always predicting the largest class" in found.sentence
 
 
 def test_the_error_of_the_gain_is_that_of_paired_images() -> None:

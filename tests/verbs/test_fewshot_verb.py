@@ -112,9 +112,38 @@ def test_images_that_cannot_be_read_are_said(checkpoint: str, tmp_path: Path) ->
         vitreous.fewshot(checkpoint, data, shots="3", workers=0, bad_images="stop")
 
 
+def test_subset_and_per_class_choose_the_images_that_training_chooses(checkpoint: str) -> None:
+    from vitreous.evaluation.fewshot_tasks import task_of
+    from vitreous.training.images import images_of
+    from vitreous.training.wanted import wanted
+
+    clf = vitreous.load(checkpoint)
+    for options in ({"subset": 90}, {"per_class": 7, "data_seed": 3}):
+        task, said = task_of(clf, "builtin:digits", clf.preprocess, workers=0, **options)
+        asked, _ = wanted("pretrain", {"data": "builtin:digits", "out": "x", **options})
+        train = images_of(asked, stop_early=False).train
+        assert sorted(task.train.ids) == sorted(train.id(row) for row in range(len(train)))  # type: ignore[union-attr, arg-type]
+        assert any(f"data seed {options.get('data_seed', 0)}" in note for note in said)
+    found = vitreous.fewshot(checkpoint, "builtin:digits", shots="all", per_class=7, workers=0)
+    assert [(point.n_train, point.n_test) for point in found.points] == [(70, 500)]
+    assert found.record()["per_class"] == 7
+
+
+def test_the_majority_class_is_said(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest class of the training images, whatever is largest among those that are judged."""
+    data = photos(tmp_path / "x", train=dict(a=3, b=5), test=dict(a=6, b=2))
+    assert main(["fewshot", checkpoint, data, "--shots", "1,2", "--workers", "0"]) == 0
+    assert "the largest class alone: 25.0%" in capsys.readouterr().out
+    assert main(["fewshot", checkpoint, data, "--shots", "1,2", "--workers", "0", "--json"]) == 0
+    assert {row["majority"] for row in json.loads(capsys.readouterr().out)["results"]} == {0.25}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--subset", "0"], "--subset 0: must be at least 1"),
+        (["--subset", "1098"], "--subset 1098: there are only 1,097 training images"),
+        (["--subset", "9", "--per-class", "9"], "--subset and --per-class both choose images"),
         (["--shots", "1,x"], "--shots 1,x: write numbers"),
         (["--shots", "5,5"], "--shots 5,5: write numbers"),
         (["--shots", "0"], "--shots 0: write numbers"),

@@ -61,6 +61,20 @@ def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source,
     return source.subset(np.flatnonzero(~chosen), "train"), source.subset(np.flatnonzero(chosen), "validation")
 
 
+def fewer_images(train: Source | Stream, subset: int | None, per_class: int | None, seed: int) -> tuple[Source, str]:
+    """--subset and --per-class: a fixed part of the training images, and a sentence that tells which."""
+    option = f"--subset {subset}" if subset is not None else f"--per-class {per_class}"
+    if not isinstance(train, Source):
+        raise VitreousError(f"{option}: images cannot be chosen from shards; give a folder, a manifest or a known set")
+    if subset is not None:
+        if subset > len(train):
+            raise VitreousError(f"{option}: there are only {len(train):,} training images")
+        return random_subset(train, subset, seed), f"training on a random {subset:,} of {len(train):,} images, data seed {seed}"
+    assert per_class is not None
+    chosen = labelled_per_class(train, per_class, seed)
+    return chosen, f"training on {len(chosen):,} images, at most {per_class:,} of each class, data seed {seed}"
+
+
 def random_subset(source: Source, count: int, seed: int) -> Source:
     """`count` items chosen by the seed and their ids alone. A smaller subset of the same seed lies inside a larger one."""
     draws = np.array([key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)

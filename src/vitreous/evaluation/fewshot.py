@@ -14,6 +14,7 @@ accuracies are those of the paper's protocol, and a little better than they woul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from vitreous.data.order import key
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.features import Features
+from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.progress import Advance
 
@@ -63,6 +65,13 @@ class Task:
         if both:
             raise VitreousError(f"{self.name}: {some(both, 3)} is to be fitted to and judged by; remove it from one split")
 
+    @functools.cached_property
+    def majority(self) -> float:
+        """Accuracy of always predicting the most frequent class of the training images."""
+        counts = np.bincount([label for own in self.test.labels for label in own], minlength=len(self.test.classes))
+        train = np.bincount([label for own in self.train.labels for label in own], minlength=len(counts))
+        return majority_rate(counts, train, len(self.test))
+
     def fewest(self) -> tuple[int, str]:
         """How many training images the smallest class that is asked for has, and its name."""
         return fewest(self.train.targets(), self.test.targets(), self.train.classes)
@@ -100,6 +109,7 @@ class Round:
     seed: int | None  # None where nothing was drawn by chance
     l2: float
     accuracy: float
+    majority: float  # accuracy of always predicting the most frequent class
     n_train: int
     n_test: int
     fitted: float  # accuracy on the training subset itself
@@ -108,7 +118,7 @@ class Round:
     right: NDArray[np.bool_]  # which test images were right
 
     def record(self) -> dict[str, Any]:
-        names = ("data", "shots", "seed", "l2", "accuracy", "n_train", "n_test", "fitted", "left_out")
+        names = ("data", "shots", "seed", "l2", "accuracy", "majority", "n_train", "n_test", "fitted", "left_out")
         return {name: getattr(self, name) for name in names}
 
 
@@ -184,6 +194,7 @@ def _round(task: Task, shots: Shots, seed: int | None, l2: Choice) -> Round:
         seed=seed,
         l2=l2,
         accuracy=float(right.mean()),
+        majority=task.majority,
         n_train=len(subset),
         n_test=len(right),
         fitted=float(own.mean()),

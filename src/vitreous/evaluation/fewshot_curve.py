@@ -34,6 +34,7 @@ class Point:
     spread: float | None  # standard deviation over them, where there are several
     low: float
     high: float
+    majority: float  # accuracy of always predicting the most frequent class
     fitted: float
     left_out: float
     l2: tuple[float, ...]  # those of the seeds, in their order
@@ -79,6 +80,7 @@ def _point(own: Sequence[Round]) -> Point:
         spread=float(accuracies.std(ddof=1)) if len(own) > 1 else None,
         low=float(accuracies.min()),
         high=float(accuracies.max()),
+        majority=own[0].majority,
         fitted=float(np.mean([found.fitted for found in own])),
         left_out=float(np.mean([found.left_out for found in own])),
         l2=tuple(found.l2 for found in own),
@@ -106,7 +108,9 @@ def _verdict(own: Sequence[Round]) -> Verdict:
     )  # over a short step, noise is divided by little
     room = last.fitted - last.left_out
     more: bool | None
-    if last.accuracy > 1 - WORTH:
+    if last.accuracy <= last.majority:
+        more, meaning = None, "no better than always predicting the largest class: check the checkpoint and the labels"
+    elif last.accuracy > 1 - WORTH:
         more, meaning = False, "there is hardly anything left to gain"
     elif room < 2 * WORTH or gain + 2 * error < 2 * WORTH:
         more = False
@@ -166,6 +170,7 @@ def draw_curve(rounds: Sequence[Round], title: str, folder: Path) -> tuple[Path,
         if len(names) == 1:
             fitted = [100 * point.fitted for point in own]
             axes.plot(x, fitted, color="#6b7178", lw=1.2, ls=(0, (4, 3)), label="its own training images")
+            axes.axhline(100 * own[0].majority, color="#6b7178", lw=1, ls=(0, (1, 2)), label="largest class alone")
         if any(point.seeds > 1 for point in own):
             axes.fill_between(
                 x, [100 * point.low for point in own], [100 * point.high for point in own], color=colour, alpha=0.16, lw=0

@@ -14,7 +14,7 @@ from vitreous.data.open import open_data
 from vitreous.data.operations import Resize, ResizeSmall
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy, Source, Stream
-from vitreous.data.splits import training_splits
+from vitreous.data.splits import fewer_images, training_splits
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.features import Features, features_of
 from vitreous.evaluation.fewshot import Shots, Task, check_shots, fewest
@@ -75,6 +75,8 @@ def task_of(
     *,
     shots: Sequence[Shots] = (),
     data_seed: int = 0,
+    subset: int | None = None,
+    per_class: int | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
     precision: Precision = "float32",
@@ -96,8 +98,17 @@ def task_of(
         raise VitreousError(f"{name}: its {empty[-1]} split has no images; add some, or remove its folder")
     if "test" in dataset.splits:
         dataset = replace(dataset, splits={split: part for split, part in dataset.splits.items() if split != "validation"})
+    few = subset is not None or per_class is not None
+    notes = [*dataset.said()]
+    if few and "train" in dataset.splits:  # as in training: what is held out of it belongs to the budget too
+        fewer, chosen = fewer_images(dataset.splits["train"], subset, per_class, data_seed)
+        dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
+        notes.append(f"{name}: {chosen.replace('training on', 'drawing from')}")
     train, test, sentence = training_splits(dataset, data_seed, HELD_OUT)
-    notes = [*dataset.said(), f"{name}: {sentence.replace('training on', 'drawing from')}"]
+    notes.append(f"{name}: {sentence.replace('training on', 'drawing from')}")
+    if few and "train" not in dataset.splits:
+        train, chosen = fewer_images(train, subset, per_class, data_seed)
+        notes.append(f"{name}: {chosen.replace('training on', 'drawing from')}")
     for part in (train, test):
         if isinstance(part, Source) and not len(part):
             raise VitreousError(f"{name}: its {part.split} split is empty; there is nothing to {_purpose(part is train)}")

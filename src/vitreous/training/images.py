@@ -14,7 +14,7 @@ from vitreous.data.loader import STREAMS
 from vitreous.data.open import open_data
 from vitreous.data.order import key
 from vitreous.data.source import Dataset, Source, Stream
-from vitreous.data.splits import labelled_per_class, random_subset, stratified, training_splits
+from vitreous.data.splits import fewer_images, stratified, training_splits
 from vitreous.data.workers import default_workers
 from vitreous.errors import VitreousError
 from vitreous.hygiene.quick import quick_scan
@@ -53,7 +53,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, u
         raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or {other}")
     few = asked.subset is not None or asked.per_class is not None
     if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too
-        fewer, sentence = _fewer(dataset.splits["train"], asked)
+        fewer, sentence = fewer_images(dataset.splits["train"], asked.subset, asked.per_class, asked.data_seed)
         dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
         decisions.append(sentence)
         few = False
@@ -72,7 +72,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, u
     if bad:
         decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
     if few:
-        train, sentence = _fewer(train, asked)
+        train, sentence = fewer_images(train, asked.subset, asked.per_class, asked.data_seed)
         decisions.append(sentence)
     judges = held_out if not isinstance(held_out, Source) or len(held_out) else None
     if judges is None:
@@ -139,20 +139,6 @@ def _without_bad(source: Source | Stream, asked: Wanted) -> tuple[Source | Strea
     places = {error.place for error in bad}
     good = [index for index in range(len(source)) if source.place(index) not in places]
     return source.subset(good, source.split), bad
-
-
-def _fewer(train: Source | Stream, asked: Wanted) -> tuple[Source, str]:
-    option = f"--subset {asked.subset}" if asked.subset is not None else f"--per-class {asked.per_class}"
-    if not isinstance(train, Source):
-        raise VitreousError(f"{option}: images cannot be chosen from shards; give a folder, a manifest or a known set")
-    if asked.subset is not None:
-        if asked.subset > len(train):
-            raise VitreousError(f"{option}: there are only {len(train):,} training images")
-        sentence = f"training on a random {asked.subset:,} of {len(train):,} images, data seed {asked.data_seed}"
-        return random_subset(train, asked.subset, asked.data_seed), sentence
-    assert asked.per_class is not None
-    chosen = labelled_per_class(train, asked.per_class, asked.data_seed)
-    return chosen, f"training on {len(chosen):,} images, at most {asked.per_class:,} of each class, data seed {asked.data_seed}"
 
 
 def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:

@@ -31,6 +31,8 @@ class Fewshot:
     exit_code: int = 0
 
     def text(self) -> str:
+        from vitreous.evaluation.majority import majority_words
+
         several = len({point.data for point in self.points}) > 1
         rows = []
         for point in self.points:
@@ -40,6 +42,8 @@ class Fewshot:
             rows.append((point.data, *cells) if several else cells)
         headings = ("shots", "accuracy", "drawings", "l2", "training images", "test images")
         lines = [table(("data", *headings) if several else headings, rows), ""]
+        rates = {point.data: point.majority for point in self.points}
+        lines += [f"{name}: {majority_words(rate)}" for name, rate in rates.items()]
         lines += [verdict.sentence for verdict in self.verdicts]
         if self.out is not None:
             lines += ["", f"{self.out}: fewshot.json, learning_curve.png and .svg"]
@@ -67,6 +71,8 @@ def fewshot(
     seeds: int = 3,
     seed: int = 0,
     data_seed: int = 0,
+    subset: int | None = None,
+    per_class: int | None = None,
     l2: str = "leave-one-out",
     draw: Literal["seed", "first"] = "seed",
     out: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
@@ -93,7 +99,9 @@ def fewshot(
         shots: images of each class, as 1,5,10,25 or 5,all. Default: 1,5,10,25,all, as far as every class has them.
         seeds: how many subsets to draw for each number of shots.
         seed: of the first of them; the others follow.
-        data_seed: random seed of the held-out images, where the data has no split for testing.
+        data_seed: random seed of --subset and --per-class, and of held-out images where the data has no split for testing.
+        subset: draw from a fixed random subset of so many training images.
+        per_class: draw from at most so many training images of each class.
         l2: a number; leave-one-out: the best for each fit by its own training images; joint: the one with the best mean rank
             over several data sets, judged by their test images, as in the paper.
         draw: seed: images of each class by chance; first: the first of each class in the order of the data, as in the paper.
@@ -126,8 +134,11 @@ def fewshot(
     for option, number in (("--seed", seed), ("--data-seed", data_seed)):
         if number < 0:
             raise VitreousError(f"{option} {number}: must be 0 or more")
-    if seeds < 1:
-        raise VitreousError(f"--seeds {seeds}: must be at least 1")
+    for option, count in (("--seeds", seeds), ("--subset", subset), ("--per-class", per_class)):
+        if count is not None and count < 1:
+            raise VitreousError(f"{option} {count}: must be at least 1")
+    if subset is not None and per_class is not None:
+        raise VitreousError("--subset and --per-class both choose images; give one of them")
     if workers is not None and workers < 0:
         raise VitreousError(f"--workers {workers}: must be 0 (none) or more")
     if choice == "joint" and len(names) < 2:
@@ -149,6 +160,8 @@ def fewshot(
                 string,
                 shots=asked or (),
                 data_seed=data_seed,
+                subset=subset,
+                per_class=per_class,
                 batch_size=batch_size,
                 workers=workers,
                 precision=arithmetic.name,
@@ -175,6 +188,8 @@ def fewshot(
             "l2": choice,
             "draw": draw,
             "data_seed": data_seed,
+            "subset": subset,
+            "per_class": per_class,
         }
         found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
         if folder is not None and world.first:
