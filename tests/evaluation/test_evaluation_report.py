@@ -95,7 +95,8 @@ def test_the_headline_has_the_interval(tmp_path: Path) -> None:
     made = mostly_right(case(40))
     _, page = made.write(tmp_path)
     low, high = measured(made.answers)["interval"]
-    assert f"75.00 % of 40 test images right (95 % interval {100 * low:.2f} to {100 * high:.2f})." in page.said
+    assert f"75.00 % of 40 test images right (95 % interval {100 * low:.2f} to {100 * high:.2f});" in page.said
+    assert "the largest class alone: " in page.said
     _, page = made.write(tmp_path, numbers={"interval": [0.5, 0.625]})
     assert "(95 % interval 50.00 to 62.50)" in page.said
 

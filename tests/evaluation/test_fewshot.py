@@ -60,8 +60,8 @@ def test_every_round_is_scikit_learns_on_its_subset() -> None:
         assert found.accuracy == right.mean()
         assert (found.n_test, found.l2, found.data) == (200, 64.0, "made")
     assert rounds[-1].record() == {
-        "data": "made", "shots": "all", "seed": None, "l2": 64.0, "accuracy": rounds[-1].accuracy, "majority": 0.25, "n_train": 120,
-        "n_test": 200, "fitted": rounds[-1].fitted, "left_out": rounds[-1].left_out,
+        "data": "made", "shots": "all", "seed": None, "l2": 64.0, "accuracy": rounds[-1].accuracy,
+        "majority": 0.25, "n_train": 120, "n_test": 200, "fitted": rounds[-1].fitted, "left_out": rounds[-1].left_out,
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 import vitreous
 from two_processes import in_two_processes
 from vitreous.cli import main
+from vitreous.verbs.evaluate import confusion_matrix
 from vitreous.weights.checkpoint import write_folder
 
 from conftest import random_checkpoint
@@ -94,8 +95,68 @@ def test_the_digits(learnt: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"per_class", "ece", "seconds", "reliability", "images_per_second"} <= set(found)
     code, out, _ = run(capsys, model, "builtin:digits:validation", "--batch-size", "7", "--interval", "bootstrap")
     assert code == 0
-    for word in ("builtin:digits validation", "top-1", "lowest F1", "most confused", "ECE", "on the whole"):
+    for word in ("builtin:digits validation", "top-1", "lowest F1", "confusion matrix", "ECE", "on the whole"):
         assert word in out
+
+
+def numbers_of(confusion: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    there = np.sum(confusion, axis=1)
+    rows = [{"n": int(n), "recall": own[k] / max(1, n)} for k, (own, n) in enumerate(zip(confusion, there, strict=True))]
+    return {"classes": names, "confusion": np.array(confusion).tolist(), "per_class": rows}
+
+
+@pytest.mark.parametrize(
+    ("names", "heads"),
+    [
+        (("cat", "dog"), ["cat", "dog"]),
+        (tuple(f"warbler number {k}" for k in range(12)), [str(k + 1) for k in range(12)]),  # alike where they are cut off
+        (("ant", "a\x1b[31mb\nc", *"defghijklm"), None),
+    ],
+)
+def test_the_matrix_fits_a_terminal_and_says_what_was_counted(names: tuple[str, ...], heads: list[str] | None) -> None:
+    confusion = np.random.default_rng(0).integers(0, 4, (len(names), len(names))) + 9000 * np.eye(len(names), dtype=int)
+    shown = confusion_matrix(numbers_of(confusion, names))
+    assert shown is not None
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    _, _, head, _, *lines = shown.splitlines()
+    assert heads is None or head.split() == [*heads, "acc.", "%"]
+    cells = [line.replace("·", "0").split()[-len(names) - 1 :] for line in lines[: len(names)]]
+    assert [[int(cell) for cell in row[:-1]] for row in cells] == confusion.tolist()
+    assert [float(row[-1]) for row in cells] == [round(100 * own[k] / own.sum(), 1) for k, own in enumerate(confusion)]
+
+
+def test_the_matrix_leaves_out_classes_that_do_not_occur_and_is_not_shown_of_many() -> None:
+    confusion = np.zeros((1000, 1000), int)
+    confusion[7, 7], confusion[7, 9], confusion[8, 8] = 12345, 1, 2
+    names = tuple(f"n{k}" for k in range(1000))
+    shown = confusion_matrix(numbers_of(confusion, names))
+    assert shown is not None
+    assert [line.split() for line in shown.splitlines()[2:6] if "─" not in line] == [
+        ["n7", "n8", "n9", "acc.", "%"],
+        ["n7", "12k", "·", "1", "100.0"],
+        ["n8", "·", "2", "·", "100.0"],
+    ]
+    assert confusion_matrix(numbers_of(np.eye(13, dtype=int), names[:13])) is None
+
+
+def test_the_majority_class_beside_the_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model that always says `b`, where two thirds are `a`: that is said, and nothing on the page is green."""
+    folder = Path(photos(tmp_path / "photos", "ab", 2))
+    for number in range(2, 4):
+        Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / "a" / f"{number}.png")
+    made = random_checkpoint("ViT-Ti/4", names=("a", "b"), classes=2, **SHAPE)
+    tensors = {**made.tensors, "head.weight": torch.zeros(2, 32), "head.bias": torch.tensor([0.0, 1.0])}
+    write_folder(dataclasses.replace(made, tensors=tensors), tmp_path / "model")
+    code, out, _ = run(capsys, str(tmp_path / "model"), str(folder), "--json", "--out", str(tmp_path / "out"))
+    assert code == 0
+    found = json.loads(out)
+    assert (found["top1"], found["majority"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "the largest class alone: 66.7%" in page
+    assert 'class="verdict bad"' in page
+    code, out, _ = run(capsys, str(tmp_path / "model"), str(folder))
+    assert "66.67 %; the model is no better" in out
 
 
 def test_a_folder_and_another_checkpoint(tmp_path: Path, learnt: str, digits: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +195,7 @@ def test_other_names_and_a_mapping(tmp_path: Path, capsys: pytest.CaptureFixture
     code, out, err = run(capsys, model, data)
     assert code == 2
     assert not out
-    assert "does not know: 'c' (nearest:" in err
+    assert "does not know: 'c'; say which" in err
     assert "--mapping" in err
     mapping = tmp_path / "map.json"
     mapping.write_text('{"a": "A", "b": ["b", "x"], "c": []}')

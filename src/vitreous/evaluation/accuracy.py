@@ -16,6 +16,7 @@ from vitreous.evaluation.answers import Answers, classes_there
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.class_tables import PAIRS
 from vitreous.evaluation.intervals import Method, of_mean_recall, of_share
+from vitreous.evaluation.majority import majority_rate
 
 _ENOUGH = 50  # images by which to tell whether ReaL labels are of the same classes
 
@@ -49,6 +50,7 @@ def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> d
         "n": counts.n,
         "top1": counts.top1,
         "top5": top5,
+        "majority": majority_rate([row.n for row in every], n=counts.n),
         "interval": list(intervals["top1"]),
         "interval_method": method,
         "intervals": {name: list(ends) for name, ends in intervals.items()},

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.evaluation.fewshot import Round, Shots
+from vitreous.evaluation.majority import beats_majority
 from vitreous.files import whole_file
 
 WORTH = 0.005  # half a point for a doubling of the labels: less is hardly worth the labelling
@@ -108,7 +109,7 @@ def _verdict(own: Sequence[Round]) -> Verdict:
     )  # over a short step, noise is divided by little
     room = last.fitted - last.left_out
     more: bool | None
-    if last.accuracy <= last.majority:
+    if not beats_majority(last.accuracy, last.majority):
         more, meaning = None, "no better than always predicting the largest class: check the checkpoint and the labels"
     elif last.accuracy > 1 - WORTH:
         more, meaning = False, "there is hardly anything left to gain"

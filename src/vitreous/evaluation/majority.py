@@ -23,3 +23,8 @@ def majority_rate(counts: ArrayLike, train: ArrayLike | None = None, n: int | No
 def majority_words(rate: float) -> str:
     """To stand beside an accuracy."""
     return f"the largest class alone: {rate:.1%}"
+
+
+def beats_majority(accuracy: float, rate: float) -> bool:
+    """Whether a result may be shown as a good one; where there is one class only, all right is all there is."""
+    return accuracy > rate or accuracy == 1.0

@@ -23,6 +23,7 @@ from vitreous.evaluation.class_tables import CELLS, class_table, confusion_secti
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.label_errors import Suspect, class_names, label_errors, write_relabel
+from vitreous.evaluation.majority import beats_majority, majority_words
 from vitreous.evaluation.outcome import Outcome
 from vitreous.evaluation.paired import compared
 from vitreous.evaluation.report_charts import calibration_section, robustness_section
@@ -114,7 +115,9 @@ def write_report(
 
 
 def _body(title: str, found: _Found) -> Iterator[str]:
-    yield f'<header><h1>{text(title)}</h1><p class="verdict plain">{text(_headline(found))}</p>'
+    rate = found.numbers.get("majority")
+    kind = "plain" if rate is None or beats_majority(found.answers.counts.top1, rate) else "bad"
+    yield f'<header><h1>{text(title)}</h1><p class="verdict {kind}">{text(_headline(found))}</p>'
     yield f'<p class="quiet">{text(_facts(found))}</p></header><main>'
     for heading, name, inside in (
         ("Confusion", "confusion", _confusion(found)),
@@ -137,9 +140,11 @@ def _headline(found: _Found) -> str:
     low, high = _interval(found.answers, found.numbers)
     share = found.numbers.get("top5")  # None where there are no more than five to choose from
     top5 = f"; {100 * share:.2f} % within five guesses" if share is not None else ""
+    rate = found.numbers.get("majority")
+    alone = f"; {majority_words(rate)}" if rate is not None else ""
     return (
         f"{100 * counts.top1:.2f} % of {counts.n:,} {found.answers.split} images right "
-        f"(95 % interval {100 * low:.2f} to {100 * high:.2f}){top5}."
+        f"(95 % interval {100 * low:.2f} to {100 * high:.2f}){top5}{alone}."
     )
 
 

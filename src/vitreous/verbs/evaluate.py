@@ -11,6 +11,8 @@ from vitreous.verbs.shared import Checkpoint, ImageSize
 from vitreous.verbs.table import table
 
 _SHOWN = 5  # of the worst classes and of the most confused pairs, on the terminal
+_MATRIX = 12  # classes up to which the whole confusion matrix is shown there
+_COLUMNS = 80  # that a terminal has at least
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Evaluated:
             ]
             lines.append(table(("lowest F1", "precision", "recall", "F1", "images"), worst))
         pairs = [(printable(pair["class"]), printable(pair["taken_for"]), pair["n"]) for pair in own["confused"][:_SHOWN]]
-        if pairs:
+        if matrix := confusion_matrix(own):
+            lines.append(matrix)
+        elif pairs:
             lines.append(table(("most confused", "taken for", "images"), pairs))
         if strength := own.get("robustness"):
             lines.append(table((f"robustness ({strength['n']:,} images)", "accuracy at each strength"), _curves(strength)))
@@ -58,6 +62,7 @@ class Evaluated:
 def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
     """What is told first, line by line."""
     from vitreous.evaluation.calibration import leaning
+    from vitreous.evaluation.majority import beats_majority
 
     ends = {name: f" ({100 * low:.2f} to {100 * high:.2f})" for name, (low, high) in numbers["intervals"].items()}
     real = numbers.get("real")
@@ -67,6 +72,8 @@ def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
         "top-1": _percent(numbers["top1"]) + ends["top1"],
         "top-5": "-" if numbers["top5"] is None else _percent(numbers["top5"]) + ends["top5"],
         "mean recall of the classes": _percent(numbers["mean_per_class"]["recall"]) + ends.get("mean_recall", ""),
+        "largest class alone": _percent(numbers["majority"])
+        + ("" if beats_majority(numbers["top1"], numbers["majority"]) else "; the model is no better"),
         "loss": f"{numbers['loss']:.4g}",
         "calibration error (ECE)": f"{_percent(numbers['ece'])}; {leaning(numbers['confidence'], numbers['top1'])}",
         "images per second": f"{pace or 0:,.0f} (the model alone {alone or 0:,.0f})",
@@ -75,6 +82,44 @@ def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
         low, high = real["interval"]
         rows["ReaL"] = f"{_percent(real['top1'])} ({100 * low:.2f} to {100 * high:.2f}) of {real['n']:,}"
     return rows
+
+
+def confusion_matrix(numbers: Mapping[str, Any]) -> str | None:
+    """Classes as rows, predictions as columns, and the accuracy of each class; None where there are too many classes."""
+    from vitreous.printable import printable
+
+    if numbers["confusion"] is None or "per_data_class" in numbers:
+        return None
+    counted = [sum(column) for column in zip(*numbers["confusion"], strict=True)]
+    used = [k for k, row in enumerate(numbers["per_class"]) if row["n"] or counted[k]]
+    if len(used) > _MATRIX:
+        return None
+    names = [printable(numbers["classes"][k]) for k in used]
+    rows = [(name, [_compact(numbers["confusion"][k][j]) for j in used], k) for name, k in zip(names, used, strict=True)]
+    widest = max(len(cell) for _, cells, _ in rows for cell in cells)
+    each = max(widest, (_COLUMNS - 8 - min(16, max(map(len, names)))) // len(used) - 1)
+    heads = [_shortened(name, each) for name in names]
+    if len(set(heads)) < len(heads):  # too much alike: by numbers, then
+        heads, names = [str(k + 1) for k in range(len(used))], [f"{k + 1} {name}" for k, name in enumerate(names)]
+    room = _COLUMNS - 8 - sum(1 + max(widest, len(head)) for head in heads)
+    shown = [
+        (_shortened(name, room), *cells, f"{100 * numbers['per_class'][k]['recall']:.1f}")
+        for name, (_, cells, k) in zip(names, rows, strict=True)
+        if numbers["per_class"][k]["n"]
+    ]
+    title = "confusion matrix: true classes as rows, predictions as columns"
+    return f"{title}\n{table(('', *heads, 'acc. %'), shown, dense=True)}"
+
+
+def _compact(count: int) -> str:
+    """In at most four letters, of less than a thousand million."""
+    if count < 10_000:
+        return str(count or "·")
+    return f"{count // 1000}k" if count < 1_000_000 else f"{count // 1_000_000}M"
+
+
+def _shortened(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: max(1, most - 1)] + "…"
 
 
 def _curves(strength: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None, dense: bool = False) -> str:
+    """`dense`: many narrow columns, all but the first flush right and one space apart."""
     import sys
 
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(box=SIMPLE_HEAD, title=title and _cell(title), title_justify="left", pad_edge=False)
+    padding = (0, 0) if dense else (0, 1)
+    drawn = Table(box=SIMPLE_HEAD, title=title and _cell(title), title_justify="left", pad_edge=False, padding=padding)
     rows = [tuple(row) for row in rows]
     for index, heading in enumerate(headings):
-        numeric = all(isinstance(row[index], (int, float)) for row in rows) and bool(rows)
+        numeric = (all(isinstance(row[index], (int, float)) for row in rows) and bool(rows)) or (dense and index > 0)
         drawn.add_column(_cell(heading), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(_cell(value) for value in row))
