@@ -33,7 +33,7 @@ def command(out: Path, steps: int, processes: int) -> list[str]:
 
 
 def digests(out: Path) -> tuple[str, ...]:
-    names = ("model.safetensors", "best/model.safetensors", "average/model.safetensors")
+    names = ("model.safetensors", "best/model.safetensors", "raw/model.safetensors")
     return tuple(hashlib.sha256((out / "checkpoint" / name).read_bytes()).hexdigest()[:16] for name in names)
 
 

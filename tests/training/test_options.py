@@ -18,6 +18,7 @@ from vitreous.training import images as training_images
 from vitreous.training.images import images_of
 from vitreous.training.run_folder import read_config
 from vitreous.training.wanted import wanted
+from vitreous.verbs.training_run import Run
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,8 @@ def test_other_seeds_keep_the_split_and_the_subset(photos: Path) -> None:
 def test_the_data_seed_is_recorded_and_replayed(photos: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = dict(data=str(photos), steps=1, subset=None, batch_size=4, data_seed=3, eval_every=0)
     result = pretrain(tmp_path / "run", seed=1, **options).result
+    assert result["majority"] == 0.5
+    assert "(the largest class alone: 50.0%)" in (tmp_path / "run" / "log.txt").read_text()
     config = read_config(tmp_path / "run" / "config.json")
     assert (config["seed"], config["data_seed"], result["seed"], result["data_seed"]) == (1, 3, 1, 3)
     asked, _ = wanted("pretrain", {"config": str(tmp_path / "run"), "out": str(tmp_path / "again")})
@@ -64,6 +67,13 @@ def test_the_data_seed_is_recorded_and_replayed(photos: Path, tmp_path: Path) ->
     assert (asked.seed, asked.data_seed) == (1, 1)
     with pytest.raises(VitreousError, match="--data-seed -1: must be 0 or more"):
         wanted("pretrain", {"data": str(photos), "out": "run", "data_seed": -1})
+
+
+@pytest.mark.parametrize(("top1", "warned"), [(0.217, True), (0.238, True), (0.3, False)])
+def test_the_majority_class_stands_beside_the_result(top1: float, warned: bool) -> None:
+    text = Run("runs/pets", {"steps": 1, "seconds": 1.0, "top1": top1, "majority": 0.238, "best": {"top1": top1}}, False).text()
+    assert "23.80%" in text
+    assert ("no better than always predicting the largest class" in text) == warned
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_several_processes_see_the_losses_of_one(
         assert two["n"] == its["n"] == 200  # every image once, though 200 is no multiple of two batches of 16
         assert two["loss"] == pytest.approx(its["loss"], rel=1e-5)
         assert two["top1"] == pytest.approx(its["top1"], abs=0.01)
-    for name in ("", "average/"):
+    for name in ("", "raw/"):
         weights = [load_file(run / "checkpoint" / name / "model.safetensors") for run in (one, tmp_path / "two")]
         assert weights[0].keys() == weights[1].keys()
         alone_, both_ = (torch.cat([weights_[key].flatten() for key in weights[0]]) for weights_ in weights)

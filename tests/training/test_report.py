@@ -101,6 +101,13 @@ def test_the_headline_says_the_result_and_its_n(tmp_path: Path) -> None:
     assert "40 steps, 4 epochs, 1,280 images seen, 20 s, 2 classes, test loss 0.5." in page.said
 
 
+@pytest.mark.parametrize(("majority", "good"), [(None, True), (0.8499, True), (0.85, False), (0.8501, False)])
+def test_a_result_below_the_majority_class_is_not_coloured_as_good(tmp_path: Path, majority: float | None, good: bool) -> None:
+    html, page = written(tmp_path, outcome=outcome(np.array([[700, 100], [50, 150]]), majority=majority))
+    assert ('class="verdict good"' in html) == good
+    assert ("always predicting the largest class: 85" in page.said.replace("84.99", "85.0")) == (majority is not None)
+
+
 # Curves -----------------------------------------------------------------------------------------------------------------------
 
 

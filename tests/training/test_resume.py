@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from runs import TINY, child, digest, metrics, pretrain, states, wait_for
 
+import vitreous
 from vitreous.errors import VitreousError
 from vitreous.training import loop
 
@@ -39,7 +41,7 @@ EVERYTHING = dict(
 def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECORDS", 3)  # a record for several steps, so that states are saved in the middle of one
     pretrain(tmp_path / "whole", **EVERYTHING, workers=2)
-    wanted = [digest(tmp_path / "whole", f"checkpoint/{name}model.safetensors") for name in ("", "best/", "average/")]
+    wanted = [digest(tmp_path / "whole", f"checkpoint/{name}model.safetensors") for name in ("", "best/", "raw/")]
     for number, kill_at in enumerate((2, 6, 10)):
         out = tmp_path / f"killed-{number}"
         process = child(out, **EVERYTHING, workers=1)
@@ -48,7 +50,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path, monkeypa
         process.join()
         assert not (out / "checkpoint" / "model.safetensors").exists()
         pretrain(out, **EVERYTHING, workers=0)
-        assert [digest(out, f"checkpoint/{name}model.safetensors") for name in ("", "best/", "average/")] == wanted
+        assert [digest(out, f"checkpoint/{name}model.safetensors") for name in ("", "best/", "raw/")] == wanted
         assert _without_times(metrics(out)) == _without_times(metrics(tmp_path / "whole"))
 
 
@@ -230,13 +232,79 @@ def test_config_json_replays_a_run(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_the_average_lies_beside_the_result_and_is_another(tmp_path: Path) -> None:
+def test_the_polyak_average_is_the_result_and_is_what_chooses(tmp_path: Path) -> None:
+    """Against an average taken outside of the run, from the raw weights of runs that end one step later each."""
     from safetensors.torch import load_file
 
-    pretrain(tmp_path / "run", set=("average=0.9",))
-    result, average = (load_file(tmp_path / "run" / "checkpoint" / name / "model.safetensors") for name in ("", "average"))
-    assert result.keys() == average.keys()
-    assert any(not result[name].equal(average[name]) for name in result)
+    keep, steps = 0.5, 4
+    raws = []
+    for step in range(1, steps + 1):  # a constant rate: a shorter run is the beginning of a longer one
+        out = tmp_path / f"steps-{step}"
+        found = pretrain(out, set=(f"average={keep}", "schedule=constant", "warmup=0"), steps=step, eval_every=2)
+        raws.append(load_file(out / "checkpoint" / "raw" / "model.safetensors"))
+    weights = [keep ** (steps - 1 - step) for step in range(steps)]
+    result = load_file(tmp_path / "steps-4" / "checkpoint" / "model.safetensors")
+    for name, tensor in result.items():
+        mean = sum(weight * raw[name].double() for weight, raw in zip(weights, raws, strict=True)) / sum(weights)
+        torch.testing.assert_close(tensor.double(), mean, atol=1e-6, rtol=1e-4)
+    assert any(not result[name].equal(raws[-1][name]) for name in result)
+
+    measured = vitreous.evaluate(str(tmp_path / "steps-4"), "builtin:digits:validation", device="cpu", workers=0).numbers
+    raw = vitreous.evaluate(
+        str(tmp_path / "steps-4/checkpoint/raw"), "builtin:digits:validation", device="cpu", workers=0
+    ).numbers
+    last = metrics(tmp_path / "steps-4", "validation")[-1]
+    assert found.result["top1"] == last["top1"] == pytest.approx(measured["top1"])
+    assert found.result["loss"] == last["loss"]
+    assert found.result["raw"]["top1"] == pytest.approx(raw["top1"])
+    assert found.result["best"]["top1"] == max(record["top1"] for record in metrics(tmp_path / "steps-4", "validation"))
+
+
+def test_a_run_with_an_average_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = dict(set=("average=0.9",), eval_every=4, save_every=3)
+    pretrain(tmp_path / "whole", **options)
+    _stop_at(tmp_path / "parts", monkeypatch, 7, **options)
+    pretrain(tmp_path / "parts", **options)
+    for name in ("checkpoint", "checkpoint/best", "checkpoint/raw"):
+        weights = f"{name}/model.safetensors"
+        assert digest(tmp_path / "whole", weights) == digest(tmp_path / "parts", weights)
+
+
+def test_an_unfinished_run_can_be_used_and_says_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    _stop_at(run, monkeypatch, 3)
+    with pytest.raises(VitreousError, match="run: unfinished, stopped at step 3, before its first evaluation; start the same"):
+        vitreous.load(run)
+    _stop_at(run, monkeypatch, 9)
+    assert "unfinished: this is step 6 of 12" in (run / "report.html").read_text()
+    expected = "unfinished, stopped at step 9: this is its best evaluation so far, of step 6, checkpoint/best"
+    assert vitreous.load(run).notes == vitreous.load(run / "checkpoint").notes == (expected,)
+    found = vitreous.evaluate(str(run), "builtin:digits:validation", device="cpu", workers=0)
+    assert found.numbers["top1"] == metrics(run, "validation")[0]["top1"]
+    assert expected in found.notes
+    pretrain(run)
+    assert not vitreous.load(run).notes
+    assert "unfinished:" not in (run / "report.html").read_text()
+
+
+def _stop_at(out: Path, monkeypatch: pytest.MonkeyPatch, step: int, **options: Any) -> None:
+    """As if a signal had come in that step."""
+    take = loop.Loop._step
+
+    def stepped(self: loop.Loop, *parts: Any) -> Any:
+        found = take(self, *parts)
+        if self.progress.step + 2 == step:  # the step that is under way is finished first
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.Loop, "_step", stepped)
+            with pytest.raises(KeyboardInterrupt):
+                pretrain(out, **options)
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def test_extend_needs_no_other_option(tmp_path: Path) -> None:

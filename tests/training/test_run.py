@@ -42,7 +42,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"config.json", "metrics.jsonl", "log.txt", "report.html", "mistakes.json", "checkpoint", "state"}
     inside = {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()}
-    assert {"model.safetensors", "model.json", "best", "average"} <= inside
+    assert {"model.safetensors", "model.json", "best", "raw"} <= inside
     keys = {"step", "epoch", "images", "seconds", "split", "loss", "lr", "images_per_second"}
     for record in metrics(tmp_path / "run"):
         assert keys <= record.keys()

@@ -23,6 +23,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.errors import VitreousError
 from vitreous.evaluation.features import default_batch, features_in, frozen
+from vitreous.evaluation.majority import majority_rate, majority_words
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.models.build import Model
 from vitreous.models.cost import cost_of
@@ -46,6 +47,7 @@ class Baseline:
     all_train: int | None = None  # how many there would have been, where that is known
     all_test: int | None = None
     bad: int = 0  # images that could not be read
+    majority: float | None = None  # what always predicting the largest class would get
 
     @property
     def standard_error(self) -> float:
@@ -56,7 +58,8 @@ class Baseline:
         right = f"{self.accuracy:.1%} ± {100 * self.standard_error:.1f} of {_of(self.n_test, self.all_test)} held-out images"
         fit = f"fitted in closed form to {_of(self.n_train, self.all_train)} training images, l2 = 2^{math.log2(self.l2):g}"
         bad = f", {self.bad:,} unreadable" if self.bad else ""
-        return f"to beat: frozen features with a linear classifier get {right} right ({fit}{bad}; {self.seconds:.0f} s)"
+        alone = "" if self.majority is None else f"; {majority_words(self.majority)}"
+        return f"to beat: frozen features with a linear classifier get {right} right{alone} ({fit}{bad}; {self.seconds:.0f} s)"
 
 
 def _of(used: int, available: int | None) -> str:
@@ -103,8 +106,9 @@ def closed_form_baseline(
         tests, truths = run(_sample(held_out, few_test, seed, every_class=False), few_test)
     if not tests.isfinite().all():
         raise VitreousError(f"{held_out.where}: some images have features that are not finite; the model is broken")
-    ridge = Ridge(features, labels, len(train.classes))
-    judged = ridge.leave_one_out(_l2s(len(features), features.shape[1], len(train.classes)))
+    classes = len(train.classes)
+    ridge = Ridge(features, labels, classes)
+    judged = ridge.leave_one_out(_l2s(len(features), features.shape[1], classes))
     l2 = judged.best()
     named = ridge.classify(tests, l2).tolist()
     return Baseline(
@@ -117,7 +121,13 @@ def closed_form_baseline(
         all_train=all_train,
         all_test=all_test,
         bad=run.bad,
+        majority=majority_rate(_counted(truths, classes), _counted(labels, classes), len(truths)),
     )
+
+
+def _counted(labels: list[tuple[int, ...]], classes: int) -> NDArray[np.int64]:
+    """How many images have each label. (Those that are fitted to are drawn with each class in its share.)"""
+    return np.bincount([label for own in labels for label in own], minlength=classes)
 
 
 # How many, and which ---------------------------------------------------------------------------------------------------

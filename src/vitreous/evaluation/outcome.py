@@ -37,3 +37,5 @@ class Outcome:
     """The worst first."""
     per_class: tuple[PerClass, ...] = ()
     """Where images have several labels, these are not the confusion's: each label counts. Empty: they follow from it."""
+    majority: float | None = None
+    """What always predicting the largest class of the training images would get; None where nobody has counted."""

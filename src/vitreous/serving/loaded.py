@@ -22,7 +22,7 @@ from vitreous.weights.transfer import adapt
 
 SCALE = 1 / 127  # of a cosine in a byte
 
-_PART_OF_A_RUN = ("checkpoint", "best", "average")  # folders that are called alike in every run
+_PART_OF_A_RUN = ("checkpoint", "best", "raw")  # folders that are called alike in every run
 _ENDINGS = (".npz", ".safetensors", ".pth", ".pt", ".bin")
 
 

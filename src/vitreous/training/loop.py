@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ from vitreous.data.order import key
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Skipped, Source, Stream
 from vitreous.errors import VitreousError, some
+from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.outcome import Outcome
 from vitreous.files import write_text
 from vitreous.training.average import Average
@@ -106,6 +107,7 @@ class Loop:
         self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
         self._overdue = 0.0  # how many processes say that it is time to save
         self._settled = not settles_later(self.module)
+        self._train_counts = plan.train.counts() if isinstance(plan.train, Source) else None
         self._named: set[Skipped] = set()  # shards that were passed over, and have been told of
         self.autocast = functools.partial(
             torch.autocast, world.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"
@@ -177,7 +179,8 @@ class Loop:
             while True:
                 changed = progress.step != self.states.saved  # a run that goes on begins with a state that is saved already
                 if progress.owed and not interrupted:
-                    interrupted, changed = self._evaluate(evaluated, record, signals), True
+                    with self.result_weights():
+                        interrupted, changed = self._evaluate(evaluated, record, signals), True
                     progress.seconds = before + time.monotonic() - since
                 ends = progress.stopped or progress.step == steps
                 if changed and (interrupted or ends or self._due()):
@@ -349,6 +352,8 @@ class Loop:
                 return None, mean_of(self.module, self.judge, classes, sums, self.world, self.autocast, seed, signals)
             probabilities = self.objective.probabilities
             outcome = judged(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, signals)
+            majority = majority_rate([own.n for own in outcome.per_class], self._train_counts, outcome.n)
+            outcome = replace(outcome, majority=majority)
         finally:
             resharded(self.module)
         found = {"loss": outcome.loss, "top1": outcome.top1, "n": float(outcome.n)}
@@ -393,9 +398,11 @@ class Loop:
         return {name: whole(tensor.detach()).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Inside, the weights are the average."""
-        assert self.average is not None
+    def result_weights(self) -> Iterator[None]:
+        """Inside, the weights are those that are evaluated and kept: the Polyak average, where the recipe has one."""
+        if self.average is None:
+            yield
+            return
         last = {name: parameter.detach().clone() for name, parameter in self.objective.named_parameters()}
         try:
             self._put(self.average.tensors)

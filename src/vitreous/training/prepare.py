@@ -70,6 +70,8 @@ def plan_of(
     precision = _precision(asked, device, world, before or replayed)
     said = [*images.decisions, *([reason] if reason else []), *decisions, *as_set, *model_notes]
     said += [precision.note] if precision.note else []
+    if recipe.average:
+        said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
     return Plan(
         verb=asked.verb,
         out=Path(asked.out).expanduser(),
@@ -342,7 +344,6 @@ def _parent(asked: Wanted, checkpoint: Checkpoint | None) -> dict[str, Any]:
     if checkpoint is None or asked.from_ is None:
         return {}
     path = find(asked.from_).path
-    weights = next(
-        (p for p in (path / "model.safetensors", path / "checkpoint" / "model.safetensors", path) if p.is_file()), None
-    )
+    places = [path / part / "model.safetensors" for part in ("", "checkpoint", "checkpoint/best")]
+    weights = next((place for place in (*places, path) if place.is_file()), None)
     return {"source": asked.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

@@ -13,6 +13,7 @@ import numpy as np
 
 from vitreous.evaluation.class_tables import class_table, confusion_section, mistakes_section
 from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.majority import beats_majority
 from vitreous.evaluation.outcome import Outcome
 from vitreous.files import write_text
 from vitreous.pages.curves import Curve, chart, measured, number
@@ -83,9 +84,11 @@ def _verdict(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> t
     if outcome is not None:
         low, high = wilson(outcome.top1, outcome.n)
         top5 = f"; {100 * outcome.top5:.2f} % within five guesses" if outcome.top5 is not None else ""
-        return True, (
+        rate = outcome.majority
+        alone = "" if rate is None else f"; always predicting the largest class: {100 * rate:.2f} %"
+        return rate is None or beats_majority(outcome.top1, rate), (
             f"{100 * outcome.top1:.2f} % of {outcome.n:,} {outcome.split} images right "
-            f"(95 % interval {100 * low:.2f} to {100 * high:.2f}){top5}."
+            f"(95 % interval {100 * low:.2f} to {100 * high:.2f}){top5}{alone}."
         )
     for split in sorted({str(record.get("split")) for record in history}, key=lambda split: (split == "train", split)):
         steps, values = measured(history, "loss", split)

@@ -137,7 +137,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Remove what killed processes left half written, beside the states (`States.tidy`). For the lock's owner."""
         checkpoint = self.path / "checkpoint"
-        for folder in (self.path, checkpoint, checkpoint / "best", checkpoint / "average") if self.world.first else ():
+        for folder in (self.path, checkpoint, checkpoint / "best", checkpoint / "raw") if self.world.first else ():
             for part in folder.glob(".*.part"):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
 

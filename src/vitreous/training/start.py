@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Source
 from vitreous.errors import VitreousError
 from vitreous.evaluation.baseline import closed_form_baseline
+from vitreous.evaluation.majority import majority_words
 from vitreous.evaluation.outcome import Outcome
 from vitreous.models.build import Model, assemble, layout, with_memory
 from vitreous.models.vit import ViT
@@ -92,7 +93,9 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
             folder.record(found)
             trackers.log(found)
             if found["split"] != "train":
-                accuracy = f", top-1 {found['top1']:.2%}" if "top1" in found else ""
+                outcome = loop.last[0] if loop.last else None
+                alone = "" if outcome is None or outcome.majority is None else f" ({majority_words(outcome.majority)})"
+                accuracy = f", top-1 {found['top1']:.2%}{alone}" if "top1" in found else ""
                 tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
 
         def evaluated(outcome: Outcome | None, better: bool) -> None:
@@ -103,6 +106,9 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
                         write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
                     if better:
                         write_folder(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
+                    if loop.progress.step < plan.steps:  # whoever watches the run, or has to do with what there is of it
+                        unfinished = f"unfinished: this is step {loop.progress.step:,} of {plan.steps:,}"
+                        _report(plan, folder, outcome, (unfinished, *plan.decisions))
 
         for line in plan.decisions:
             folder.log(line)
@@ -219,39 +225,50 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
     result: dict[str, Any] = {"steps": loop.progress.step, "seconds": round(loop.progress.seconds, 1)}
     result |= {"seed": plan.seed, "data_seed": plan.data_seed}
     if loop.average is not None:
-        with loop.averaged():
-            averaged = loop.tensors()
-            its_outcome, result["average"] = _judged(loop)
+        raw = loop.tensors()
+        its_outcome, its = _judged(loop)
+        result["raw"] = _whole_n(its)
         if world.first:
-            write_folder(_checkpoint(plan, averaged, _measured(its_outcome, loop)), target / "average")
+            write_folder(_checkpoint(plan, raw, _measured(its_outcome, loop)), target / "raw")
     if loop.progress.best is not None:
         score = loop.progress.best
         by = {"top1": score} if isinstance(loop.objective, Classification) else {"loss": -score}
         result["best"] = {"step": loop.progress.best_step, **by}
-    if plan.recipe.patience is not None and loop.progress.best is not None:
-        loop.put_weights(told(world, read_folder(target / "best").tensors if world.first else None))
-        loop.last = None
-        notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
-    outcome, measured = loop.last or _judged(loop)
-    result |= {name: int(value) if name == "n" else value for name, value in measured.items()}
-    tensors = loop.tensors()
+    with loop.result_weights():
+        if plan.recipe.patience is not None and loop.progress.best is not None:
+            loop.put_weights(told(world, read_folder(target / "best").tensors if world.first else None))
+            loop.last = None
+            notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
+        outcome, measured = loop.last or _judged(loop)
+        tensors = loop.tensors()
+    result |= _whole_n(measured)
+    if outcome is not None:
+        result["majority"] = outcome.majority
     if world.first:
         step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
         write_folder(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
         if outcome is not None:
             write_mistakes(plan.out, outcome, step)
-        begun = f"from {plan.parent['source']}" if plan.parent else "from scratch"
-        write_report(
-            plan.out,
-            title=f"{plan.model.name}, {begun}, on {plan.data['name']}",
-            config=read_config(plan.out / CONFIG),
-            history=folder.history(),
-            outcome=outcome,
-            notes=notes,
-        )
+        _report(plan, folder, outcome, notes)
         folder.log(f"finished: {result}")
     folder.finish(result)
     return result
+
+
+def _report(plan: Plan, folder: RunFolder, outcome: Outcome | None, notes: Sequence[str]) -> None:
+    begun = f"from {plan.parent['source']}" if plan.parent else "from scratch"
+    write_report(
+        plan.out,
+        title=f"{plan.model.name}, {begun}, on {plan.data['name']}",
+        config=read_config(plan.out / CONFIG),
+        history=folder.history(),
+        outcome=outcome,
+        notes=notes,
+    )
+
+
+def _whole_n(measured: Mapping[str, float]) -> dict[str, Any]:
+    return {name: int(value) if name == "n" else value for name, value in measured.items()}
 
 
 def _judged(loop: Loop) -> tuple[Outcome | None, dict[str, float]]:

@@ -48,20 +48,25 @@ class Run:
         return self.result.get("top5")
 
     def text(self) -> str:
+        from vitreous.evaluation.majority import beats_majority
+
         rows = [(name, _shown(name, value)) for name, value in self.result.items() if not isinstance(value, dict)]
-        for name in ("average", "best"):
+        for name in ("raw", "best"):
             if isinstance(found := self.result.get(name), dict):
                 rows += [(f"{name} {key}", _shown(key, value)) for key, value in found.items()]
         classified = "top1" in self.result.get("best", {})  # masked patches go by the loss
         has = "curves, classes and mistakes" if classified else "the curves"
-        return table(("result", "value"), rows) + f"\n\n{self.out}/report.html has {has}"
+        rate = self.result.get("majority")
+        lost = rate is not None and not beats_majority(self.result["top1"], rate)
+        warned = "\nno better than always predicting the largest class: nothing was learnt" if lost else ""
+        return table(("result", "value"), rows) + warned + f"\n\n{self.out}/report.html has {has}"
 
     def records(self) -> list[dict[str, Any]]:
         return [{"out": self.out, "finished_before": self.already, **self.result}]
 
 
 def _shown(name: str, value: Any) -> str:
-    if isinstance(value, float) and name in ("top1", "top5") and 0 <= value <= 1:
+    if isinstance(value, float) and name in ("top1", "top5", "majority") and 0 <= value <= 1:
         return f"{value:.2%}"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 

@@ -28,6 +28,7 @@ from vitreous.weights.checkpoint import (
 )
 from vitreous.weights.families import Family
 from vitreous.weights.mapping import Rule, read_tensors
+from vitreous.weights.unfinished import best_so_far
 
 # A training script's checkpoint may hold the weights under one of these words, the averaged ones preferred by timm.
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module")
@@ -49,6 +50,13 @@ def _read_folder(folder: Path) -> Checkpoint:
     for candidate in (folder, folder / "checkpoint"):  # a run's folder holds its checkpoint in a folder of that name
         if (candidate / DOCUMENT).exists():
             return _with_parent(read_folder(candidate), candidate / WEIGHTS)
+    if run := best_so_far(folder):
+        best, where = run
+        if best is None:
+            raise VitreousError(f"{folder}: {where}, before its first evaluation; start the same command again to resume it")
+        found = _with_parent(read_folder(best), best / WEIGHTS)
+        note = f"{where}: this is its best evaluation so far, of step {found.metrics.get('step')}, checkpoint/best"
+        return dataclasses.replace(found, notes=(*found.notes, note))
     for name in _FOLDER_FILES:
         if (folder / name).exists():
             return read_file(folder / name)
