@@ -26,9 +26,10 @@ import torch
 
 from vitreous import download
 from vitreous.classifier import load
-from vitreous.download import Missing, fetch, shown
+from vitreous.download import Missing, fetch
 from vitreous.errors import VitreousError
 from vitreous.models.build import create
+from vitreous.progress import shown_bytes
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.find import find
 from vitreous.weights.write import write
@@ -279,7 +280,7 @@ def test_lasting_trouble_is_an_error_after_a_few_attempts(server: Server, target
 
 def test_a_server_that_always_cuts_does_not_keep_us_forever(server: Server, target: Path) -> None:
     server.scripts["/w"] = [ok(sent=HALF, ranges=False)]
-    with pytest.raises(VitreousError, match=r"ended after 256,000 of 512,000 bytes.*kept"):
+    with pytest.raises(VitreousError, match=r"received 256000 bytes, expected 512000.*kept"):
         fetch(f"{server.url}/w", target)
     assert len(server.requests) == 4
     assert not target.exists()
@@ -425,7 +426,131 @@ def test_a_chunked_body_ends_with_its_last_chunk_or_is_cut(server: Server, targe
 
 def test_a_compressed_body_is_refused(server: Server, target: Path) -> None:
     server.scripts["/w"] = [ok(Content_Encoding="gzip")]
-    with pytest.raises(VitreousError, match="sends it as gzip"):
+    with pytest.raises(VitreousError, match=r"sends it as .gzip"):
+        fetch(f"{server.url}/w", target)
+
+
+def raw(answer: bytes) -> Step:
+    """These bytes and nothing else, so that what no HTTP library would send can be sent."""
+
+    def step(handler: Handler) -> None:
+        handler.wfile.write(answer)
+
+    return step
+
+
+DIGITS = b"9" * 5000  # more than int() takes
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + DIGITS + b"\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nX-Linked-Size: " + DIGITS + b"\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nX-Linked-Size: \xb2\r\n\r\nabc",
+        b"HTTP/1.1 206 Part\r\nContent-Range: bytes 0-" + DIGITS + b"/" + DIGITS + b"\r\n\r\nabc",
+        b"HTTP/1.1 500 \x1b[31mred\x1b[0m\x9b2J\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 400 \x1b[31mred\x9b2J\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\x9b31m\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + DIGITS + b"\r\nabc",
+        b"HTTP/9 \x1b[2J\r\n\r\n",
+    ],
+    ids=range(10),
+)
+def test_an_absurd_answer_is_one_printable_line(server: Server, target: Path, answer: bytes) -> None:
+    server.scripts["/w"] = [raw(answer)]
+    with pytest.raises(VitreousError, match=f"{server.url}/w") as caught:
+        fetch(f"{server.url}/w", target)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["http://a..b/", f"http://{'a' * 300}.com/", "http://[::1", "http://x:99999/", "http://x:\xb2/", "http://\x1b[2J/"]
+)
+def test_a_redirect_to_a_place_that_cannot_be_is_one_line(server: Server, target: Path, place: str) -> None:
+    server.scripts["/w"] = [raw(b"HTTP/1.1 302 \r\nLocation: " + place.encode("latin-1") + b"\r\n\r\n")]
+    with pytest.raises(VitreousError, match=f"cannot fetch {server.url}/w") as caught:
+        fetch(f"{server.url}/w", target)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "mirror", ["http://[::1", "http://a..b", "http://x:port", "http://", "mirror.example", "http://\x1b[2J"]
+)
+def test_a_mirror_that_is_no_address_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch, mirror: str) -> None:
+    monkeypatch.setenv("VITREOUS_MIRROR", mirror)
+    with pytest.raises(VitreousError, match="set VITREOUS_MIRROR") as caught:
+        find("ViT-B/16@imagenet21k")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_proxy_that_cannot_be_used_is_one_line(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for proxy in ("socks5://127.0.0.1:1", "http://[::1", "nonsense://x"):
+        monkeypatch.setenv("http_proxy", proxy)
+        with pytest.raises(VitreousError, match="proxies can be used") as caught:
+            fetch("http://a.example/w", target)
+        assert str(caught.value).isprintable()
+
+
+def test_a_token_that_no_header_can_carry_is_not_shown(target: Path) -> None:
+    with pytest.raises(VitreousError, match="check HF_TOKEN") as caught:
+        fetch("http://127.0.0.1:1/w", target, token="sec\nret")
+    assert "ret" not in str(caught.value)
+
+
+def test_a_body_without_an_end_is_bounded_and_deleted(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "UNKNOWN", 1 << 20)
+    sent = 0
+
+    def endless(handler: Handler) -> None:
+        nonlocal sent
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(1000):  # 64 MB
+            handler.wfile.write(b"10000\r\n" + bytes(65_536) + b"\r\n")
+            sent += 65_536
+
+    server.scripts["/w"] = [endless]
+    with pytest.raises(VitreousError, match="no end after 1,048,576 bytes of a file of unknown length"):
+        fetch(f"{server.url}/w", target)
+    assert sent < 32 << 20  # what was read, and what two sockets hold
+    assert leftovers(target) == []
+    assert len(server.requests) == 1
+
+
+def test_a_redirect_without_an_end_is_not_read(server: Server, target: Path) -> None:
+    def endless(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 302 Found\r\nLocation: /moved\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:  # until the other side has left
+            handler.wfile.write(b"10000\r\n" + bytes(65_536) + b"\r\n")
+
+    server.scripts |= {"/w": [endless], "/moved": [ok()]}
+    assert fetch(f"{server.url}/w", target).read_bytes() == BODY
+
+
+def test_a_file_larger_than_the_disk_is_refused_before_it_comes(server: Server, target: Path) -> None:
+    server.scripts["/w"] = [raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999\r\n\r\nabc")]
+    with pytest.raises(VitreousError, match=r"99,999,999,999,999,999 bytes, and .* are free .*VITREOUS_CACHE"):
+        fetch(f"{server.url}/w", target)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("opening", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"])
+def test_a_server_that_trickles_counts_as_stalled(
+    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch, opening: bytes
+) -> None:
+    """Every byte comes in time, so that no read times out."""
+    monkeypatch.setenv("VITREOUS_TIMEOUT", "0.1")
+
+    def trickle(handler: Handler) -> None:
+        handler.wfile.write(opening)
+        while not handler.server.closing.wait(0.02):
+            handler.wfile.write(b"a")
+
+    server.scripts["/w"] = [trickle]
+    with pytest.raises(VitreousError, match="in 4 attempts"):
         fetch(f"{server.url}/w", target)
 
 
@@ -438,10 +563,10 @@ def test_only_web_addresses_are_fetched(target: Path, url: str) -> None:
         fetch(url, target)
 
 
-@pytest.mark.parametrize(("place", "why"), [("file:///etc/passwd", "not allowed"), ("ftp://127.0.0.1:1/x", "unknown url type")])
-def test_a_redirect_cannot_lead_out_of_the_web(server: Server, target: Path, place: str, why: str) -> None:
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1:1/x"])
+def test_a_redirect_cannot_lead_out_of_the_web(server: Server, target: Path, place: str) -> None:
     server.scripts["/w"] = [status(302, Location=place)]
-    with pytest.raises(VitreousError, match=f"/w.*{why}"):
+    with pytest.raises(VitreousError, match=r"/w.*only http"):
         fetch(f"{server.url}/w", target)
     assert not target.exists()
     assert len(server.requests) == 1
@@ -463,7 +588,7 @@ def test_a_token_follows_a_redirect_only_on_its_own_host(server: Server, target:
 
 def test_an_endless_redirect_is_an_error(server: Server, target: Path) -> None:
     server.scripts["/w"] = [status(302, Location="/w")]
-    with pytest.raises(VitreousError, match="302"):
+    with pytest.raises(VitreousError, match="more than 10 redirects"):
         fetch(f"{server.url}/w", target)
 
 
@@ -556,7 +681,6 @@ def test_new_facts_never_stand_beside_old_bytes(server: Server, target: Path, mo
 
 
 def test_two_processes_fetch_a_file_once(server: Server, target: Path) -> None:
-    pytest.importorskip("fcntl")
     both = threading.Event()
     server.scripts["/w"] = [ok(sent=HALF, then=lambda handler: (both.wait(10), handler.wfile.write(BODY[HALF:])))]
     first = start(f"{server.url}/w", target)
@@ -570,12 +694,7 @@ def test_two_processes_fetch_a_file_once(server: Server, target: Path) -> None:
     assert leftovers(target) == []
 
 
-@pytest.mark.parametrize("locks", [True, False])
-def test_threads_do_not_get_in_each_others_way(
-    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
-) -> None:
-    if not locks:
-        monkeypatch.setattr(download, "fcntl", None)
+def test_threads_do_not_get_in_each_others_way(server: Server, target: Path) -> None:
     server.scripts["/w"] = [ok()]
     failures: list[BaseException] = []
 
@@ -593,15 +712,14 @@ def test_threads_do_not_get_in_each_others_way(
     assert failures == []
     assert target.read_bytes() == BODY
     assert leftovers(target) == []
-    if locks:
-        assert len(server.requests) == 1
+    assert len(server.requests) == 1
 
 
 # What the user sees ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_log_gets_one_line_at_the_start_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown("ViT-B/16@x") as progress:
+    with shown_bytes("ViT-B/16@x") as progress:
         for done in range(0, 3_000_001, 1_000_000):
             progress(done, 3_000_000)
     captured = capsys.readouterr()
@@ -610,7 +728,7 @@ def test_a_log_gets_one_line_at_the_start_and_one_at_the_end(capsys: pytest.Capt
 
 
 def test_nothing_is_said_where_nothing_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown("ViT-B/16@x"):
+    with shown_bytes("ViT-B/16@x"):
         pass
     assert capsys.readouterr().err == ""
 
@@ -623,7 +741,7 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with shown("ViT-B/16@x") as progress:
+    with shown_bytes("ViT-B/16@x") as progress:
         progress(1_500_000, 3_000_000)
     assert "ViT-B/16@x" in screen.getvalue()
     assert "1.5/3.0 MB" in screen.getvalue()

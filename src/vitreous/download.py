@@ -1,8 +1,10 @@
-"""Fetch one file over HTTP, whole and checked or not at all, with the standard library alone.
+"""Download one file over HTTP, complete and checked or not at all.
 
-Beside a target NAME lie, while it is fetched, NAME.part (the bytes so far), NAME.part.json (what the server said of
-them, so that a later run can go on) and NAME.lock (one process at a time); afterwards NAME.source.json, by which
-later loads know without a network that the file is intact. A file without one was put there by hand and is trusted.
+While a target NAME is downloaded, beside it lie NAME.part (the bytes so far), NAME.part.json (what the server said of
+them, to resume from) and NAME.lock (one process at a time); afterwards NAME.source.json, by which later loads know
+without a network that the file is intact. A file without one was put there by hand and is trusted.
+
+The server is not trusted: httpx2 (with h11) parses its answers, and time, redirects and disk space are bounded here.
 """
 
 from __future__ import annotations
@@ -10,49 +12,50 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import errno
+import functools
 import hashlib
 import http.client
 import json
 import os
 import re
+import shutil
 import socket
-import ssl
-import sys
+import threading
 import time
-import urllib.error
-import urllib.request
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path
-from typing import IO, Any
-from urllib.parse import urlsplit
+from typing import IO, TYPE_CHECKING, Any
 
-from vitreous.errors import VitreousError
+from vitreous.errors import VitreousError, one_line
 from vitreous.files import flush, write_text
-from vitreous.progress import silent
+from vitreous.printable import printable
+from vitreous.progress import Bytes
 from vitreous.untrusted_json import read_json
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+if TYPE_CHECKING:  # imported where it is used: 0.07 s, which nobody without a download should wait
+    import ssl
 
-Progress = Callable[[int, int | None], None]
+    import httpx2
 
-DELAYS = (0.5, 1.0, 2.0)  # seconds before each further attempt: enough for a hiccup, and nobody waits long for an outage
-_ENOUGH = 1 << 20  # an attempt that brought this many new bytes was no failure of the network's: the count begins anew
-_CHUNK = 1 << 20
+DELAYS = (0.5, 1.0, 2.0)  # seconds before each retry: enough for a hiccup, and nobody waits long for an outage
+UNKNOWN = 20 * 10**9  # bytes of a file whose length nobody states; half of the free disk space at most
+SLOWEST = 100  # bytes a second: a body that comes more slowly counts as stalled
+_REDIRECTS = 10
+_LONGER = "; VITREOUS_TIMEOUT sets how long to wait"
+_ENOUGH = 1 << 20  # an attempt that brought this many new bytes was no failure: the count of retries starts again
 
 
 class Missing(VitreousError):
     """The server has no such file (404)."""
 
 
-class _Unusable(Exception):
-    """An answer that does not do; asking again may bring a better one."""
+class _Failed(Exception):
+    """An attempt that did not bring the file; `retry` where another one may."""
+
+    def __init__(self, reason: object, retry: bool = True) -> None:
+        super().__init__(printable(one_line(reason)))
+        self.retry = retry
 
 
 def fetch(
@@ -62,7 +65,7 @@ def fetch(
     sha256: str | None = None,
     md5: str | None = None,
     size: int | None = None,
-    progress: Progress | None = None,
+    progress: Bytes | None = None,
     token: str | None = None,
     remedy: str | None = None,
 ) -> Path:
@@ -71,14 +74,13 @@ def fetch(
     Length and hash are checked: against `sha256` or `md5` and `size` where given, else against what the server declares.
     `token` goes to the host of `url` and to no other. `remedy` tells the user what to do if the server is out of reach.
     """
-    _check_address(url)
     if intact(target, size):
         return target
     try:
         with alone(target) as part:
             if not intact(target, size):  # else another process fetched it while this one waited
-                asked = _Asked(url, target, part, sha256, md5, size, token, remedy or f"or put the file at {target} by hand")
-                _keep(asked, _download(asked, progress or (lambda done, total: None)))
+                job = _Job(url, target, part, sha256, md5, size, token, remedy or f"or put the file at {target} by hand")
+                _keep(job, _download(job, progress or (lambda done, total: None)))
     except OSError as error:  # those of the network were dealt with where they arose
         raise VitreousError(
             f"{target}: cannot write ({error.strerror or error}); make room, or set VITREOUS_CACHE to another folder"
@@ -101,11 +103,11 @@ def intact(target: Path, size: int | None = None) -> bool:
         return False
 
 
-# What is asked and what the server says ---------------------------------------------------------------------------------
+# What is wanted, and what the server says of it ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Job:
     url: str
     target: Path
     part: Path
@@ -127,32 +129,31 @@ class _Facts:
     md5: str | None
 
     @classmethod
-    def of_part(cls, asked: _Asked) -> _Facts | None:
-        try:
-            facts = cls(**(_load(_beside(asked.part, ".json")) or {}))
-        except TypeError:
+    def of_part(cls, job: _Job) -> _Facts | None:
+        fields = _load(_beside(job.part, ".json")) or {}
+        sound = all(isinstance(value, int if name == "total" else str) for name, value in fields.items() if value is not None)
+        if not sound or fields.keys() != {field.name for field in dataclasses.fields(cls)} or fields["url"] != job.url:
             return None
-        return facts if facts.url == asked.url else None
+        return cls(**fields)
 
 
-def _facts(asked: _Asked, headers: Message, linked: dict[str, str], total: int | None) -> _Facts:
-    """`linked` are the hub's headers from before its redirect: the file's own, not those of the server behind it."""
-    tag = headers.get("ETag")
-    strong = tag if tag and not tag.startswith("W/") else None  # If-Range takes no weak one (RFC 9110, 13.1.5)
-    md5 = re.search(r"\bmd5=([A-Za-z0-9+/]{22}==)", ",".join(headers.get_all("x-goog-hash") or []))
-    named = (linked.get("x-linked-etag") or headers.get("X-Linked-Etag") or "").strip('"')
-    sha256 = named if re.fullmatch(r"[0-9a-f]{64}", named) else None  # files outside LFS have a git hash there
-    length = linked.get("x-linked-size") or headers.get("X-Linked-Size")
-    expected = asked.size if asked.size is not None else int(length) if length and length.isdigit() else None
+def _facts(job: _Job, headers: Mapping[str, str], total: int | None) -> _Facts:
+    tag = headers.get("etag", "")
+    strong = tag if not tag.startswith("W/") else ""  # If-Range takes no weak one (RFC 9110, 13.1.5)
+    validator = strong or headers.get("last-modified", "")
+    md5 = re.search(r"\bmd5=([A-Za-z0-9+/]{22}==)", headers.get("x-goog-hash", ""))
+    linked = headers.get("x-linked-etag", "").strip('"')
+    declared = headers.get("x-linked-size", "")
+    expected = int(declared) if job.size is None and re.fullmatch("[0-9]{1,18}", declared) else job.size
     if total is not None and expected is not None and total != expected:
         raise VitreousError(
-            f"{asked.url}: the server has {total:,} bytes, not {expected:,}; it is another file than the one meant"
+            f"{job.url}: the server has {total:,} bytes, not {expected:,}; it is another file than the one meant"
         )
     return _Facts(
-        url=asked.url,
-        validator=strong or headers.get("Last-Modified"),
+        url=job.url,
+        validator=validator if validator and validator.isascii() else None,
         total=expected if total is None else total,
-        sha256=sha256,
+        sha256=linked if re.fullmatch("[0-9a-f]{64}", linked) else None,  # files outside LFS have a git hash there
         md5=base64.b64decode(md5[1]).hex() if md5 else None,
     )
 
@@ -160,175 +161,201 @@ def _facts(asked: _Asked, headers: Message, linked: dict[str, str], total: int |
 # The transfer -------------------------------------------------------------------------------------------------------------
 
 
-def _download(asked: _Asked, progress: Progress) -> _Facts:
+def _download(job: _Job, progress: Bytes) -> _Facts:
     """Fill the part, in as many attempts as it takes while there is progress."""
-    failures, reached = 0, _length(asked.part)
+    failures, reached = 0, _length(job.part)
     while True:
         try:
-            return _attempt(asked, progress)
-        except (urllib.error.URLError, http.client.HTTPException, _Unusable) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-                if error.code == 416:  # the part is longer than the file is now
-                    _drop(asked.part)
+            return _attempt(job, progress)
+        except _Failed as error:
             failures += 1
-            if _length(asked.part) >= reached + _ENOUGH:
-                failures, reached = 1, _length(asked.part)
-            if not _worth_repeating(error) or failures > len(DELAYS):
-                raise _explained(asked, error, failures) from error
+            if _length(job.part) >= reached + _ENOUGH:
+                failures, reached = 1, _length(job.part)
+            if not error.retry or failures > len(DELAYS):
+                attempts = f" in {failures} attempts" if failures > 1 else ""
+                kept = "; what came is kept, and trying again resumes there" if _length(job.part) else ""
+                raise VitreousError(
+                    f"cannot fetch {printable(one_line(job.url))}{attempts} ({error}){kept}; try again, {job.remedy}"
+                ) from error
         time.sleep(DELAYS[failures - 1])
 
 
-def _attempt(asked: _Asked, progress: Progress) -> _Facts:
-    known, offset = _Facts.of_part(asked), _length(asked.part)
+def _attempt(job: _Job, progress: Bytes) -> _Facts:
+    known, offset = _Facts.of_part(job), _length(job.part)
     if known and known.total is not None and known.total == offset:
         return known  # an earlier run had all of it and died before it was checked
-    if not known or not known.validator or (known.total is not None and offset > known.total):
-        offset = 0
-    request = urllib.request.Request(asked.url, headers={"User-Agent": "vitreous", "Accept-Encoding": "identity"})
-    if offset and known and known.validator:
-        request.add_header("Range", f"bytes={offset}-")
-        request.add_header("If-Range", known.validator)
-    if asked.token:
-        request.add_header("Authorization", f"Bearer {asked.token}")
-    redirects = _Redirects()
-    with _open(request, redirects) as response:
-        headers = response.headers
-        if headers.get("Content-Encoding", "identity") != "identity":
-            raise VitreousError(f"{asked.url}: the server sends it as {headers['Content-Encoding']}, though asked not to")
-        offset, total = _extent(asked, response, offset)
-        facts = _facts(asked, headers, redirects.linked, total)
+    headers = {"User-Agent": "vitreous", "Accept-Encoding": "identity"}
+    if offset and known and known.validator and (known.total is None or offset < known.total):
+        headers |= {"Range": f"bytes={offset}-", "If-Range": known.validator}
+    if job.token:
+        if not re.fullmatch("[!-~]+", job.token):
+            raise VitreousError(f"{job.url}: the access token has characters that no header can carry; check HF_TOKEN")
+        headers["Authorization"] = f"Bearer {job.token}"
+    with _answer(job.url, headers) as response:
+        _check_status(job, response.status_code)
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise VitreousError(f"{job.url}: the server sends it as {encoding[:60]!r}, though asked not to")
+        offset, total = _extent(job, response, offset if "Range" in headers else 0)
+        facts = _facts(job, response.headers, total)
         if offset and known and (facts.validator, facts.total) != (known.validator, known.total):
-            _drop(asked.part)
-            raise _Unusable("the file changed on the server, which sent the rest of the new one")
-        chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
-        if facts.total is None and not (chunked or facts.sha256 or facts.md5 or asked.sha256 or asked.md5):
+            _drop(job.part)
+            raise _Failed("the file changed on the server, which sent the rest of the new one")
+        if facts.total is None and not (
+            "transfer-encoding" in response.headers or facts.sha256 or facts.md5 or job.sha256 or job.md5
+        ):
             raise VitreousError(
-                f"{asked.url}: the server does not say how long it is, so that a cut file would pass for a whole one"
+                f"{job.url}: the server does not say how long it is, so that a truncated file would pass for a complete one"
             )
         if not offset:
-            _drop(asked.part)  # first: new facts must never stand beside old bytes, wherever this process is killed
-        write_text(_beside(asked.part, ".json"), json.dumps(dataclasses.asdict(facts)))
-        with asked.part.open("ab") as file:
-            done = _copy(response, file, offset, facts.total, progress)
+            _drop(job.part)  # first: new facts must never stand beside old bytes, wherever this process is killed
+        write_text(_beside(job.part, ".json"), json.dumps(dataclasses.asdict(facts)))
+        most = _room(job, facts, offset)
+        with job.part.open("ab") as file:
+            done = _copy(response, file, offset, most, lambda done: progress(done, facts.total))
+    if facts.total is None and done > most:
+        _drop(job.part)
+        raise VitreousError(f"{job.url}: no end after {most:,} bytes of a file of unknown length; it was deleted")
     if facts.total is not None and done != facts.total:
-        raise _Unusable(f"the connection ended after {done:,} of {facts.total:,} bytes")
+        raise _Failed(f"the connection ended after {done:,} of {facts.total:,} bytes")
     return facts
 
 
-def _open(request: urllib.request.Request, redirects: _Redirects) -> Any:
-    opener = urllib.request.OpenerDirector()  # http and https alone: no file:, ftp: or data:, by a redirect either
-    handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
-    for handler in (*handlers, urllib.request.HTTPErrorProcessor, urllib.request.HTTPDefaultErrorHandler):
-        opener.add_handler(handler())
-    opener.add_handler(urllib.request.UnknownHandler())
-    opener.add_handler(redirects)
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """The system's, read once: that takes longer than all else of a small download."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+@contextlib.contextmanager
+def _answer(url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
+    """The server's answer after all redirects; the hub's X-Linked headers, which come before them, are copied into it."""
+    import httpx2
+
+    seconds, linked = _timeout(), httpx2.Headers()
+    streams: list[Any] = []
+
+    def trace(event: str, info: dict[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            streams.append(info["return_value"])
+
+    def cut() -> None:
+        with contextlib.suppress(OSError, IndexError):
+            streams[-1].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+    # A read timeout starts again with every byte: headers that trickle in need a limit of their own.
+    watchdog = threading.Timer(2 * seconds, cut)
+    watchdog.daemon = True
     try:
-        return opener.open(request, timeout=_timeout())
-    except urllib.error.URLError:
-        raise
-    except OSError as error:  # a reset or a timeout while the answer was awaited
-        raise urllib.error.URLError(error) from error
+        with contextlib.ExitStack() as stack:
+            stack.callback(watchdog.cancel)
+            try:
+                client = stack.enter_context(httpx2.Client(timeout=seconds, verify=_certificates()))
+                request = client.build_request("GET", url, headers=headers)
+                watchdog.start()
+                for _ in range(_REDIRECTS):
+                    request.extensions["trace"] = trace
+                    response = client.send(request, stream=True)
+                    stack.callback(response.close)  # without reading a redirect's body, which may have no end
+                    if response.next_request is None:
+                        break
+                    linked.update({name: text for name, text in response.headers.items() if name.startswith("x-linked-")})
+                    request = response.next_request
+                else:
+                    raise _Failed(f"more than {_REDIRECTS} redirects", retry=False)
+            except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, ValueError, ImportError) as error:
+                raise _Failed(f"only http:// and https:// addresses and proxies can be used: {error}", retry=False) from error
+            watchdog.cancel()
+            response.headers.update(linked)
+            yield response
+    except httpx2.TimeoutException as error:
+        raise _Failed(f"nothing came for {seconds:g} seconds{_LONGER}") from error
+    except httpx2.HTTPError as error:  # without a network, or with a wrong name, waiting does not help
+        raise _Failed(error, retry=not isinstance(error, httpx2.ConnectError)) from error
 
 
-def _extent(asked: _Asked, response: Any, offset: int) -> tuple[int, int | None]:
-    """Where this answer's bytes begin, and how long the whole file is."""
-    length = response.headers.get("Content-Length")
-    if response.status == 200:  # all of it: asked for, or the file changed, or the server has no ranges
-        return 0, int(length) if length and length.isdigit() else None
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", response.headers.get("Content-Range", "").strip())
-    if response.status != 206 or not offset or not found or int(found[1]) != offset:
-        _drop(asked.part)
-        raise _Unusable(f"the server answered {response.status} with another range than the one asked for")
-    return offset, None if found[3] == "*" else int(found[3])
+def _check_status(job: _Job, code: int) -> None:
+    reason = f"{code} {http.client.responses.get(code, '')}".strip()  # not the server's own words
+    if code == 416:  # the part is longer than the file is now
+        _drop(job.part)
+    if code in (408, 416, 429) or code >= 500:
+        raise _Failed(reason)
+    if code == 404:
+        raise Missing(f"{job.url}: there is no such file (404)")
+    if code in (401, 403):
+        raise VitreousError(
+            f"{job.url}: access refused ({code}): it does not exist, or is private or gated; "
+            f"check the name, and for such a Hugging Face repository set HF_TOKEN"
+        )
+    if code not in (200, 206):
+        raise VitreousError(f"{job.url}: the server refused ({reason}); check the address")
 
 
-def _copy(response: Any, file: IO[bytes], done: int, total: int | None, progress: Progress) -> int:
-    progress(done, total)
-    while total is None or done < total:
-        try:
-            chunk = response.read1(_CHUNK)  # what has come, so that a stall loses nothing of it
-        except OSError as error:
-            raise urllib.error.URLError(error) from error
-        if not chunk:
-            break
+def _extent(job: _Job, response: httpx2.Response, offset: int) -> tuple[int, int | None]:
+    """Where the bytes of this answer start, and how long the complete file is."""
+    if response.status_code == 200:  # all of it: asked for, or the file changed, or the server has no ranges
+        length = response.headers.get("content-length")  # a number: h11 refuses others
+        return 0, int(length) if length and "transfer-encoding" not in response.headers else None
+    found = re.fullmatch("bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])", response.headers.get("content-range", ""))
+    if not offset or not found or int(found[1]) != offset:
+        _drop(job.part)
+        raise _Failed("the server answered 206 with another range than the one asked for")
+    return offset, None if found[2] == "*" else int(found[2])
+
+
+def _room(job: _Job, facts: _Facts, offset: int) -> int:
+    """How many bytes the part may have."""
+    free = shutil.disk_usage(job.part.parent).free
+    if facts.total is None:
+        return offset + min(UNKNOWN, free // 2)
+    if facts.total - offset > free:
+        raise VitreousError(
+            f"{job.url}: has {facts.total:,} bytes, and {free:,} are free at {job.part.parent}; "
+            f"make room, or set VITREOUS_CACHE to another folder"
+        )
+    return facts.total
+
+
+def _copy(response: httpx2.Response, file: IO[bytes], done: int, most: int, progress: Callable[[int], None]) -> int:
+    """Append the body to the file, until its end or a little more than `most` bytes."""
+    seconds, since, before = _timeout(), time.monotonic(), done
+    progress(done)
+    for chunk in response.iter_raw():
         file.write(chunk)
         done += len(chunk)
-        progress(done, total)
+        progress(done)
+        if done > most:
+            break
+        if (now := time.monotonic()) - since > seconds:
+            if done - before < SLOWEST * seconds:
+                raise _Failed(f"only {done - before:,} bytes came in {seconds:g} seconds{_LONGER}")
+            since, before = now, done
     return done
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; notes what the hub says before it sends one elsewhere, and takes no token there."""
-
-    def __init__(self) -> None:
-        self.linked: dict[str, str] = {}
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        self.linked.update({key.lower(): value for key, value in headers.items() if key.lower().startswith("x-linked-")})
-        new = super().redirect_request(req, fp, code, msg, headers, newurl)
-        old_place, new_place = urlsplit(req.full_url), urlsplit(newurl)
-        if new is not None and (old_place.scheme, old_place.netloc) != (new_place.scheme, new_place.netloc):
-            new.remove_header("Authorization")
-        return new
 
 
 # The end of it ------------------------------------------------------------------------------------------------------------
 
 
-def _keep(asked: _Asked, facts: _Facts) -> None:
+def _keep(job: _Job, facts: _Facts) -> None:
     """Check the part, and make it the target."""
-    digest = _digest(asked.part, "sha256")
-    checks = [("sha256", digest, asked.sha256 or facts.sha256)]
-    if (asked.md5 or facts.md5) and not asked.sha256:
-        checks.append(("md5", _digest(asked.part, "md5"), asked.md5 or facts.md5))
+    digest = _digest(job.part, "sha256")
+    checks = [("sha256", digest, job.sha256 or facts.sha256), ("length", str(_length(job.part)), job.size and str(job.size))]
+    if (job.md5 or facts.md5) and not job.sha256:
+        checks.append(("md5", _digest(job.part, "md5"), job.md5 or facts.md5))
     for name, found, expected in checks:
         if expected and found != expected.lower():
-            _drop(asked.part)
+            _drop(job.part)
             raise VitreousError(
-                f"{asked.url}: what came is damaged or another file: {name} {found}, expected {expected}; "
+                f"{job.url}: what came is damaged or another file: {name} {found}, expected {expected}; "
                 f"it was deleted: try again, and if that fails too, the server's copy is bad"
             )
-    if asked.size is not None and _length(asked.part) != asked.size:
-        _drop(asked.part)
-        raise VitreousError(f"{asked.url}: what came does not have {asked.size:,} bytes; it was deleted")
-    flush(asked.part)
-    modified = asked.part.stat()
-    os.replace(asked.part, asked.target)
-    _beside(asked.part, ".json").unlink(missing_ok=True)
-    record = {"url": asked.url, "size": modified.st_size, "sha256": digest, "modified": modified.st_mtime_ns}
-    write_text(_beside(asked.target, ".source.json"), json.dumps(record, indent=1) + "\n")
-
-
-def _worth_repeating(error: Exception) -> bool:
-    if isinstance(error, urllib.error.HTTPError):
-        return error.code in (408, 416, 429) or error.code >= 500
-    if isinstance(error, urllib.error.URLError):  # without a network, or with a wrong name, waiting does not help
-        reason = error.reason
-        if not isinstance(reason, OSError) or isinstance(reason, (socket.gaierror, ssl.SSLCertVerificationError)):
-            return False
-        return reason.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED)
-    return True
-
-
-def _explained(asked: _Asked, error: Exception, failures: int) -> VitreousError:
-    reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(error, urllib.error.HTTPError):
-        if error.code == 404:
-            return Missing(f"{asked.url}: there is no such file (404)")
-        if error.code in (401, 403):
-            return VitreousError(
-                f"{asked.url}: access refused ({error.code}): it does not exist, or is private or gated; "
-                f"check the name, and for such a Hugging Face repository set HF_TOKEN"
-            )
-        reason = f"{error.code} {error.reason}"
-        if not _worth_repeating(error):
-            return VitreousError(f"{asked.url}: the server refused ({reason})")
-    if isinstance(reason, TimeoutError):
-        reason = f"nothing came for {_timeout():g} seconds; VITREOUS_TIMEOUT sets how long to wait"
-    attempts = f" in {failures} attempts" if failures > 1 else ""
-    kept = "; what came is kept, and trying again goes on from there" if _length(asked.part) else ""
-    return VitreousError(f"cannot fetch {asked.url}{attempts} ({reason}){kept}; try again, {asked.remedy}")
+    flush(job.part)
+    modified = job.part.stat()
+    os.replace(job.part, job.target)
+    _beside(job.part, ".json").unlink(missing_ok=True)
+    record = {"url": job.url, "size": modified.st_size, "sha256": digest, "modified": modified.st_mtime_ns}
+    write_text(_beside(job.target, ".source.json"), json.dumps(record, indent=1) + "\n")
 
 
 # Small things -------------------------------------------------------------------------------------------------------------
@@ -336,44 +363,16 @@ def _explained(asked: _Asked, error: Exception, failures: int) -> VitreousError:
 
 @contextlib.contextmanager
 def alone(target: Path) -> Iterator[Path]:
-    """The part to write, while no other process writes it; where there are no locks, a part of one's own."""
+    """The part to write, while no other process writes it."""
+    from filelock import FileLock
+
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = _beside(target, ".lock")
-    handle = _locked(lock)
-    if handle is None:
-        part = _beside(target, f".{uuid.uuid4().hex}.part")
+    with FileLock(_beside(target, ".lock")) as lock:
         try:
-            yield part
+            yield _beside(target, ".part")
         finally:
-            _drop(part)
-        return
-    try:
-        yield _beside(target, ".part")
-    finally:
-        lock.unlink(missing_ok=True)  # before the lock is let go: whoever waits on it notices, and makes a new one
-        os.close(handle)
-
-
-def _locked(lock: Path) -> int | None:
-    while fcntl is not None:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
-                return handle
-        except FileNotFoundError:
-            pass  # it went between the two looks
-        except OSError:  # a network disk without locks
-            os.close(handle)
-            return None
-        os.close(handle)
-    return None
-
-
-def _check_address(url: str) -> None:
-    place = urlsplit(url)
-    if place.scheme not in ("http", "https") or not place.hostname:
-        raise VitreousError(f"{url}: not an address to fetch from; only http:// and https:// are")
+            with contextlib.suppress(OSError):  # Windows removes it later
+                Path(lock.lock_file).unlink()  # while it is held: whoever waits for it notices, and makes a new one
 
 
 def _timeout() -> float:
@@ -412,31 +411,3 @@ def _digest(path: Path, kind: str) -> str:
     with path.open("rb") as file:
         # md5 only tells damage here, not malice: some data sets' authors have published no other.
         return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-
-
-@contextlib.contextmanager
-def shown(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Progress]:
-    """Progress on stderr: a bar on a terminal, elsewhere a line at the start and one at the end."""
-    if silent():
-        yield lambda done, total: None
-        return
-    if sys.stderr.isatty():
-        from rich import progress as rich
-        from rich.console import Console
-
-        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn())
-        with rich.Progress(*columns, rich.TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(f"{doing} {what}", total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        return
-    last: list[int] = []
-
-    def tell(done: int, total: int | None) -> None:
-        if not last:
-            already = f", {done / 1e6:,.1f} MB here already" if done else ""
-            print(f"{doing} {what}" + (f" ({total / 1e6:,.1f} MB{already})" if total else ""), file=sys.stderr, flush=True)
-        last[:] = [done]
-
-    yield tell
-    if last:
-        print(f"{did} {what} ({last[0] / 1e6:,.1f} MB)", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from vitreous.printable import printable
 
 Advance = Callable[[int], None]
 """Says that so many more are done."""
+Bytes = Callable[[int, int | None], None]
+"""Says how many bytes there are by now, and how many there will be where that is known."""
 
 INTERVAL = 10.0  # seconds between plain lines: a log shows that the command lives, and is not filled
 
@@ -44,23 +47,22 @@ def shown(title: str, total: int | None) -> Iterator[Advance]:
     if silent():
         yield lambda more: None
     elif sys.stderr.isatty():
-        with _bar(title, total) as advance:
-            yield advance
+        with _bar(title, total, "MofNCompleteColumn", "TimeElapsedColumn") as update:
+            yield lambda more: update(advance=more)
     else:
         with _lines(title, total) as advance:
             yield advance
 
 
 @contextlib.contextmanager
-def _bar(title: str, total: int | None) -> Iterator[Advance]:
+def _bar(title: str, total: int | None, *columns: str) -> Iterator[Callable[..., None]]:
     from rich import progress as rich
     from rich.console import Console
 
-    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), rich.MofNCompleteColumn())
-    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
-    with rich.Progress(*columns, *times, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(printable(title), total=total)
-        yield lambda more: bar.advance(task, more)
+    text, more = rich.TextColumn("{task.description}", markup=False), [getattr(rich, name)() for name in columns]
+    shape = (text, rich.BarColumn(), *more, rich.TimeRemainingColumn())
+    with rich.Progress(*shape, console=Console(stderr=True), transient=True) as bar:
+        yield functools.partial(bar.update, bar.add_task(printable(title), total=total))
 
 
 @contextlib.contextmanager
@@ -79,3 +81,23 @@ def _lines(title: str, total: int | None) -> Iterator[Advance]:
     say(f"{title}: " + ("begun" if total is None else f"{total:,} to do"))
     yield advance  # on an error no last line: it was not finished
     say(f"{title}: {done:,}{whole} done in {time.monotonic() - began:.1f} s")
+
+
+@contextlib.contextmanager
+def shown_bytes(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Bytes]:
+    """The progress of a file: a bar on a terminal, elsewhere a line at the start and one at the end."""
+    if sys.stderr.isatty() and not silent():
+        with _bar(f"{doing} {what}", None, "DownloadColumn", "TransferSpeedColumn") as update:
+            yield lambda done, total: update(completed=done, total=total)
+        return
+    last: list[int] = []
+
+    def tell(done: int, total: int | None) -> None:
+        if not last:
+            already = f", {done / 1e6:,.1f} MB here already" if done else ""
+            say(f"{doing} {what}" + (f" ({total / 1e6:,.1f} MB{already})" if total else ""))
+        last[:] = [done]
+
+    yield tell
+    if last:
+        say(f"{did} {what} ({last[0] / 1e6:,.1f} MB)")

@@ -89,7 +89,7 @@ def test_a_later_run_goes_on_too(server: Server, tmp_path: Path, monkeypatch: py
     contents = serve(server, monkeypatch, "pets", tmp_path / "files")
     annotations = server.scripts["/pets/annotations.tar.gz"]
     server.scripts["/pets/annotations.tar.gz"] = [ok(contents["annotations.tar.gz"], sent=100)] + [status(503)] * 4
-    with pytest.raises(VitreousError, match=r"503.*what came is kept, and trying again goes on from there"):
+    with pytest.raises(VitreousError, match=r"503.*what came is kept, and trying again resumes there"):
         open_named("pets")
     server.scripts["/pets/annotations.tar.gz"] = annotations
     del server.requests[:]

@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 from vitreous.data.formats.place import Absent, Place
 from vitreous.data.named_sets import SETS, Known, Original
 from vitreous.data.source import Dataset, Source
-from vitreous.download import Missing, fetch, shown
+from vitreous.download import Missing, fetch
 from vitreous.errors import VitreousError, unknown
 from vitreous.files import cache_folder
+from vitreous.progress import shown_bytes
 
 
 def names() -> tuple[str, ...]:
@@ -142,7 +143,7 @@ def _fetch(known: Known) -> None:
         raise VitreousError(f"{known.name}: not found, and its terms let nobody fetch it for you: see {known.page}, then {put}")
     for file in known.files:
         address = _address(known, file)
-        with shown(f"{known.name} {file.name}") as progress:
+        with shown_bytes(f"{known.name} {file.name}") as progress:
             try:
                 fetch(
                     address, folder / file.name, sha256=file.sha256, md5=file.md5, progress=progress, remedy=f"or {put}"

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vitreous.download import Missing, fetch, intact, shown
+from vitreous.download import Missing, fetch, intact
 from vitreous.errors import VitreousError, did_you_mean, nearest, unknown
 from vitreous.files import cache_folder
 from vitreous.models import names
+from vitreous.progress import shown_bytes
 from vitreous.untrusted_json import read_json
 from vitreous.weights import catalogue
 from vitreous.weights.catalogue import HUB, STORAGE, Entry
@@ -81,7 +82,7 @@ def _official(entry: Entry) -> Path:
         return target
     server = (os.environ.get("VITREOUS_MIRROR") or STORAGE).rstrip("/")
     remedy = f"put the file at {target}, or set VITREOUS_MIRROR to a server that has it in place of {STORAGE}"
-    with shown(entry.name) as progress:
+    with shown_bytes(entry.name) as progress:
         url = f"{server}/{quote(entry.location)}"
         return fetch(url, target, sha256=entry.sha256, size=entry.size, progress=progress, remedy=remedy)
 
@@ -125,7 +126,7 @@ def _fetch_repository(source: str, repository: str, revision: str, folder: Path)
         try:
             if not large:
                 return fetch(url, folder / name, token=token, remedy=remedy)
-            with shown(f"{source} {name}") as progress:
+            with shown_bytes(f"{source} {name}") as progress:
                 return fetch(url, folder / name, progress=progress, token=token, remedy=remedy)
         except Missing:
             return None

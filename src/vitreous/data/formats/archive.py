@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from vitreous.download import shown
 from vitreous.errors import VitreousError
+from vitreous.progress import shown_bytes
 
 Wanted = Callable[[str], bool]
 
@@ -34,7 +34,7 @@ def unpack(archive: Path, into: Path, wanted: Wanted) -> None:
     """The wanted members, under their names, as files in `into`."""
     size = archive.stat().st_size
     limit = size * _GROWTH + _ROOM
-    with readable(archive), shown(archive.name, "unpacking", "unpacked") as progress, archive.open("rb") as raw:
+    with readable(archive), shown_bytes(archive.name, "unpacking", "unpacked") as progress, archive.open("rb") as raw:
         progress(0, size)
         for name, stream in members(archive, raw, wanted):
             limit -= write(into / name, stream, archive, limit)
