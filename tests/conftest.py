@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ for _name in ("nms", "qnms"):
 def _seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, even where it is ignored, as in what a script starts in its background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -85,6 +94,7 @@ class Reference:
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest difference, as a share of the largest expected value."""
+    found, expected = found.detach(), expected.detach()
     return float((found - expected).abs().max() / expected.abs().max())
 
 

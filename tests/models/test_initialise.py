@@ -10,7 +10,7 @@ import torch
 from vitreous.models.build import create
 
 MODEL = create("ViT-B/16", depth=1, representation=True, classes=10, head_bias=-10.0)
-STATE = dict(MODEL.named_parameters())
+STATE = MODEL.state_dict()
 
 
 def std(name: str) -> float:

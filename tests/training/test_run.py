@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import TINY, digest, metrics, pretrain, states
+from runs import SMALL, TINY, digest, metrics, pretrain, states
 from safetensors.torch import load_file
 
 import vitreous
@@ -77,10 +77,26 @@ def test_micro_batches_change_rounding_alone(tmp_path: Path) -> None:
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler, and there is none")
-def test_compiling_changes_rounding_alone(tmp_path: Path) -> None:
-    pretrain(tmp_path / "eager", steps=4, eval_every=0)
-    pretrain(tmp_path / "compiled", steps=4, eval_every=0, engine="compile")
+@pytest.mark.parametrize(
+    ("backend", "depth", "batch"),
+    [
+        ("eager", 2, 32),
+        # C++ takes a second for each kernel: one layer, and a batch size that divides the 200 images.
+        pytest.param(
+            *("inductor", 1, 40),
+            marks=pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler, and there is none"),
+        ),
+    ],
+)
+def test_compiling_changes_rounding_alone(
+    backend: str, depth: int, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SMALL, "set", (f"model.depth={depth}", *(word for word in TINY if "depth" not in word)))
+    options: dict[str, Any] = dict(steps=4, eval_every=0, batch_size=batch)
+    pretrain(tmp_path / "eager", **options)
+    compile_ = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_(module, backend=backend))
+    pretrain(tmp_path / "compiled", engine="compile", **options)
     for one, two in zip(metrics(tmp_path / "eager"), metrics(tmp_path / "compiled"), strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
@@ -204,12 +220,17 @@ def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "spelling",
-    [dict(image_size=16), dict(image_size=[16, 16]), dict(set={"lr": 0.01}), dict(set="lr=0.01"), dict(epochs=1, steps=None)],
+    [
+        dict(image_size=16),
+        dict(image_size=[16, 16]),
+        dict(set={"lr": 0.01, "model.depth": 1}),
+        dict(set="lr=0.01,model.depth=1"),
+        dict(epochs=1, steps=None),
+    ],
 )
 def test_python_may_say_it_as_python_does(spelling: dict[str, Any], tmp_path: Path) -> None:
-    common: dict[str, Any] = dict(
-        data=Path("builtin:digits"), steps=1, subset=40, workers=0, precision="float32", batch_size=20
-    )
+    common: dict[str, Any] = dict(data=Path("builtin:digits"), steps=1, subset=40, workers=0, precision="float32")
+    common |= dict(batch_size=20, set=("model.depth=1",))
     with silenced():
         found = vitreous.pretrain(model="ViT-Ti/4", out=tmp_path / "run", **{**common, **spelling})  # type: ignore[arg-type]
     assert found.steps == (2 if "epochs" in spelling else 1)

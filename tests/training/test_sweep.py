@@ -31,10 +31,13 @@ def recipe(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "config.json").read_text())["recipe"])
 
 
-def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path) -> None:
+def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen anew for the 80 % of images that a trial has, length and warm-up would be others."""
+    monkeypatch.setattr("vitreous.recipes.automatic._FEWEST_STEPS", 1)  # a short run, whose length the images decide
+    monkeypatch.setattr("vitreous.recipes.automatic._MOST_EPOCHS", 10)
     swept(tmp_path / "run", start, subset=320, set=("sweep=1e-5:0.02", "sweep_share=0.2"))
     whole = recipe(tmp_path / "run")
+    assert whole["steps"] == round(10 * 320 / whole["batch_size"])
     for rate in ("1e-05", "0.02"):
         trial = recipe(tmp_path / "run" / "sweep" / f"lr-{rate}")
         assert {name: value for name, value in trial.items() if name != "lr"} == {

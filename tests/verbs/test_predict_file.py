@@ -203,6 +203,7 @@ def test_parts_are_put_together_in_order(tmp_path: Path, ending: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.usefixtures("interruptible")
 def test_kills_and_signals_lose_nothing_and_repeat_nothing(checkpoint: str, tmp_path: Path) -> None:
     names = photographs(tmp_path / "photos", 30)
     listed, out = tmp_path / "photos", tmp_path / "rows.jsonl"

@@ -68,10 +68,12 @@ def test_equal_weights_give_equal_bytes(tmp_path: Path) -> None:
         Classifier(random_checkpoint("ViT-Ti/16", depth=1, classes=3, image_size=32)).save(sys.argv[1]); torch.manual_seed(0)
         Classifier(random_checkpoint("ViT-Ti/16", depth=1, classes=3, image_size=32)).save(sys.argv[1] + ".npz")
     """)
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        tests = str(Path(__file__).parent.parent)
-        subprocess.run([sys.executable, "-c", program, str(tmp_path / seed), tests], env=environment, check=True)
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    tests = str(Path(__file__).parent.parent)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "1"), tests], env=environment, check=True)
+    for name in ("2", "2.npz"):
+        torch.manual_seed(0)
+        Classifier(random_checkpoint("ViT-Ti/16", depth=1, classes=3, image_size=32)).save(tmp_path / name)
     for name in ("1/model.safetensors", "1/model.json", "1.npz"):
         assert (tmp_path / name).read_bytes() == (tmp_path / name.replace("1", "2", 1)).read_bytes()
     with safetensors.safe_open(tmp_path / "1" / "model.safetensors", "pt") as file:

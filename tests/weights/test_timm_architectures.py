@@ -63,7 +63,9 @@ def read(name: str) -> tuple[nn.Module, ViTConfig | ResNetConfig] | None:
 
 # In slices, so that the test processes share the work.
 @pytest.mark.parametrize("part", range(8))
-def test_every_architecture_is_read_as_built_or_refused(part: int) -> None:
+def test_every_architecture_is_read_as_built_or_refused(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Drawing values that nothing holds would take three quarters of the time.
+    monkeypatch.setattr("timm.layers.weight_init._trunc_normal_", lambda tensor, *rest: tensor)
     known = 0
     for name in NAMES[part::8]:
         pair = read(name)
