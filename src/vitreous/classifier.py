@@ -75,6 +75,16 @@ class Classifier:
         """What loading found missing, extra or unsaid, and what it replaced or resized."""
         return self._about.notes
 
+    @property
+    def evaluation_size(self) -> Size:
+        """Height and width of the images that every command gives the model."""
+        return self._about.evaluation_size
+
+    def preprocessing_note(self, preprocess: Preprocess | None = None) -> str:
+        """How a command prepares images, for its reader: the checkpoint's own string unless another one was asked for."""
+        guessed = preprocess in (None, self.preprocess) and self._about.preprocess_guessed
+        return f"preprocessing {preprocess or self.preprocess}{' (guessed)' if guessed else ''}"
+
     @overload
     def predict(self, images: str | Path | Image.Image, top: int = 5, batch_size: int = 32) -> Prediction: ...
     @overload

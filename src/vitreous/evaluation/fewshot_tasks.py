@@ -22,7 +22,6 @@ from vitreous.machine import Name as Precision
 from vitreous.world import World
 
 SHOTS: tuple[Shots, ...] = (1, 5, 10, 25, "all")  # the paper's, and everything there is
-SMALL = 64  # pixels: a model for such pictures takes them as they are, since a margin to cut off would be part of the thing
 HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fits need few images, and a fair test many
 
 
@@ -39,13 +38,11 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def paper_preprocess(clf: Classifier) -> Preprocess:
-    """`resize(256)|central_crop(224)` (PAPER 4.4), in proportion to the size of the model.
+    """`resize(256)|central_crop(224)` (PAPER 4.4), in proportion to the checkpoint's evaluation size.
 
     The pixel values and the filter are the checkpoint's own, since it has learnt from those.
     """
-    height, width = clf.config.image_size
-    if max(height, width) <= SMALL:
-        return clf.preprocess
+    height, width = clf.evaluation_size
     filters = [op.filter for op in clf.preprocess.ops if isinstance(op, (Resize, ResizeSmall))]
     tall, wide = round(height * 256 / 224), round(width * 256 / 224)
     ops = [f"resize({tall},{wide},{filters[0] if filters else 'bilinear'})", f"central_crop({height},{width})"]
@@ -53,14 +50,15 @@ def paper_preprocess(clf: Classifier) -> Preprocess:
 
 
 def chosen_preprocess(clf: Classifier, text: str | None) -> Preprocess:
-    """What was asked for, which has to fit the model; or else the paper's."""
-    if text is None:
+    """The checkpoint's own; or what was asked for, which has to fit its size: a string, or `paper`."""
+    if text == "paper":
         return paper_preprocess(clf)
-    asked = Preprocess(text, clf.config.channels)
+    asked = Preprocess(text, clf.config.channels) if text is not None else clf.preprocess
+    text = str(asked)
     if asked.random:
         raise VitreousError(f"--preprocess {text}: goes by chance; frozen features need a fixed string")
-    if asked.size != tuple(clf.config.image_size):
-        height, width = clf.config.image_size
+    height, width = clf.evaluation_size
+    if asked.size != (height, width):
         size = "different sizes" if asked.size is None else f"{asked.size[0]} x {asked.size[1]} pixels"
         raise VitreousError(
             f"--preprocess {text}: gives pictures of {size}, the model takes {height} x {width}; see --image-size"

@@ -71,6 +71,9 @@ class _Subject:
     preprocess: Preprocess
     mapping: ClassMapping
 
+    def said(self) -> tuple[str, ...]:
+        return (*self.clf.notes, self.clf.preprocessing_note(self.preprocess))
+
 
 def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
@@ -87,14 +90,14 @@ def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, .
     run = _Run(asked, world, precision.name)
 
     answers, numbers = run.measured(own, source, features=training is not None)
-    said = [precision.note or "", *dataset.said(), *notes, *own.clf.notes, *own.mapping.notes, *_left_out(answers)]
+    said = [precision.note or "", *dataset.said(), *notes, *own.said(), *own.mapping.notes, *_left_out(answers)]
     others = []
     if other is not None:
         theirs, about = run.measured(other, source)
         pair = compared(answers, theirs)
         numbers["compare"] = {**about, "paired": pair.as_dict(), "sentence": pair.sentence(*_told_apart(own.name, other.name))}
         others.append((other.name, theirs, about))
-        said += [*other.clf.notes, *other.mapping.notes]
+        said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
     strength = run.robustness(own, source, answers)
     if strength is not None:
         numbers["robustness"] = strength.as_dict()

@@ -52,7 +52,7 @@ def study_of(
     check_outside(Path(out).expanduser(), folder_of(data))
     chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
     if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
-        image_size = read_checkpoint(checkpoint).config.image_size
+        image_size = read_checkpoint(checkpoint).evaluation_size
     own = {name: typed(name, value) for name, value in given.items() if name in ("lr", "warmup", "steps", "batch_size")}
     if "image_size" in given:
         own["image_size"] = (int(typed("image_size", given["image_size"])),) * 2

@@ -81,12 +81,13 @@ def measure(study: Study, world: World) -> Measured:
     folder = claim(study.out, _identity(study, checkpoint, opened), world)
     try:
         results, scorer = Results(study.out / RESULTS, world), _Scorer(study, checkpoint, world)
-        notes = [note for parts in opened.values() for note in parts.notes]
+        prepared = evaluation_string(study, checkpoint)
+        notes = [f"preprocessing {prepared}", *(note for parts in opened.values() for note in parts.notes)]
         if study.sweep:
             protocol, sentence = _swept(study, for_sweep, scorer)
             notes.append(sentence)
         done = _missing(study, protocol, opened, results, scorer)
-        summary = _summary(study, protocol, results)
+        summary = replace(_summary(study, protocol, results), preprocess=prepared)
         if world.first and not _written(study.out, summary, done):
             notes.append(f"{study.out}: this study is finished; nothing was changed")
     finally:
@@ -117,18 +118,26 @@ def _opened(suite: Suite, protocol: Protocol, data_seed: int, sweep: bool) -> di
 def _identity(study: Study, checkpoint: Checkpoint, opened: Mapping[str, Parts]) -> dict[str, Any]:
     """What makes results comparable. How many seeds, and which tasks, may differ from start to start."""
     protocol = study.suite.protocol.record()
+    preprocess = {"preprocess": evaluation_string(study, checkpoint)} if study.mode == "linear" else {}
     wanted = ("image_size", "examples") if study.mode == "linear" else [name for name in protocol if name != "seeds"]
     return {
         "suite": study.suite.name,
         "mode": study.mode,
         "checkpoint": {"model": checkpoint.config.name, "sha256": weights_hash(Classifier(checkpoint, copy=False))},
         "protocol": {name: protocol[name] for name in wanted},
+        **preprocess,
         "set": list(study.changes),
         "sweep": study.sweep,
         "precision": study.machine.precision,
         "tasks": {task.name: _task_identity(task, opened[task.name]) for task in study.suite.tasks},
         "arguments": {"checkpoint": study.checkpoint, "data": {task.name: task.data for task in study.suite.tasks}},
     }
+
+
+def evaluation_string(study: Study, checkpoint: Checkpoint) -> str:
+    """How test images are prepared: in closed form as the checkpoint says, fine-tuned as the protocol does."""
+    size, own = study.suite.protocol.image_size, Preprocess(checkpoint.preprocess)
+    return str(own.at(*size)) if study.mode == "linear" else judging_string(size, own.scales)
 
 
 def _task_identity(task: Task, parts: Parts) -> dict[str, Any]:
@@ -165,8 +174,7 @@ class _Scorer:
         machine = self.study.machine
         if self._frozen is None:
             clf = Classifier(adapt(self.checkpoint, image_size=protocol.image_size), copy=False)
-            preprocess = Preprocess(judging_string(protocol.image_size, self.scales), clf.config.channels)
-            self._frozen = clf, preprocess, agreed_precision(machine.precision, self.world).name
+            self._frozen = clf, clf.preprocess, agreed_precision(machine.precision, self.world).name
         clf, preprocess, precision = self._frozen
         batch = self.study.batch_size
         return linear(parts, clf, preprocess, batch_size=batch, precision=precision, machine=machine, world=self.world)

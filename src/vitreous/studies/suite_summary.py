@@ -47,6 +47,7 @@ class Summary:
     tasks: tuple[TaskScore, ...]  # group by group
     groups: Mapping[str, Mean]
     mean: Mean
+    preprocess: str = ""  # of the test images
 
     @property
     def counted(self) -> str:
@@ -92,10 +93,12 @@ class Summary:
         for score in self.tasks:
             own = {"task": score.task.name, "group": score.task.group, **score.mean.record()}
             own |= {"accuracies": list(score.accuracies), "seeds": list(self.seeds), "mode": self.mode}
+            own["preprocess"] = self.preprocess
             own |= {"n_train": score.n_train, "n_test": score.n_test, "seconds": round(score.seconds, 2)}
             found.append(own | ({"paper": self._paper(score.task.paper)} if score.task.paper else {}))
         groups = {name: mean.record() for name, mean in self.groups.items()}
         last = {"task": "mean", **self.mean.record(), "tasks": len(self.tasks), "of": self.suite.of, "groups": groups}
+        last |= {"preprocess": self.preprocess}
         last |= {"seeds": list(self.seeds), "mode": self.mode, "seconds": round(sum(score.seconds for score in self.tasks), 2)}
         return [*found, last | ({"paper": self._paper(self.mean.paper)} if self.mean.paper else {})]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace as replace_op
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from torch import Tensor
 
 from vitreous.classifier import read_checkpoint
 from vitreous.data import named
-from vitreous.data.operations import Scale
+from vitreous.data.operations import InceptionCrop, Resize, ResizeSmall, Scale
+from vitreous.data.pictures import PLAIN
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Dataset, Source
 from vitreous.errors import VitreousError
 from vitreous.machine import Precision, choose_device, choose_precision
 from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
+from vitreous.models.cost import cost_of
 from vitreous.models.names import parse
 from vitreous.recipes import tables
 from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain
@@ -29,7 +32,7 @@ from vitreous.training.trackers import installed, parse_trackers
 from vitreous.training.wanted import Wanted, as_typed, model_fields
 from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.find import find
-from vitreous.weights.transfer import adapt
+from vitreous.weights.transfer import adapt, config_at
 from vitreous.world import World, told
 
 GUESSED = 1_000_000  # images in shards that do not say how many
@@ -68,6 +71,7 @@ def plan_of(
     model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
     device = choose_device(asked.device)
     precision = _precision(asked, device, world, before or replayed)
+    reason = reason or (_size_cost(checkpoint, size) if checkpoint is not None else None)
     said = [*images.decisions, *([reason] if reason else []), *decisions, *as_set, *model_notes]
     said += [precision.note] if precision.note else []
     if recipe.average:
@@ -148,6 +152,10 @@ def _recipe(
     else:
         recipe, reasons = _automatic(asked, images, size, width)
         said += reasons
+        if checkpoint is not None:
+            recipe = _prepared_as(checkpoint, recipe, size)
+            if "evaluation" not in changes:
+                said.append(f"evaluation {recipe.evaluation}: the checkpoint's own preprocessing")
     keep = {*changes}
     # `--set steps=` is `--steps`, whatever the recipe was counted in.
     steps = asked.steps if asked.steps is not None else changes.get("steps")
@@ -237,6 +245,19 @@ def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, An
     return changed(recipe, {field: _rescaled(Preprocess(getattr(recipe, field)), scales) for field in fields})
 
 
+def _prepared_as(checkpoint: Checkpoint, recipe: Recipe, size: tuple[int, int]) -> Recipe:
+    """Validated as the checkpoint is evaluated everywhere, and trained on pixels resized by the same filter."""
+    evaluation = Preprocess(checkpoint.preprocess).at(*size)
+    if evaluation.size is None:
+        return recipe
+    ops = Preprocess(recipe.preprocess).at(*size).ops
+    for filter in [op.filter for op in evaluation.ops if isinstance(op, (Resize, ResizeSmall))][:1]:
+        # Padding and RandAugment need the 8 bits that a plain resize leaves behind; the crop goes back to them.
+        kinds = InceptionCrop if filter == PLAIN else (Resize, InceptionCrop)
+        ops = tuple(replace_op(op, filter=filter) if isinstance(op, kinds) else op for op in ops)
+    return changed(recipe, {"preprocess": "|".join(map(str, ops)), "evaluation": str(evaluation)})
+
+
 # Model -----------------------------------------------------------------------------------------------------------------
 
 
@@ -258,11 +279,22 @@ def _size(
     if asked.recipe is not None and (side := tables.find(asked.recipe).image_size):
         return (side, side), f"image size {side}: recipe {asked.recipe}'s"
     if checkpoint is not None:
-        size = checkpoint.config.image_size
-        return size, f"image size {size[0]} x {size[1]}: the checkpoint's own (the paper fine-tunes at 384: --image-size 384)"
+        return checkpoint.evaluation_size, None
     if images.size is not None and max(images.size) <= SMALL:
         return images.size, f"image size {images.size[0]} x {images.size[1]}: the pictures' own"
     return (224, 224), "image size 224: the paper's"
+
+
+def _size_cost(checkpoint: Checkpoint, size: tuple[int, int]) -> str:
+    """The size that the checkpoint is evaluated at, or one that was asked for; and what the larger of two costs."""
+    own = checkpoint.evaluation_size
+    step = checkpoint.config.step if isinstance(checkpoint.config, ViTConfig) else (1, 1)
+    larger = (max(1, round(own[0] * 12 / 7 / step[0])) * step[0], max(1, round(own[1] * 12 / 7 / step[1])) * step[1])
+    before, after = (cost_of(config_at(checkpoint.config, each)).macs for each in (own, larger if size == own else size))
+    if size == own:
+        option = f"--image-size {larger[0]}" if larger[0] == larger[1] else f"--image-size {larger[0]},{larger[1]}"
+        return f"image size {_by(size)}: the checkpoint's own; {option} would cost {after / before:.1f} times as much per image"
+    return f"image size {_by(size)}: costs {after / before:.1f} times as much per image as the checkpoint's own, {_by(own)}"
 
 
 def _model(

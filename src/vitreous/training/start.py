@@ -223,7 +223,7 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
     """Write checkpoint, average and report. Killed in here, a run does this part again when it is started again."""
     target, notes = plan.out / "checkpoint", list(plan.decisions)
     result: dict[str, Any] = {"steps": loop.progress.step, "seconds": round(loop.progress.seconds, 1)}
-    result |= {"seed": plan.seed, "data_seed": plan.data_seed}
+    result |= {"seed": plan.seed, "data_seed": plan.data_seed, "preprocess": plan.recipe.evaluation}
     if loop.average is not None:
         raw = loop.tensors()
         its_outcome, its = _judged(loop)

@@ -106,7 +106,8 @@ def fewshot(
             over several data sets, judged by their test images, as in the paper.
         draw: seed: images of each class by chance; first: the first of each class in the order of the data, as in the paper.
         out: a folder for fewshot.json and the learning curve. Default: nothing is written.
-        preprocess: as 'resize(256)|central_crop(224)|range(-1,1)'. Default: that, in the checkpoint's size and pixel values.
+        preprocess: instead of the checkpoint's own, as 'resize(256)|central_crop(224)|range(-1,1)'; paper: that, for the
+            checkpoint's size and pixel values.
         image_size: pixels, as 384 or 224,320. Default: the checkpoint's.
         no_cache: neither use features kept from before nor keep these.
         bad_images: images that cannot be read: leave them out and say so, or stop.
@@ -151,7 +152,7 @@ def fewshot(
     string = chosen_preprocess(clf, preprocess)
     with joined(choose_device(device)) as world:
         arithmetic = agreed_precision(precision, world)
-        notes = [*clf.notes, *([arithmetic.note] if arithmetic.note else []), f"preprocessing {string}"]
+        notes = [*clf.notes, *([arithmetic.note] if arithmetic.note else []), clf.preprocessing_note(string)]
         tasks = []
         for name in names:
             task, said = task_of(

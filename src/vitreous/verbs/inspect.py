@@ -45,7 +45,7 @@ class Inspected:
     def records(self) -> Iterator[dict[str, Any]]:
         survey = self.numbers["survey"]
         found: dict[str, Any] = {"out": self.out}
-        found |= {key: self.numbers[key] for key in ("checkpoint", "model", "images_of", "layers", "heads")}
+        found |= {key: self.numbers[key] for key in ("checkpoint", "model", "preprocess", "images_of", "layers", "heads")}
         found["images"] = 0 if survey is None else survey["images"]
         found["looks"] = [look["image"] for look in self.numbers["looks"]]
         for key in ("distance", "entropy"):
@@ -160,7 +160,8 @@ def inspect(
     if many is named and found.looks and readable > len(found.looks):
         notes.append(f"{len(found.looks)} of {readable:,} images are looked at closely")
     read = [reading for reading in (named, many) if reading is not None]
-    notes = [*clf.notes, *said, *notes, *(note for reading in read for note in reading.said()), *found.notes]
+    said = [*clf.notes, clf.preprocessing_note(preprocess), *said]
+    notes = [*said, *notes, *(note for reading in read for note in reading.said()), *found.notes]
     about = {
         "checkpoint": checkpoint,
         "images_of": many.where,

@@ -62,6 +62,7 @@ class Predictions:
     csv: Writing | None = None  # how lines are written, where they are not for people
     known_notes: tuple[str, ...] = ()
     left_out: LeftOutFiles | None = field(default=None, repr=False)
+    preprocess: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ class Predictions:
 
         if self.csv is not None:
             raise VitreousError("--json and --csv are two ways to print the same; leave one out")
-        return (row.record() for row in self)
+        return ({**row.record(), "preprocess": self.preprocess} for row in self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +120,7 @@ class WrittenPredictions:
     already: bool  # it was finished before
     way: Writing = field(repr=False)
     notes: tuple[str, ...] = ()
+    preprocess: str = ""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -139,7 +141,7 @@ class WrittenPredictions:
         return f"{self.out}: {before}{self.count:,} images{bad}"
 
     def records(self) -> Iterator[dict[str, Any]]:
-        return (row.record() for row in self)
+        return ({**row.record(), "preprocess": self.preprocess} for row in self)
 
 
 def _exit_code(rows: int, errors: int) -> int:
@@ -217,7 +219,7 @@ def predict(
             written = _written(target, way, about, listed, predictor, world, notes)
             return replace(written, notes=(*written.notes, *left_out.notes()))
         flow = _streamed(stack.pop_all(), predictor, listed, world)
-    return Predictions(_Flow(flow), way if csv else None, notes, left_out)
+    return Predictions(_Flow(flow), way if csv else None, notes, left_out, str(predictor.clf.preprocess))
 
 
 def _predictor(
@@ -249,7 +251,7 @@ def _predictor(
 
     top = min(top, clf.config.classes)
     predictor = Predictor(clf, world.device, chosen.name, top, decoding, fitting if batch_size is None else batch_size)
-    return predictor, (*clf.notes, *([chosen.note] if chosen.note else []))
+    return predictor, (*clf.notes, clf.preprocessing_note(), *([chosen.note] if chosen.note else []))
 
 
 def _streamed(
@@ -308,7 +310,7 @@ def _written(
     if all(gathered(world, finished)):
         if world.first:
             forget_parts(out, world.processes)
-        return WrittenPredictions(str(out), file.rows, file.errors, True, way, notes)
+        return WrittenPredictions(str(out), file.rows, file.errors, True, way, notes, str(predictor.clf.preprocess))
     if not file.done:
         own = shard(images, world.process, world.processes)
         with file:
@@ -327,4 +329,4 @@ def _written(
     if world.processes > 1:
         gathered(world, file.rows)  # until the last one has written its part
         count, errors = told(world, merge(out, way, about, world.processes) if world.first else None)
-    return WrittenPredictions(str(out), count, errors, False, way, notes)
+    return WrittenPredictions(str(out), count, errors, False, way, notes, str(predictor.clf.preprocess))

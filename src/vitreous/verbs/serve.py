@@ -28,6 +28,7 @@ class Serving:
     runs: str | None
     server: Running = field(repr=False)
     notes: tuple[str, ...] = ()
+    preprocess: tuple[str, ...] = ()  # of each model
     signals: list[int] = field(default_factory=list, repr=False)
 
     @property
@@ -63,7 +64,7 @@ class Serving:
 
     def _served(self) -> Iterator[dict[str, Any]]:
         """Told when it answers, and when it has ended."""
-        about = {"url": self.url, "models": list(self.models), "runs": self.runs}
+        about = {"url": self.url, "models": list(self.models), "preprocess": list(self.preprocess), "runs": self.runs}
         metrics = self.server.service.metrics
         with self._until_signal():
             self.server.start()
@@ -186,13 +187,13 @@ def serve(
     except BaseException:
         listening.close()
         raise
-    notes = [f"{loaded.name}: {note}" for loaded in models for note in loaded.clf.notes]
+    notes = [f"{loaded.name}: {note}" for loaded in models for note in (*loaded.clf.notes, loaded.clf.preprocessing_note())]
     if not private:
         where = "every address of this machine" if host in ALL else host
         notes.append(f"it listens on {where}: whoever can reach this machine can use it, and there is no password")
-    names = tuple(loaded.name for loaded in models)
+    names, strings = tuple(loaded.name for loaded in models), tuple(str(loaded.clf.preprocess) for loaded in models)
     return Serving(
-        url_of(host, listening), names, None if folder is None else str(folder), Running(app, listening), tuple(notes)
+        url_of(host, listening), names, None if folder is None else str(folder), Running(app, listening), tuple(notes), strings
     )
 
 

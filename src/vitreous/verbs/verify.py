@@ -19,6 +19,7 @@ class Verification:
     first: Difference | None
     findings: tuple[Difference, ...]
     notes: tuple[str, ...]
+    preprocess: str  # of the checkpoint; the reference has its own
 
     @property
     def exit_code(self) -> int:
@@ -70,15 +71,18 @@ def verify(
     if tolerance is not None and not 0 <= tolerance < 1:
         raise VitreousError(f"--tolerance {tolerance}: must be at least 0 and less than 1")
     clf = load(checkpoint)
+    said = (*clf.notes, clf.preprocessing_note())
     outputs = recorded(Path(against))
     options = {} if tolerance is None else {"tolerance": tolerance}
     if outputs is not None:
-        found, notes = compare_recorded(clf, outputs, **options), clf.notes
+        found, notes = compare_recorded(clf, outputs, **options), said
     else:
         other = load(against)
-        found, notes = compare(clf, other, list(images) or [_picture()], **options), (*clf.notes, *other.notes)
+        found, notes = compare(clf, other, list(images) or [_picture()], **options), (*said, *other.notes)
     first = found.differences[0] if found.differences else None
-    return Verification(found.equal, found.operations, found.logits, first, found.differences, (*notes, *found.notes))
+    return Verification(
+        found.equal, found.operations, found.logits, first, found.differences, (*notes, *found.notes), str(clf.preprocess)
+    )
 
 
 def _picture() -> Any:

@@ -57,11 +57,16 @@ def adapt(
     )
 
 
+def config_at(config: ModelConfig, size: Size) -> ModelConfig:
+    """The same architecture for images of another size; one that patches do not divide is refused."""
+    trunk = replace(config.trunk, image_size=size) if isinstance(config, ViTConfig) and config.trunk else None
+    return replace(config, image_size=size, **({"trunk": trunk} if trunk else {}))
+
+
 def _change_size(config: ModelConfig, tensors: dict[str, Tensor], size: Size, notes: list[str]) -> ModelConfig:
     if size == config.image_size:
         return config
-    trunk = replace(config.trunk, image_size=size) if isinstance(config, ViTConfig) and config.trunk else None
-    new: ModelConfig = replace(config, image_size=size, **({"trunk": trunk} if trunk else {}))
+    new = config_at(config, size)
     if isinstance(config, ViTConfig) and isinstance(new, ViTConfig):
         resize_positions(tensors, config, new, notes)
     return new
