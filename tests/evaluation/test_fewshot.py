@@ -280,7 +280,9 @@ def test_the_papers_preprocessing_in_the_checkpoints_values() -> None:
         "resize(439,bilinear)|central_crop(384)|range(-1,1)"
     )
     small = clf(32, "resize(32)|range(-1,1)")
-    assert paper_preprocess(small) == small.preprocess
+    assert str(paper_preprocess(small)) == "resize(37,bilinear)|central_crop(32)|range(-1,1)"
+    assert chosen_preprocess(small, None) == small.preprocess
+    assert chosen_preprocess(small, "paper") == paper_preprocess(small)
     assert chosen_preprocess(small, "resize(32,box)|range(0,1)") == Preprocess("resize(32,box)|range(0,1)")
     for text, message in (("resize(48)|range(0,1)", "48 x 48 pixels, the model takes 32"), ("random_crop(32)", "by chance")):
         with pytest.raises(VitreousError, match=message):
