@@ -125,7 +125,7 @@ def test_small_pictures_are_moved_and_photographs_cropped() -> None:
     assert Preprocess(photos.preprocess) == Preprocess("inception_crop(224)|flip|range(-1,1)")
     assert Preprocess(photos.evaluation) == Preprocess("resize(224)|range(-1,1)")
     scratch, _ = automatic_pretrain(50_000, 10, (224, 224), (500, 400), (5_000,) * 10, width=96)
-    assert Preprocess(scratch.evaluation) == Preprocess("resize_small(256)|central_crop(224)|range(-1,1)")
+    assert Preprocess(scratch.evaluation) == Preprocess("resize_small(256,floor)|central_crop(224)|range(-1,1)")
 
 
 @pytest.mark.parametrize("native", [None, (8, 8), (28, 30), (300, 200)])

@@ -269,7 +269,8 @@ def _pictures(
     preprocess = f"{first}{'|flip' if flip else ''}{extra}|range(-1,1)"
     evaluation = f"resize({size})|range(-1,1)"
     if crop and not small and not whole and image_size[0] == image_size[1]:
-        evaluation = f"resize_small({_scaled(image_size, 8 / 7)[0]})|central_crop({size})|range(-1,1)"
+        # Rounded as transformers and torchvision do, so that an export gives the same pixels.
+        evaluation = f"resize_small({_scaled(image_size, 8 / 7)[0]},floor)|central_crop({size})|range(-1,1)"
     return _Pictures(preprocess, evaluation)
 
 
