@@ -150,7 +150,7 @@ def test_predict(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["predict", checkpoint, str(tmp_path / "photos"), str(tmp_path / "none.png"), "--json", "--top", "2"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(row["path"]).name for row in rows] == ["a.png", "d.png", "b.jpg", "none.png"]
-    assert [sorted(row) for row in rows] == [["classes", "path", "probabilities"], ["error", "path"]] * 2
+    assert [sorted(row) for row in rows] == [["classes", "path", "preprocess", "probabilities"], ["error", "path"]] * 2
     assert len(rows[0]["classes"]) == 2
     assert set(rows[0]["classes"]) <= set(NAMES)
     expected = load(checkpoint).predict(first)

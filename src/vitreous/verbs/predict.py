@@ -107,7 +107,7 @@ class Predictions:
 
         if self.csv is not None:
             raise VitreousError("--json and --csv are two ways to print the same; leave one out")
-        return ({**row.record(), "preprocess": self.preprocess} for row in self)
+        return (_record(row, self.preprocess) for row in self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,11 @@ class WrittenPredictions:
         return f"{self.out}: {before}{self.count:,} images{bad}"
 
     def records(self) -> Iterator[dict[str, Any]]:
-        return ({**row.record(), "preprocess": self.preprocess} for row in self)
+        return (_record(row, self.preprocess) for row in self)
+
+
+def _record(row: Row, preprocess: str) -> dict[str, Any]:
+    return row.record() if row.error is not None else {**row.record(), "preprocess": preprocess}
 
 
 def _exit_code(rows: int, errors: int) -> int:
