@@ -84,6 +84,7 @@ IMAGE = {"image": base64.b64encode(picture()).decode()}
 GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("/predict", "post", dict(body=IMAGE, media_type="application/json", query={"top": 2})),
     ("/predict", "post", dict(body={"file": picture()}, media_type="multipart/form-data")),
+    ("/predict", "post", dict(body=picture(), media_type="image/png")),
     ("/features", "post", dict(body=IMAGE, media_type="application/json", query={"model": "headless"})),
     ("/attention", "post", dict(body=IMAGE, media_type="application/json")),
     ("/attention", "post", dict(body=IMAGE, media_type="application/json", query={"model": "headless"})),

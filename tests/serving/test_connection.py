@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
-from small_server import loaded, model_is_busy, picture, until
+from small_server import Together, loaded, model_is_busy, picture, until
 
 from vitreous.errors import VitreousError
-from vitreous.serving import connection
+from vitreous.serving import connection, uploads
 from vitreous.serving.app import build_app
 from vitreous.serving.guard import LOOPBACK, SECURITY
 from vitreous.serving.limits import Limits
@@ -128,16 +128,69 @@ def test_what_is_not_http_is_refused_in_the_same_form() -> None:
             assert f"{name}: {value}".lower() in head.decode().lower()
 
 
-def test_no_more_connections_than_said() -> None:
+def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest() -> None:
     with serving(connections=3) as (url, server):
-        kept = [connected(url) for _ in range(3)]
-        until(lambda: open_ones(server) == 3)
-        with connected(url) as more:
-            assert rest_of(more) == b""
+        kept = []
+        for number in range(1, 4):
+            kept.append(connected(url))
+            until(lambda: open_ones(server) == number)  # noqa: B023
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert rest_of(kept[0]) == b""
+        assert open_ones(server) <= 3
+        kept[1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert kept[1].recv(65536).startswith(b"HTTP/1.1 200")
         for made in kept:
             made.close()
+
+
+def test_what_is_being_answered_is_not_cut_off_for_a_new_connection() -> None:
+    with serving(connections=2) as (url, server), Together() as together:
+        model = server.service.models["small"]
+        with model_is_busy(model):
+            asked = [together.ask(httpx.post, f"{url}/predict", files={"file": picture()}, timeout=20) for _ in range(2)]
+            until(lambda: server.service.pipeline._arrived == 2)
+            with connected(url) as more:
+                assert rest_of(more) == b""
+        assert [one.result().status_code for one in asked] == [200, 200]
+
+
+SLOW = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 1000\r\n\r\nabc"
+
+
+def test_slow_uploads_keep_nobody_waiting() -> None:
+    """Far more of them than requests that may be at work at once."""
+    with serving(queue=2, max_batch=1) as (url, server):
+        slow = [connected(url) for _ in range(20)]
+        for made in slow:
+            made.sendall(SLOW)
+        until(lambda: server.service.pipeline.at_work == 20)
+        answer = httpx.post(f"{url}/predict", content=picture(), headers={"Content-Type": "image/png"})
+        assert answer.status_code == 200, answer.text
+        for made in slow:
+            made.close()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_upload_that_stalls_is_refused_and_closed() -> None:
+    with serving(stall=0.1) as (url, server), connected(url) as made:
+        made.sendall(SLOW)
+        found = rest_of(made)
+        assert found.startswith(b"HTTP/1.1 400")
+        assert b"the upload is too slow: 3 bytes in 0.1 s" in found
         until(lambda: open_ones(server) == 0)
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert server.service.pipeline.held.held == 0
+
+
+def test_an_upload_that_flows_may_take_longer_than_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "SLOWEST", 100)  # bytes a second: 30 in the time of a stall
+    content = picture(size=(8, 8), format="BMP")
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/bmp\r\nConnection: close\r\n"
+    with serving(stall=0.3) as (url, _), connected(url) as made:
+        made.sendall(head + f"Content-Length: {len(content)}\r\n\r\n".encode())
+        for begin in range(0, len(content), 50):
+            time.sleep(0.1)
+            made.sendall(content[begin : begin + 50])
+        assert rest_of(made).startswith(b"HTTP/1.1 200")
 
 
 def test_requests_in_one_go_are_answered_in_their_order() -> None:

@@ -159,6 +159,24 @@ def test_json_that_is_not_one_picture(body: Any, status: int, word: str) -> None
     assert word in refusal.error
 
 
+# The image itself -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "word"),
+    [
+        (b"", 422, "empty"),
+        (b"x" * 100_001, 413, "MB"),
+        (b"https://example.org/cat.jpg", 400, "URL"),
+        (b"/etc/passwd", 400, "path"),
+    ],
+)
+def test_bodies_that_are_not_one_image(content: bytes, status: int, word: str) -> None:
+    refusal = refused(picture_in, Body("image", b"", content), LIMITS)
+    assert refusal.status == status
+    assert word in refusal.error
+
+
 # Bodies as they come ----------------------------------------------------------------------------------------------------------
 
 
@@ -187,13 +205,19 @@ def test_a_body_is_put_together() -> None:
     assert (body.kind, body.content) == ("json", b"abc")
     body = asked({"Content-Type": 'Multipart/Form-Data; boundary="x y"'}, [b"a"])
     assert (body.kind, body.boundary) == ("form", b"x y")
+    for media_type in ("image/png", "Image/JPEG; q=1", "image/x-unknown"):
+        body = asked({"Content-Type": media_type}, [b"a", b"b"])
+        assert (body.kind, picture_in(body, LIMITS)) == ("image", b"ab")
 
 
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
         ({}, 415),
-        ({"Content-Type": "image/png"}, 415),
+        ({"Content-Type": "image"}, 415),
+        ({"Content-Type": "video/mp4"}, 415),
+        ({"Content-Type": "image/png", "Content-Encoding": "gzip"}, 415),
+        ({"Content-Type": "image/png", "Content-Length": str(100_001 + AROUND)}, 413),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "application/jsonp"}, 415),

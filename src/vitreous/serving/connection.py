@@ -6,6 +6,7 @@ Without this, whoever sends half a request, or never reads the answer, keeps a c
     exchange    from the headers to the answer; a long answer may take longer, as long as it is read
     flushing    what is left of the answer must flow, and what is left of a refused upload must end
 
+Where there are as many connections as may be, a new one takes the place of the one that has waited longest for its client.
 And what is not HTTP at all is refused in the same form as everything else.
 """
 
@@ -32,13 +33,19 @@ class Connection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stage = ""
         self._moved = 0.0  # when the other side last read something
+        self._entered = 0.0  # when the stage began
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._enter("headers", min(HEADERS, self._limits.seconds))
         if len(self.connections) > self._limits.connections:
-            transport.abort()
-        else:
-            self._enter("headers", min(HEADERS, self._limits.seconds))
+            waiting = [one for one in self.connections if isinstance(one, Connection) and one._waits_for_client()]
+            min(waiting, key=lambda one: one._entered).transport.abort()  # this one, where all others are served
+
+    def _waits_for_client(self) -> bool:
+        """For a request or the rest of one; what is being computed or sent is finished."""
+        idle = self.cycle is None or (self.cycle.response_complete and not self.transport.get_write_buffer_size())
+        return not self.transport.is_closing() and (idle or self.conn.their_state is h11.SEND_BODY)
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
@@ -82,7 +89,7 @@ class Connection(H11Protocol):
 
     def _enter(self, stage: str, seconds: float) -> None:
         self._leave()
-        self._stage = stage
+        self._stage, self._entered = stage, self.loop.time()
         self._timer = self.loop.call_later(seconds, self._over)
 
     def _leave(self) -> None:

@@ -107,14 +107,15 @@ def _post(name: str, summary: str, schema: str, limits: Limits, *parameters: Jso
         "additionalProperties": False,
         "properties": {"image": {"type": "string", "contentEncoding": "base64", "description": "or a data: URI in base64"}},
     }
-    content = {"multipart/form-data": {"schema": form}, _JSON: {"schema": in_json}}
+    raw = {"schema": {"type": "string", "format": "binary", "description": "the bytes of the file itself"}}
+    content = {"multipart/form-data": {"schema": form}, _JSON: {"schema": in_json}, "image/*": raw}
     text = f"at most {limits.upload_bytes / 1e6:g} MB and {limits.pixels / 1e6:g} million pixels"
     return {
         "post": {
             "operationId": name,
             "summary": summary,
             "parameters": list(parameters),
-            "requestBody": {"required": True, "description": f"one picture, {text}", "content": content},
+            "requestBody": {"required": True, "description": f"one image, {text}", "content": content},
             "responses": _responses(_answer(summary, schema), 400, 403, 404, 405, 413, 415, 422),
         }
     }

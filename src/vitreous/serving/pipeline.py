@@ -44,7 +44,8 @@ class Pipeline:
         self.models, self.limits = {loaded.name: loaded for loaded in models}, limits
         self.batcher = Batcher(self.run, max_batch=limits.max_batch, queue=limits.queue, wait=limits.wait, ran=ran)
         self.held = Budget(limits.held)
-        self.at_work = 0  # requests with a picture, from their headers to their answer
+        self.at_work = 0  # requests with an image, from their headers to their answer
+        self._arrived = 0  # those of them whose upload is complete; only these count as load: others wait for their callers
         self._decoders = ThreadPoolExecutor(limits.decoders, "vitreous-decode")
 
     def close(self, seconds: float = 0.0) -> bool:
@@ -55,20 +56,21 @@ class Pipeline:
 
     async def through(self, request: Request, loaded: Loaded, kind: Kind, top: int = 0, most: int | None = None) -> Any:
         """What the model makes of the picture in the request."""
-        if self.at_work >= self.limits.admitted or self.batcher.full:
-            raise busy("too many requests at once", self.batcher.retry_after())
+        self._check_load()  # before the upload, which would be for nothing
         self.at_work += 1
-        whole_body = False
+        arrived = False
         try:
             async with asyncio.timeout(self.limits.seconds):
                 with self.held.account() as account:
                     body = await received(request, self.limits, account)
-                    whole_body = True
+                    self._check_load()
+                    self._arrived += 1
+                    arrived = True
                     result = await _unless_gone(request, self._queued(body, loaded, Work(loaded.name, kind), top, most))
                     del body
                 return await _unless_gone(request, _result(result))
         except TimeoutError:
-            if not whole_body:
+            if not arrived:
                 hint = "send a smaller picture (the server's limit is --timeout)"
                 raise Refusal(400, f"the upload took more than {self.limits.seconds:g} s", hint) from None
             raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
@@ -78,6 +80,11 @@ class Pipeline:
             raise of_input(error) from None
         finally:
             self.at_work -= 1
+            self._arrived -= arrived
+
+    def _check_load(self) -> None:
+        if self._arrived >= self.limits.admitted or self.batcher.full:
+            raise busy("too many requests at once", self.batcher.retry_after())
 
     async def _queued(self, body: Body, loaded: Loaded, work: Work, top: int, most: int | None) -> asyncio.Future[Any]:
         def decoded() -> Tensor:

@@ -1,12 +1,13 @@
 """From the body of a request to the bytes of one picture. Nothing is opened on the caller's behalf: no address, no path.
 
-A body is either a form (`multipart/form-data`) whose field `file` is the picture, or JSON `{"image": base64}`. It is counted
-while it comes, whatever its header claims, and kept in memory: no file is written. 400 means that the request is not formed
-like that, 413 that it is too large, 415 that it is of another type.
+A body is the image itself (`image/*`), a form (`multipart/form-data`) whose field `file` is the image, or JSON
+`{"image": base64}`. It is counted and timed while it comes, whatever its header claims, and kept in memory: no file is written.
+400 means that the request is not formed like that, 413 that it is too large, 415 that it is of another type.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
@@ -23,20 +24,22 @@ from vitreous.serving.limits import Limits
 from vitreous.serving.refusal import Gone, Refusal, quoted
 from vitreous.untrusted_json import parse_json
 
-FORM, JSON = "multipart/form-data", "application/json"
+FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
+Kind = Literal["form", "json", "image"]
 FIELD, KEY = "file", "image"
+SLOWEST = 2_000  # bytes a second, measured over `Limits.stall`: at this rate no image arrives in time, anyway
 AROUND = 65_536  # bytes of a body that may be something else than the picture: headers of parts, quotes
 _PARTS = 8  # of a form that are read before it is refused for having several
 _PLACES = ("url", "uri", "path", "href", "link", "image_url", "src")
 _PLACE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]{1,20}:/|www\.|~|\.{0,2}/|[a-z]:[\\/]|\\\\)", re.IGNORECASE)
-_SEND = f"send the picture's bytes: a form with a field {FIELD!r}, or JSON with its base64 under {KEY!r}"
+_SEND = f"send the image's bytes: as the body (image/*), in a form's field {FIELD!r}, or as base64 under {KEY!r} in JSON"
 
 
 @dataclass(frozen=True)
 class Body:
     """A request's body, whole and unread."""
 
-    kind: Literal["form", "json"]
+    kind: Kind
     boundary: bytes
     content: bytes = field(repr=False)
 
@@ -45,25 +48,39 @@ async def received(request: Request, limits: Limits, account: Account) -> Body:
     """The body, as far as the limits go."""
     kind, boundary = _kind(request)
     # Base64 makes four bytes of three, and some programs break it into lines.
-    most = AROUND + (limits.upload_bytes if kind == "form" else limits.upload_bytes * 7 // 5)
+    most = AROUND + (limits.upload_bytes * 7 // 5 if kind == "json" else limits.upload_bytes)
     if (claimed := _claimed(request)) > most:
         raise _too_large(limits)
     account.check(claimed)
     content = bytearray()
+    loop, paid = asyncio.get_running_loop(), 0
     try:
-        async for chunk in request.stream():
-            if len(content) + len(chunk) > most:
-                raise _too_large(limits)
-            account.take(len(chunk))
-            content += chunk
+        async with asyncio.timeout(limits.stall) as patience:
+            async for chunk in request.stream():
+                if len(content) + len(chunk) > most:
+                    raise _too_large(limits)
+                account.take(len(chunk))
+                content += chunk
+                if len(content) - paid >= SLOWEST * limits.stall:
+                    paid = len(content)
+                    patience.reschedule(loop.time() + limits.stall)
     except ClientDisconnect:
         raise Gone from None
+    except TimeoutError:  # that of the whole request arrives as a cancellation
+        came, hint = len(content) - paid, "send it faster, or a smaller image"
+        # Closed at once, or the rest of it would hold the connection.
+        closed = {"Connection": "close"}
+        raise Refusal(400, f"the upload is too slow: {came:,} bytes in {limits.stall:g} s", hint, closed) from None
     return Body(kind, boundary, bytes(content))
 
 
 def picture_in(body: Body, limits: Limits) -> bytes:
     """The bytes of the picture. Takes a while for a large body: not for the thread that answers everybody."""
-    content = _from_form(body.content, body.boundary) if body.kind == "form" else _from_json(body.content)
+    if body.kind == "json":
+        content = _from_json(body.content)
+    else:
+        content = _from_form(body.content, body.boundary) if body.kind == "form" else body.content
+        refuse_place(content[:300].decode("latin-1"))
     if len(content) > limits.upload_bytes:
         raise _too_large(limits)
     if not content:
@@ -76,7 +93,7 @@ def refuse_place(text: str) -> None:
         raise Refusal(400, "a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}")
 
 
-def _kind(request: Request) -> tuple[Literal["form", "json"], bytes]:
+def _kind(request: Request) -> tuple[Kind, bytes]:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(415, "a compressed body is refused", "send it without Content-Encoding; pictures are compressed already")
     given = request.headers.get("content-type", "")
@@ -89,8 +106,10 @@ def _kind(request: Request) -> tuple[Literal["form", "json"], bytes]:
         return "form", boundary
     if media_type == JSON.encode():
         return "json", b""
+    if media_type.startswith(IMAGE.encode()):  # of which format, its own bytes say
+        return "image", b""
     what = f"content type {quoted(given)}" if given else "a body without a content type"
-    raise Refusal(415, f"{what} is not supported", f"{_SEND} (Content-Type: {JSON})")
+    raise Refusal(415, f"{what} is not supported", _SEND)
 
 
 def _claimed(request: Request) -> int:
@@ -127,9 +146,7 @@ def _from_form(body: bytes, boundary: bytes) -> bytes:
     if len(parts) != 1:
         many = "several pictures" if parts else f"no field {FIELD!r}"
         raise Refusal(400, f"{many} in the form", "one request has one picture; requests at the same time are run together")
-    content = bytes(parts[0].content)
-    refuse_place(content[:300].decode("latin-1"))
-    return content
+    return bytes(parts[0].content)
 
 
 def _check_name(name: str, wanted: str, what: str) -> None:
