@@ -79,7 +79,7 @@ def test_predictions_are_the_classifiers_own_whoever_else_asks(tmp_path: Path) -
         assert service(served).metrics._batches.counts[4] >= 1  # of 9 to 16: they were run together
 
 
-def test_form_and_json_are_alike_and_the_default_is_five() -> None:
+def test_form_json_and_raw_bodies_are_alike_and_the_default_is_five() -> None:
     model, content = loaded(), picture(format="JPEG")
     expected = model.clf.predict(torch.stack([model.clf.preprocess(content)]))[0]
     with client(model) as served:
@@ -88,6 +88,8 @@ def test_form_and_json_are_alike_and_the_default_is_five() -> None:
             post(served, "/predict", content),
             served.post("/predict", json={"image": text}),
             served.post("/predict?model=small", json={"image": f"data:image/jpeg;base64,{text}"}),
+            served.post("/predict", content=content, headers={"Content-Type": "image/jpeg"}),
+            served.post("/predict", content=content, headers={"Content-Type": "image/x-of-any-name; q=1"}),
         ]
     for answer in answers:
         assert answer.status_code == 200
@@ -208,7 +210,8 @@ def test_a_misspelt_parameter_gets_its_nearest() -> None:
 def test_bodies_are_refused_in_the_same_form() -> None:
     with client(loaded(), limits=Limits(upload_bytes=10_000, pixels=10_000)) as served:
         refused(served.post("/predict"), 415)
-        refused(served.post("/predict", content=b"x", headers={"Content-Type": "image/png"}), 415)
+        refused(served.post("/predict", content=b"x", headers={"Content-Type": "image/png"}), 422)
+        refused(served.post("/predict", content=b"x", headers={"Content-Type": "video/mp4"}), 415)
         refused(served.post("/predict", json={}), 400)
         assert "URL" in refused(served.post("/predict", json={"image": "http://127.0.0.1/x.png"}), 400)["error"]
         refused(post(served, "/predict", b"no picture"), 422)
