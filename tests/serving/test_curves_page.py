@@ -195,6 +195,25 @@ def test_runs_are_laid_over_each_other_and_compared(opened: Opened, tmp_path: Pa
     assert page.locator("figure.chart").count() == 0
 
 
+def test_an_accuracy_below_the_majority_class_is_no_success(opened: Opened, tmp_path: Path) -> None:
+    """A run that learnt nothing is marked, and is not the best of two that learnt nothing."""
+    for name, top1, majority in (("good", 0.6, 0.238), ("poor", 0.217, 0.238), ("worse", 0.1, 0.238)):
+        path = run(tmp_path / "runs", name, [record(5), record(5, "validation", top1=top1)])
+        (path / "state" / "done.json").write_text(json.dumps({"top1": top1, "majority": majority}))
+    page = opened("#run=poor&run=worse")
+    page.wait_for_selector("[data-key=top1] [data-run=worse]", state="attached")
+    cells = {row.locator("th").inner_text(): row.locator("td.top1") for row in page.locator("table.runs tbody tr").all()}
+    assert cells["poor"].inner_text() == "21.70 % (largest class alone 23.80 %)"
+    assert {name: "below" in (cell.get_attribute("class") or "") for name, cell in cells.items()} == {
+        "good": False, "poor": True, "worse": True,
+    }  # fmt: skip
+    rows = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in page.locator("#results tbody tr").all()
+    }
+    assert rows["validation accuracy, last"] == ["21.70 %", "10.00 %"]
+    assert rows["accuracy of the largest class alone"] == ["23.80 %", "23.80 %"]
+
+
 def test_the_crosshair_reads_every_run_by_pointer_and_by_keys(opened: Opened, tmp_path: Path) -> None:
     run(tmp_path / "runs", "a", history(100))
     run(tmp_path / "runs", "b", [record(step, loss=step / 100) for step in range(2, 101, 2)])

@@ -101,8 +101,11 @@ def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
     assert found == {
         "name": "a", "state": "stopped", "step": 25, "steps": 40, "seconds": 6.25, "updated": OLD, "loss": 2.1 / 20,
         "top1": 0.95, "images_per_second": 64.0, "split": "validation", "model": "ViT-Ti/2", "data": "builtin:digits",
-        "verb": "pretrain",
+        "verb": "pretrain", "majority": None,
     }  # fmt: skip
+    (tmp_path / "a" / "state").mkdir(exist_ok=True)
+    (tmp_path / "a" / "state" / "done.json").write_text('{"top1": 0.95, "majority": 0.238}')
+    assert runs_in(tmp_path)[0]["majority"] == 0.238
     run(tmp_path / "b", lines(records(5)), config={"model": "no object", "recipe": {"steps": "many"}})
     found = next(one for one in runs_in(tmp_path) if one["name"] == "b")
     assert (found["loss"], found["split"], found["top1"]) == (records(5)[-1]["loss"], "train", None)

@@ -279,6 +279,7 @@ def _schemas(limits: Limits) -> Json:
                 "updated": _or_null(_NUMBER),
                 "loss": _or_null(_NUMBER),
                 "top1": _or_null(_NUMBER),
+                "majority": _or_null(_NUMBER),
                 "images_per_second": _or_null(_NUMBER),
                 "model": _or_null(_TEXT),
                 "data": _or_null(_TEXT),

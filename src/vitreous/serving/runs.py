@@ -201,6 +201,7 @@ def _summary(path: Path) -> dict[str, Any]:
         "verb": _name(config.get("verb")),
         "steps": int(steps) if math.isfinite(steps) else None,
         **last,
+        "majority": _finite(_kept(path / DONE).get("majority")) if not (path / DONE).parent.is_symlink() else None,
     }
 
 
@@ -316,15 +317,20 @@ def _pairs(steps: Floats, values: Floats) -> list[list[float | int | None]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
+    return _kept(path / CONFIG)
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """A document that seldom changes, read once."""
     try:
-        about = (path / CONFIG).stat()
-        return dict(_config_of(path / CONFIG, about.st_ino, about.st_size, about.st_mtime_ns))
+        about = path.stat()
+        return dict(_kept_of(path, about.st_ino, about.st_size, about.st_mtime_ns))
     except OSError:
         return {}
 
 
-@lru_cache(maxsize=2 * LISTED)
-def _config_of(path: Path, inode: int, size: int, changed: int) -> Mapping[str, Any]:
+@lru_cache(maxsize=4 * LISTED)
+def _kept_of(path: Path, inode: int, size: int, changed: int) -> Mapping[str, Any]:
     return _document(path)
 
 

@@ -1,6 +1,6 @@
 // Chosen runs side by side: what came out, what was set otherwise, and what went wrong.
 import { make } from "./common.js";
-import { duration, figure, isShare, title, whole } from "./curves_words.js";
+import { beatsMajority, duration, figure, isShare, title, whole } from "./curves_words.js";
 
 const ALONG = ["step", "epoch", "images", "seconds", "lr"];
 const UNTOLD = new Set(["decisions", "arguments"]);  // reasons, and what was typed: both are in the settings already
@@ -16,13 +16,13 @@ const scrolled = (name, table) => make("div", { class: "wide", tabindex: "0", ro
 // The last and the best of every quantity. Lowest and highest survive the thinning of curves, so that the best is exact.
 export function results(runs) {
   const rows = [];
-  const add = (name, values, better) => {
+  const add = (name, values, better, floors = []) => {
     const known = values.filter((value) => value !== null).map((value) => value.value);
     if (!known.length) return;
     const best = better && known.length > 1 && new Set(known).size > 1 ? (better === "low" ? Math.min(...known) : Math.max(...known)) : null;
-    rows.push(make("tr", {}, make("th", { scope: "row" }, name), ...values.map((value) => {
+    rows.push(make("tr", {}, make("th", { scope: "row" }, name), ...values.map((value, k) => {
       if (value === null) return make("td", { class: "number" }, "–");
-      const won = best !== null && value.value === best;
+      const won = best !== null && value.value === best && beatsMajority(value.value, floors[k]);
       return make("td", { class: "number" + (won ? " won" : "") }, value.words, won ? make("span", { class: "heard" }, " (the best)") : null);
     })));
   };
@@ -31,17 +31,19 @@ export function results(runs) {
   ids.sort((a, b) => (a[1] === "train") - (b[1] === "train") || rank(a[0]) - rank(b[0]));
   for (const [key, split] of ids) {
     const better = key === "loss" ? "low" : isShare(key) ? "high" : null;
+    const floors = key === "top1" ? runs.map((run) => run.about?.majority ?? NaN) : [];
     const finite = runs.map((run) => (run.get(key, split)?.points || []).filter((point) => Number.isFinite(point[1])));
     const words = `${split} ${title(key).toLowerCase()}`;
-    add(words + ", last", finite.map((points) => points.length ? { value: points.at(-1)[1], words: figure(points.at(-1)[1], key) } : null), better);
+    add(words + ", last", finite.map((points) => points.length ? { value: points.at(-1)[1], words: figure(points.at(-1)[1], key) } : null), better, floors);
     if (!better || !finite.some((points) => points.length > 1) || split === "train") continue;
     add(words + ", best", finite.map((points) => {
       if (!points.length) return null;
       const best = points.reduce((a, b) => (better === "low" ? b[1] < a[1] : b[1] > a[1]) ? b : a);
       return { value: best[1], words: `${figure(best[1], key)} (step ${whole(best[0])})` };
-    }), better);
+    }), better, floors);
   }
   const about = (key) => runs.map((run) => run.about && Number.isFinite(run.about[key]) ? run.about[key] : null);
+  add("accuracy of the largest class alone", about("majority").map((value) => value === null ? null : { value, words: figure(value, "top1") }), null);
   add("steps", about("step").map((value) => value === null ? null : { value, words: whole(value) }), null);
   for (const [key, words] of [["epoch", figure], ["images", whole]]) {
     add(key === "epoch" ? "epochs" : "images seen", runs.map((run) => { const last = run.get(key, "all")?.points.at(-1)?.[1]; return Number.isFinite(last) ? { value: last, words: words(last) } : null; }), null);

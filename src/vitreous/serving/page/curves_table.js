@@ -1,6 +1,6 @@
 // The table of runs: sorted by any column, filtered by words, chosen by boxes.
 import { make } from "./common.js";
-import { ago, duration, figure, whole } from "./curves_words.js";
+import { ago, beatsMajority, duration, figure, whole } from "./curves_words.js";
 
 const STATES = { running: 0, stopped: 1, finished: 2 };
 
@@ -86,7 +86,9 @@ export class RunsTable {
       cells[what].title = run[what] || "";
     }
     put("loss", figure(run.loss));
-    put("top1", figure(run.top1, "top1"));
+    const alone = Number.isFinite(run.majority) ? ` (largest class alone ${figure(run.majority, "top1")})` : "";
+    put("top1", figure(run.top1, "top1") + alone);
+    cells.top1.classList.toggle("below", run.top1 !== null && !beatsMajority(run.top1, run.majority));
     put("images_per_second", run.images_per_second === null ? "–" : whole(run.images_per_second));
     put("seconds", duration(run.seconds));
     put("updated", ago(run.updated));

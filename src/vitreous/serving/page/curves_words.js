@@ -16,6 +16,9 @@ export function figure(value, key = "") {
   return String(Number(value.toPrecision(4)));
 }
 
+// Whether an accuracy may be shown as a good one: what always predicting the largest class gets is nothing learnt.
+export const beatsMajority = (share, majority) => !Number.isFinite(majority) || share > majority || share === 1;
+
 export const whole = (value) => Number.isFinite(value) ? Math.round(value).toLocaleString("en") : "–";
 
 export function duration(seconds) {
