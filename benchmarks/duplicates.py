@@ -25,7 +25,8 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from vitreous.data.decode import BadImage, decode
 from vitreous.hygiene import fingerprint
 from vitreous.hygiene.description import WINDOWS
-from vitreous.hygiene.duplicates import SAME, Pair, confirm, search
+from vitreous.hygiene.duplicates import SAME, Pair, confirm, near_duplicates, search
+from vitreous.hygiene.examine import examine
 
 Change = Callable[[Image.Image], Image.Image]
 
@@ -61,6 +62,20 @@ def cropped_anyhow(picture: Image.Image) -> Image.Image:
     return cropped(*(chance.uniform(0, 0.05) for _ in range(4)))(picture)
 
 
+def central(share: float) -> Change:
+    """The middle: `share` of each side."""
+    edge = (1 - share) / 2
+    return cropped(edge, edge, edge, edge)
+
+
+def framed(width: int, colour: str) -> Change:
+    return lambda p: ImageOps.expand(p, width, colour)
+
+
+def letterboxed(picture: Image.Image) -> Image.Image:
+    return ImageOps.expand(picture, (0, round(0.15 * picture.height)), "black")
+
+
 def together(*changes: Change) -> Change:
     def change(picture: Image.Image) -> Image.Image:
         for each in changes:
@@ -89,6 +104,23 @@ SINGLE: dict[str, Change] = {
     "brightness - 30 %": lambda p: ImageEnhance.Brightness(p).enhance(0.7),
     "contrast + 30 %": lambda p: ImageEnhance.Contrast(p).enhance(1.3),
     "contrast - 30 %": lambda p: ImageEnhance.Contrast(p).enhance(0.7),
+    "turned by 90 degrees": lambda p: p.transpose(Image.Transpose.ROTATE_90),
+    "turned by 180 degrees": lambda p: p.transpose(Image.Transpose.ROTATE_180),
+    "turned by 270 degrees": lambda p: p.transpose(Image.Transpose.ROTATE_270),
+    "border of 8 px, white": framed(8, "white"),
+    "border of 8 px, black": framed(8, "black"),
+    "border of 40 px, white": framed(40, "white"),
+    "border of 40 px, red": framed(40, "red"),
+    "border of 120 px, black": framed(120, "black"),
+    "black bars, 15 % above and below": letterboxed,
+    "middle 90 %": central(0.9),
+    "middle 85 %": central(0.85),
+    "middle 80 %": central(0.8),
+    "middle 70 %": central(0.7),
+    "middle 60 %": central(0.6),
+    "10 % off the left": cropped(0.1, 0, 0, 0),
+    "20 % off the left": cropped(0.2, 0, 0, 0),
+    "turned by 5 degrees": lambda p: p.rotate(5, Image.Resampling.BICUBIC),
     "grey": lambda p: p.convert("L").convert("RGB"),
 }
 COMBINED = [
@@ -101,16 +133,29 @@ COMBINED = [
     ("grey", "mirrored"),
     ("x 0.25", "mirrored"),
     ("brightness + 30 %", "JPEG 30"),
+    ("turned by 90 degrees", "mirrored"),
+    ("turned by 90 degrees", "x 0.5", "JPEG 30"),
+    ("turned by 270 degrees", "0 to 5 % off each side"),
+    ("turned by 180 degrees", "0 to 5 % off each side"),
+    ("border of 40 px, white", "JPEG 30"),
+    ("border of 120 px, black", "x 0.5"),
+    ("turned by 90 degrees", "border of 40 px, white"),
+    ("border of 40 px, white", "border of 8 px, black"),
     ("10 % wider", "0 to 5 % off each side"),
     ("mirrored", "0 to 5 % off each side", "x 0.5", "brightness - 30 %", "JPEG 30"),
 ]
 
 
 def reduced(picture: Image.Image) -> Image.Image:
-    """As a reader would hand it over: at most 256 pixels along the longer side."""
-    picture = picture.copy()
-    picture.thumbnail((256, 256), Image.Resampling.BILINEAR)
-    return picture
+    """As the doctor sees it."""
+    seen = examine(np.asarray(picture.convert("RGB")), "").picture
+    assert seen is not None
+    return seen
+
+
+def prints_of(pictures: list[Image.Image]) -> fingerprint.Fingerprints:
+    found = [(item, one) for item, picture in enumerate(pictures) for one in fingerprint.fingerprints(picture)]
+    return fingerprint.Fingerprints(np.stack([one for _, one in found]), np.array([item for item, _ in found]))
 
 
 def read(folder: Path) -> list[Path]:
@@ -130,20 +175,21 @@ def pictures(paths: list[Path]) -> list[Image.Image]:
 
 
 def confirmed(pairs: list[Pair], first: list[Image.Image], second: list[Image.Image]) -> list[Pair]:
-    return [pair for pair in pairs if confirm(first[pair.first], second[pair.second]) >= SAME]
+    return [pair for pair in pairs if confirm(first[pair.first], second[pair.second], pair.trimmed) >= SAME]
 
 
 def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Prints:
     originals = pictures(paths)
     small = [reduced(picture) for picture in originals]
-    prints = np.stack([fingerprint.fingerprint(picture) for picture in small])
-    own = search(prints)
-    real = confirmed(own.pairs, small, small)
-    print(f"{len(small):,} pictures, {own.flat} flat; {len(own.pairs)} pairs of their own, {len(real)} of them confirmed")
+    prints = prints_of(small)
+    own = near_duplicates(prints)
+    real = confirmed(own, small, small)
+    borders = len(prints.rows) - len(small)
+    print(f"{len(small):,} images, {borders:,} with a border; {len(own)} pairs of their own, {len(real)} of them confirmed")
     if sheet:
         draw(real[:60], small, sheet)
     if not count:
-        return prints
+        return prints.rows
     known = {frozenset((pair.first, pair.second)) for pair in real}
     print("| change | found | confirmed | wrong pairs found | wrong pairs confirmed |\n| --- | ---: | ---: | ---: | ---: |")
     right = [0, 0]
@@ -151,7 +197,7 @@ def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Pri
     for names in itertools.chain(((name,) for name in SINGLE), COMBINED):
         change = together(*(SINGLE[name] for name in names))
         copies = [reduced(change(picture)) for picture in originals[:count]]
-        found = search(prints, np.stack([fingerprint.fingerprint(copy) for copy in copies])).pairs
+        found = near_duplicates(prints, prints_of(copies))
         found = [pair for pair in found if frozenset((pair.first, pair.second)) not in known]
         stages = (found, confirmed(found, small, copies))
         good = [sum(pair.first == pair.second for pair in stage) for stage in stages]
@@ -161,7 +207,7 @@ def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Pri
         print(f"| {' + '.join(names)} | {shares} | {bad[0]} | {bad[1]} |", flush=True)
     precision = [f"{good / max(1, good + bad):.4f}" for good, bad in zip(right, wrong, strict=True)]
     print(f"precision over all rows: {precision[0]} found, {precision[1]} confirmed\n")
-    return prints
+    return prints.rows
 
 
 def more(prints: fingerprint.Prints, count: int, seed: int) -> fingerprint.Prints:

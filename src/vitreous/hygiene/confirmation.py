@@ -51,7 +51,7 @@ def confirmed(
         sure += [entry for entry in some if entry[0] not in ours or entry[1] not in theirs]
         advance(len(together) - len(seen))  # nothing more is to be done for the others
         chunks = [seen[i : i + _CHUNK] for i in range(0, len(seen), _CHUNK)]
-        tasks = ([(ours[a], theirs[b]) for a, b, _ in chunk] for chunk in chunks)
+        tasks = ([(ours[a], theirs[b], pair.trimmed) for a, b, pair in chunk] for chunk in chunks)
         for chunk, similarities in zip(chunks, run_in_order(_compare, tasks, workers), strict=True):
             for (a, b, pair), similarity in zip(chunk, similarities, strict=True):
                 if similarity >= SAME:
@@ -86,8 +86,8 @@ class _Known:
         return set(self._scan.label_names(a)) != set(self._other.label_names(b))
 
 
-def _compare(pairs: Iterable[tuple[bytes, bytes]]) -> list[float]:
-    return [confirm(_picture(first), _picture(second)) for first, second in pairs]
+def _compare(pairs: Iterable[tuple[bytes, bytes, tuple[tuple[bool, bool], ...]]]) -> list[float]:
+    return [confirm(_picture(first), _picture(second), trimmed) for first, second, trimmed in pairs]
 
 
 def _picture(data: bytes) -> Image.Image:

@@ -39,10 +39,10 @@ def copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown = un
         yield _finding(scan, kind, group, _said(kind, "the same file, byte for byte", scan, group))
     if near and scan.prints is not None:
         same = {group[0]: group for group in exact}
-        alone = _representatives(scan, exact)
-        with shown("comparing pictures", len(alone)) as advance:
-            pairs = near_duplicates(_rows(scan.prints, alone), advance=advance)
-        proposed = [(int(alone[p.first]), int(alone[p.second]), p) for p in pairs]
+        prints = scan.prints.of(_representatives(scan, exact))
+        with shown("comparing pictures", len(prints.rows)) as advance:
+            pairs = near_duplicates(prints, advance=advance)
+        proposed = [(p.first, p.second, p) for p in pairs]
         yield from _near_groups(scan, same, _confirmed(scan, scan, proposed, workers, shown))
 
 
@@ -57,12 +57,13 @@ def copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: int =
             yield _between(scan, other, here, there, "the same file, byte for byte", None)
     if near and scan.prints is not None and other.prints is not None:
         exact, others = _equal(_usable(scan), scan.records["digest"]), _equal(_usable(other), other.records["digest"])
-        ours = np.array([i for i in _representatives(scan, exact).tolist() if i not in known], np.int64)
-        alone = _representatives(other, others)
+        alone = _representatives(scan, exact)
+        alone[list(known)] = False
+        ours, theirs = scan.prints.of(alone), other.prints.of(_representatives(other, others))
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
-        with shown("comparing the two", min(len(ours), len(alone))) as advance:
-            pairs = near_duplicates(_rows(scan.prints, ours), _rows(other.prints, alone), advance=advance)
-        proposed = [(int(ours[p.first]), int(alone[p.second]), p) for p in pairs]
+        with shown("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
+            pairs = near_duplicates(ours, theirs, advance=advance)
+        proposed = [(p.first, p.second, p) for p in pairs]
         found: dict[int, list[Proposed]] = defaultdict(list)
         for entry in _confirmed(scan, other, proposed, workers, shown):
             found[entry[0]].append(entry)
@@ -93,14 +94,11 @@ def _equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:
     return sorted(group.tolist() for group in groups if len(group) > 1)
 
 
-def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    again = np.zeros(len(scan), bool)
-    again[[item for group in exact for item in group[1:]]] = True
-    return np.flatnonzero(scan.usable() & ~again)
-
-
-def _rows(prints: NDArray[np.uint8], items: NDArray[np.int64]) -> NDArray[np.uint8]:
-    return prints if len(items) == len(prints) else prints[items]
+def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Which items stand for themselves: all that can be used, but of equal files only the first."""
+    alone = scan.usable()
+    alone[[item for group in exact for item in group[1:]]] = False
+    return alone
 
 
 def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:

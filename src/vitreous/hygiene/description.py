@@ -1,13 +1,14 @@
 """A picture as a unit vector of its low spatial frequencies, seen through a window.
 
-What a window leaves out at each edge stands for a crop: seen through the right one, a cropped or mirrored copy has almost the
-same description as the middle of its original. All windows lie inside the picture, whichever of the two was cropped.
+What a window leaves out at each edge stands for a crop: seen through the right one, a cropped, mirrored or turned copy has
+almost the same description as the middle of its original. All windows lie inside the picture, whichever of the two was cropped.
 
 Legend: N pictures, S pixels along a side, W windows, D numbers in a description.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,8 @@ SHORT, LONG = 8, 14  # 35 and 104 numbers: to look pictures up by, and to tell t
 class Window:
     rows: tuple[float, float]  # left out above and below
     columns: tuple[float, float]  # left out on the left and on the right
-    mirrored: bool
+    mirrored: bool  # after turning
+    turns: int = 0  # quarter turns, against the clock
 
 
 def _windows() -> tuple[Window, ...]:
@@ -33,7 +35,11 @@ def _windows() -> tuple[Window, ...]:
     crops = [(rows, columns) for rows in edges for columns in edges]
     # Cutting something off every side moves everything at once: such copies are farthest from the windows above.
     crops += [((edge, edge), (edge, edge)) for edge in (EDGE * 0.1, EDGE * 1.9)]
-    return tuple(Window(rows, columns, mirrored) for mirrored in (False, True) for rows, columns in crops)
+    upright = [Window(rows, columns, mirrored) for mirrored in (False, True) for rows, columns in crops]
+    # Copies that were turned are seldom cut, too: fewer windows keep the look-up cheap.
+    even = [((edge, edge), (edge, edge)) for edge in (EDGE * 0.1, EDGE, EDGE * 1.9)]
+    turned = [Window(*edges, mirrored, turns) for turns in (1, 2, 3) for mirrored in (False, True) for edges in even]
+    return (*upright, *turned)
 
 
 CENTRAL = Window((EDGE, EDGE), (EDGE, EDGE), False)
@@ -44,16 +50,30 @@ def describe(greys: Floats, windows: tuple[Window, ...], order: int = SHORT) -> 
     """(N, W, D) unit vectors of pictures (N, S, S)."""
     chosen, weight = _waves(order)
     odd = np.nonzero(chosen)[1] % 2 == 1
-    edges = sorted({edge for w in windows for edge in (w.rows, w.columns, w.columns[::-1])})
-    lines = np.concatenate([_cosines(*edge, greys.shape[-1], order) for edge in edges]).astype(np.float32)
-    waves = (lines @ greys @ lines.T).reshape(len(greys), len(edges), order, len(edges), order)
     out = np.empty((len(greys), len(windows), len(weight)), np.float32)
-    for place, window in enumerate(windows):
-        # A mirrored picture has the same even waves, the negative odd ones, and its left where the right was.
-        columns = window.columns[::-1] if window.mirrored else window.columns
-        sign = np.where(odd & window.mirrored, -1, 1)
-        out[:, place] = waves[:, edges.index(window.rows), :, edges.index(columns), :][:, chosen] * (weight * sign)
+    for turns in {window.turns for window in windows}:
+        places = [place for place, window in enumerate(windows) if window.turns == turns]
+        edges = sorted({edge for w in (windows[p] for p in places) for edge in (w.rows, w.columns, w.columns[::-1])})
+        lines = np.concatenate([_cosines(*edge, greys.shape[-1], order) for edge in edges]).astype(np.float32)
+        waves = lines @ np.rot90(greys, turns, axes=(1, 2)) @ lines.T
+        waves = waves.reshape(len(greys), len(edges), order, len(edges), order)
+        for place in places:
+            window = windows[place]
+            # A mirrored picture has the same even waves, the negative odd ones, and its left where the right was.
+            columns = window.columns[::-1] if window.mirrored else window.columns
+            sign = np.where(odd & window.mirrored, -1, 1)
+            out[:, place] = waves[:, edges.index(window.rows), :, edges.index(columns), :][:, chosen] * (weight * sign)
     return np.asarray(out / np.maximum(np.linalg.norm(out, axis=2, keepdims=True), 1e-9))
+
+
+def orient(pictures: Floats, windows: Sequence[Window]) -> Floats:
+    """Pictures (N, ..., S, S), each turned and mirrored as its window has it."""
+    out = pictures.copy()
+    for turns, mirrored in {(window.turns, window.mirrored) for window in windows} - {(0, False)}:
+        rows = [row for row, window in enumerate(windows) if (window.turns, window.mirrored) == (turns, mirrored)]
+        turned = np.rot90(pictures[rows], turns, axes=(-2, -1))
+        out[rows] = turned[..., ::-1] if mirrored else turned
+    return out
 
 
 def tangents(greys: Floats, window: Window) -> Floats:
@@ -61,8 +81,7 @@ def tangents(greys: Floats, window: Window) -> Floats:
 
     Another picture's description lies near that plane if it is a copy, although the window is only roughly right.
     """
-    if window.mirrored:
-        greys = greys[:, :, ::-1]
+    greys = orient(greys, [window] * len(greys))
     chosen, weight = _waves(LONG)
     rows, columns = (_moving_cosines(*edge, greys.shape[-1]) for edge in (window.rows, window.columns))
     waves = (rows @ greys @ columns.T).reshape(len(greys), 3, LONG, 3, LONG)

@@ -1,4 +1,4 @@
-"""Near duplicates among fingerprints: re-encoded, resized, slightly cropped, mirrored, brightened or grey copies.
+"""Near duplicates among fingerprints: re-encoded, resized, slightly cropped, mirrored, turned, brightened, framed, grey copies.
 
 1. Every picture has a short description. It is looked up, through every window, in a forest of hash trees; only pictures
    that fall into the same leaf are compared, which is why the work does not grow with the product of the sizes.
@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from PIL import Image
 
 from vitreous.hygiene import fingerprint
 from vitreous.hygiene.alignment import Agreement, Windows, align
-from vitreous.hygiene.description import CENTRAL, EDGE, LONG, WINDOWS, Window, describe, tangents
-from vitreous.hygiene.fingerprint import Prints
+from vitreous.hygiene.border import without_border
+from vitreous.hygiene.description import CENTRAL, EDGE, LONG, WINDOWS, Window, describe, orient, tangents
+from vitreous.hygiene.fingerprint import Fingerprints, Prints
 from vitreous.hygiene.neighbours import Tree, grow, lookup
 from vitreous.progress import Advance
 
@@ -41,6 +43,8 @@ HUE = 0.75  # cosine of the colours of two colourful pictures
 
 TINY = 64  # pixels along the shorter side: below, a second look at the picture shows little that its fingerprint does not
 
+SAME_PICTURE = "same picture"  # what can be said of the way where nothing can
+
 _CHUNK = 512  # pictures looked up together
 _BATCH = 128  # pairs aligned together: more do not fit the cache
 _FINE = 96  # pixels: the side at which pictures are confirmed
@@ -52,6 +56,7 @@ class Pair:
     second: int
     similarity: float  # SAME to 1
     how: str
+    trimmed: tuple[tuple[bool, bool], ...] = ((False, False),)  # whether each was without its border when they agreed
 
 
 @dataclass
@@ -65,16 +70,35 @@ class Search:
     aligned: int = 0  # pairs
 
 
-def near_duplicates(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> list[Pair]:
-    """The pairs within `prints` (first < second), or between `prints` and `others`, the most similar first.
+def near_duplicates(
+    prints: Fingerprints, others: Fingerprints | None = None, *, advance: Advance = lambda more: None
+) -> list[Pair]:
+    """The pairs of items within `prints` (first < second), or between `prints` and `others`, the most similar first.
 
-    `advance` is told how many more pictures of `prints`, or of the smaller set, were looked up.
+    An item with a border is looked for twice, with it and without. `advance` is told how many more fingerprints of
+    `prints`, or of the smaller set, were looked up.
     """
-    return search(prints, others, advance=advance).pairs
+    kept = prints if others is None else others
+    best: dict[tuple[int, int], Pair] = {}
+    for pair in search(prints.rows, None if others is None else others.rows, advance=advance).pairs:
+        items = int(prints.items[pair.first]), int(kept.items[pair.second])
+        trimmed = bool(prints.trimmed[pair.first]), bool(kept.trimmed[pair.second])
+        if others is None and items[0] == items[1]:
+            continue  # an image and its own inside
+        known = best.get(items)
+        if known is None:
+            best[items] = replace(pair, first=items[0], second=items[1], trimmed=(trimmed,))
+        else:
+            best[items] = replace(known, trimmed=(*known.trimmed, trimmed))
+    return [replace(pair, how=_with_border(pair)) if all(map(any, pair.trimmed)) else pair for pair in best.values()]
+
+
+def _with_border(pair: Pair) -> str:
+    return "border" if pair.how == SAME_PICTURE else f"border, {pair.how}"
 
 
 def search(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> Search:
-    """`near_duplicates`, with what it took."""
+    """The pairs of fingerprints by number, and what finding them took."""
     out = Search(flat=sum(int(fingerprint.flat(p).sum()) for p in (prints, others) if p is not None))
     swap = others is not None and len(others) < len(prints)  # the smaller set is looked up in the larger one
     asked, kept = (prints, prints) if others is None else (others, prints) if swap else (prints, others)
@@ -108,20 +132,35 @@ def search(prints: Prints, others: Prints | None = None, *, advance: Advance = l
     return out
 
 
-def confirm(picture: Image.Image, other: Image.Image) -> float:
+def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bool, bool]] = ((False, False),)) -> float:
     """How much two whole pictures agree once one is laid over the other: SAME and more for one picture, else less.
 
-    Sees more than the fingerprints do: pass both at 96 pixels or more along the shorter side where they have them.
+    `trimmed` says which of them to compare without its border, as `Pair` has it; the best agreement counts. Sees more than
+    the fingerprints do: pass both at 96 pixels or more along the shorter side where they have them.
     """
+    inside = (without_border(picture) or picture, without_border(other) or other) if any(map(any, trimmed)) else None
+    best = 0.0
+    for without, without_other in trimmed:
+        first, second = (
+            inside[side] if inside and bare else whole
+            for side, (bare, whole) in enumerate(((without, picture), (without_other, other)))
+        )
+        best = max(best, _agreement(first, second))
+        if best >= SAME:
+            break
+    return best
+
+
+def _agreement(picture: Image.Image, other: Image.Image) -> float:
     prints = np.stack([fingerprint.fingerprint(picture), fingerprint.fingerprint(other)])
     if fingerprint.flat(prints).any():
         return 0.0
     first, second = fingerprint.greys(prints[:1]), fingerprint.greys(prints[1:])
     window = WINDOWS[int((describe(first, WINDOWS)[0] @ describe(second, (CENTRAL,))[0, 0]).argmax())]
-    rough = align(_seen(first, [window]), second, _start([window]))
+    rough = align(orient(first, [window]), second, _start([window]))
     shorter = min(*picture.size, *other.size)
     side = min(_FINE, max(shorter, fingerprint.SIZE))
-    fine = align(_seen(_grey(picture, side), [window]), _grey(other, side), rough.windows, steps=3)
+    fine = align(orient(_grey(picture, side), [window]), _grey(other, side), rough.windows, steps=3)
     return float(_similarity(fine)[0])
 
 
@@ -194,12 +233,11 @@ def _stricter(least: float, lookalikes: Indices) -> NDArray[np.float64]:
 def _plausible(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indices) -> Indices:
     """Which pairs have about the same shape and, where both have colour, about the same colours."""
     keep = []
-    mirrored = np.array([w.mirrored for w in WINDOWS])
+    lying = np.array([-1 if w.turns % 2 else 1 for w in WINDOWS])  # width and height change places
     for i in range(0, len(a), 8192):
-        first, second = asked[a[i : i + 8192]], kept[b[i : i + 8192]]
-        shape = np.abs(fingerprint.shapes(first) - fingerprint.shapes(second)) <= OCTAVES
-        tint, other = fingerprint.tints(first), fingerprint.tints(second)
-        tint = np.where(mirrored[window[i : i + 8192]][:, None, None, None], tint[..., ::-1], tint)
+        first, second, through = asked[a[i : i + 8192]], kept[b[i : i + 8192]], window[i : i + 8192]
+        shape = np.abs(fingerprint.shapes(first) * lying[through] - fingerprint.shapes(second)) <= OCTAVES
+        tint, other = orient(fingerprint.tints(first), [WINDOWS[w] for w in through]), fingerprint.tints(second)
         product, strength, strength_other = (
             np.einsum("pcij,pcij->p", *x) for x in ((tint, other), (tint, tint), (other, other))
         )
@@ -214,7 +252,7 @@ def _aligned(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indice
     for i in range(0, len(a), _BATCH):
         first, second = asked[a[i : i + _BATCH]], kept[b[i : i + _BATCH]]
         windows = [WINDOWS[w] for w in window[i : i + _BATCH]]
-        result = align(_seen(fingerprint.greys(first), windows), fingerprint.greys(second), _start(windows))
+        result = align(orient(fingerprint.greys(first), windows), fingerprint.greys(second), _start(windows))
         similarity = _similarity(result)
         colour, colour_other = (np.sqrt((fingerprint.tints(p) ** 2).mean(axis=(1, 2, 3))) for p in (first, second))
         turned_grey = (np.minimum(colour, colour_other) < GREY) & (np.maximum(colour, colour_other) > COLOURFUL)
@@ -222,8 +260,13 @@ def _aligned(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indice
         shift, scale = np.abs(result.windows.shift), np.abs(result.windows.scale - 1) / 2
         cropped = (shift + scale).max(axis=1) > EDGE / 4
         for k in np.flatnonzero(similarity >= SAME):
-            ways = ("mirrored", windows[k].mirrored), ("cropped", cropped[k]), ("turned grey", turned_grey[k])
-            how = ", ".join(way for way, is_so in ways if is_so) or "same picture"
+            ways = (
+                ("mirrored", windows[k].mirrored),
+                (f"turned by {180 if windows[k].turns == 2 else 90} degrees", windows[k].turns),
+                ("cropped", cropped[k]),
+                ("turned grey", turned_grey[k]),
+            )
+            how = ", ".join(way for way, is_so in ways if is_so) or SAME_PICTURE
             pairs.append(Pair(int(a[i + k]), int(b[i + k]), float(similarity[k]), how))
         out.aligned += len(first)
     return pairs
@@ -247,11 +290,6 @@ def _beyond_chance(asked: Prints, kept: Prints, pairs: list[Pair], lookalikes: I
     tiny = np.minimum(fingerprint.sides(asked[a]), fingerprint.sides(kept[b])) < TINY
     least = _stricter(SAME, np.where(tiny, crowd, 0))
     return [pair for pair, enough in zip(pairs, least, strict=True) if pair.similarity >= enough]
-
-
-def _seen(pictures: Floats, windows: list[Window]) -> Floats:
-    mirrored = np.array([window.mirrored for window in windows])[:, None, None]
-    return np.where(mirrored, pictures[:, :, ::-1], pictures)
 
 
 def _start(windows: list[Window]) -> Windows:

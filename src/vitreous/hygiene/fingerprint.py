@@ -10,14 +10,35 @@ A picture without structure (one colour, or nearly) is `flat`: it resembles ever
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.hygiene.border import without_border
+
 Prints: TypeAlias = NDArray[np.uint8]
 """(N, LENGTH): one fingerprint a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fingerprints:
+    """Of many items: one row each and, behind it, one more for an item that has a border: the same without it."""
+
+    rows: Prints
+    items: NDArray[np.int64]  # (K,): whose each row is, in ascending order
+
+    @property
+    def trimmed(self) -> NDArray[np.bool_]:
+        return np.concatenate([np.zeros(1, bool), self.items[1:] == self.items[:-1]])[: len(self.items)]
+
+    def of(self, items: NDArray[np.bool_]) -> Fingerprints:
+        """Of the items for which a mask is true."""
+        chosen = items[self.items]
+        return self if chosen.all() else Fingerprints(self.rows[chosen], self.items[chosen])
+
 
 SIZE = 40  # 5 % cut off a side moves it by two pixels, which alignment sees well; 2 KB a picture would allow 44
 TINT = 8
@@ -26,6 +47,12 @@ FLAT = 2.0  # grey levels of standard deviation; below it, what is left is noise
 
 _TINTS = SIZE * SIZE
 _FACTS = LENGTH - 4
+
+
+def fingerprints(picture: Image.Image) -> list[NDArray[np.uint8]]:
+    """Of one upright picture and, where it has a border, of what lies inside."""
+    inside = without_border(picture)
+    return [fingerprint(picture)] + ([fingerprint(inside)] if inside is not None else [])
 
 
 def fingerprint(picture: Image.Image) -> NDArray[np.uint8]:

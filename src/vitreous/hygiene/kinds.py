@@ -40,8 +40,8 @@ _TABLE = (
         "near-duplicate",
         "across splits",
         "Nearly the same picture",
-        "Re-encoded, resized, slightly cropped, mirrored or brightened copies, or photographs taken a moment apart. Across "
-        "splits they make the test easier than the world is.",
+        "Copies that were re-encoded, resized, cropped by up to 5 % a side, mirrored, turned by right angles, framed by a "
+        "border or brightened, or photographs taken a moment apart. Across splits they make the test easier than the world is.",
         "--fix leaves out those in train where a copy is in test or validation.",
     ),
     Kind("missing", "always", "Missing files", "Listed, but not there.", "Bring it back, or leave it out with --fix."),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.hygiene.examine import Examination
-from vitreous.hygiene.fingerprint import LENGTH, fingerprint
+from vitreous.hygiene.fingerprint import LENGTH, Fingerprints, fingerprints
 
 RECORD = np.dtype(
     [
@@ -32,8 +32,8 @@ RECORD = np.dtype(
     ]
 )
 
-Row = tuple[tuple[Any, ...], NDArray[np.uint8] | None, str]
-"""A record's values, the fingerprint, and what is wrong or odd."""
+Row = tuple[tuple[Any, ...], list[NDArray[np.uint8]], str]
+"""A record's values, the fingerprints, and what is wrong or odd."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Rows:
     """What is kept of some items that were examined together."""
 
     records: NDArray[Any]
-    prints: NDArray[np.uint8] | None
+    prints: Fingerprints | None
     texts: dict[int, str]
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Rows:
 
 
 def row(found: Examination, near: bool) -> Row:
-    prints = fingerprint(found.picture) if near and found.picture is not None else None
+    prints = fingerprints(found.picture) if near and found.picture is not None else []
     record = (
         np.frombuffer(found.digest, "<u8"),
         found.problem.encode("ascii", "replace"),
@@ -69,10 +69,11 @@ def row(found: Examination, near: bool) -> Row:
 
 def packed(rows: Sequence[Row], near: bool) -> Rows:
     records = np.array([record for record, _, _ in rows], RECORD) if rows else np.zeros(0, RECORD)
-    prints = np.zeros((len(rows), LENGTH), np.uint8) if near else None
-    for number, (_, one, _) in enumerate(rows):
-        if prints is not None and one is not None:
-            prints[number] = one
+    prints = None
+    if near:
+        owners = [(number, one) for number, (_, several, _) in enumerate(rows) for one in several]
+        lines = np.array([one for _, one in owners], np.uint8).reshape(-1, LENGTH)
+        prints = Fingerprints(lines, np.array([number for number, _ in owners], np.int64))
     return Rows(records, prints, {number: text for number, (_, _, text) in enumerate(rows) if text})
 
 
@@ -80,24 +81,31 @@ class Table:
     """Arrays that grow: to the size foretold at once, and by half of it where nobody knew."""
 
     def __init__(self, expected: int, near: bool) -> None:
-        self._count = 0
+        self._count = self._print_count = 0
         self._records = np.zeros(max(expected, 1), RECORD)
         self._prints = np.zeros((max(expected, 1), LENGTH), np.uint8) if near else None
+        self._items = np.zeros(max(expected, 1), np.int64)
         self._texts: dict[int, str] = {}
 
     def add(self, rows: Rows) -> None:
         end = self._count + len(rows)
-        if end > len(self._records):
-            size = max(end, len(self._records) * 3 // 2)
-            self._records = np.resize(self._records, size)
-            if self._prints is not None:
-                self._prints = np.resize(self._prints, (size, LENGTH))
+        self._records = _grown(self._records, end)
         self._records[self._count : end] = rows.records
         if self._prints is not None and rows.prints is not None:
-            self._prints[self._count : end] = rows.prints
+            start, stop = self._print_count, self._print_count + len(rows.prints.rows)
+            self._prints, self._items = _grown(self._prints, stop), _grown(self._items, stop)
+            self._prints[start:stop], self._items[start:stop] = rows.prints.rows, rows.prints.items + self._count
+            self._print_count = stop
         self._texts.update({self._count + number: text for number, text in rows.texts.items()})
         self._count = end
 
     def finished(self) -> Rows:
-        prints = self._prints[: self._count] if self._prints is not None else None
+        stop = self._print_count
+        prints = Fingerprints(self._prints[:stop], self._items[:stop]) if self._prints is not None else None
         return Rows(self._records[: self._count], prints, self._texts)
+
+
+def _grown(array: NDArray[Any], needed: int) -> NDArray[Any]:
+    if needed <= len(array):
+        return array
+    return np.resize(array, (max(needed, len(array) * 3 // 2), *array.shape[1:]))

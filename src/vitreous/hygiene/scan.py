@@ -18,6 +18,7 @@ from vitreous.data.source import Content, Dataset, Source, Stream
 from vitreous.data.workers import WorkerDied, run_in_order, working_on
 from vitreous.errors import VitreousError
 from vitreous.hygiene.examine import Examination, examine
+from vitreous.hygiene.fingerprint import Fingerprints
 from vitreous.hygiene.names import Names, joined, names_of_shard
 from vitreous.hygiene.records import Row, Rows, Table, packed, row
 
@@ -31,7 +32,7 @@ class Scan:
     splits: tuple[str, ...]
     starts: NDArray[np.int64]  # where each split begins, and the end of the last
     records: NDArray[Any]  # of `records.RECORD`
-    prints: NDArray[np.uint8] | None
+    prints: Fingerprints | None
     texts: dict[int, str]  # what is wrong with an item, or odd about it
     names: dict[str, Names]  # of the splits that are streams
     broken: tuple[tuple[str, str], ...] = ()  # split and reason: shards that could not be read to their end
