@@ -64,7 +64,7 @@ def _line(finding: Finding) -> str:
 
 
 _NOT_NEAR = tyro.conf.arg(
-    help="find equal files only, not re-encoded, resized, cropped and mirrored copies.",
+    help="find equal files only, not re-encoded, resized, mirrored, turned, framed and slightly cropped copies.",
     help_behavior_hint="(default: these are found too)",
 )
 
@@ -91,7 +91,7 @@ def doctor(
         against: another data set; what is in both is reported, as when pre-training data must not hold test images.
         fix: a new manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
         preprocess: what training will do to the images; shown for the smallest and the largest.
-        near: whether to find re-encoded, resized, cropped and mirrored copies too, or equal files only.
+        near: whether to find changed copies too (re-encoded, mirrored, turned, framed ...), or equal files only.
         workers: processes that read; as many as there are cores if not given, 0 for none.
     """
     from vitreous.data.open import open_data
