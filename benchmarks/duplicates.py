@@ -14,6 +14,7 @@ import argparse
 import io
 import itertools
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +179,7 @@ def confirmed(pairs: list[Pair], first: list[Image.Image], second: list[Image.Im
     return [pair for pair in pairs if confirm(first[pair.first], second[pair.second], pair.trimmed) >= SAME]
 
 
-def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Prints:
+def recall(paths: list[Path], count: int, sheet: Path | None, rows: str = "") -> fingerprint.Prints:
     originals = pictures(paths)
     small = [reduced(picture) for picture in originals]
     prints = prints_of(small)
@@ -195,6 +196,8 @@ def recall(paths: list[Path], count: int, sheet: Path | None) -> fingerprint.Pri
     right = [0, 0]
     wrong = [0, 0]
     for names in itertools.chain(((name,) for name in SINGLE), COMBINED):
+        if not re.search(rows, " + ".join(names)):
+            continue
         change = together(*(SINGLE[name] for name in names))
         copies = [reduced(change(picture)) for picture in originals[:count]]
         found = near_duplicates(prints, prints_of(copies))
@@ -260,10 +263,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pairs", type=int, default=500, help="pictures of which copies are made; 0 for the growth table only")
+    parser.add_argument("--rows", default="", help="only changes whose name this regular expression finds")
     parser.add_argument("--growth", default="1000,10000,100000", help="sizes of the larger set; empty for none")
     parser.add_argument("--sheet", type=Path, help="where to draw the folder's own pairs")
     options = parser.parse_args()
-    prints = recall(read(options.folder), options.pairs, options.sheet)
+    prints = recall(read(options.folder), options.pairs, options.sheet, options.rows)
     if sizes := [int(size) for size in options.growth.split(",") if size]:
         growth(prints, sizes)
 

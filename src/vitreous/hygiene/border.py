@@ -9,8 +9,7 @@ from PIL import Image
 LEVELS = 16  # of 255 in each channel: what compression makes of one colour stays within
 STRAY = 0.02  # of the pixels of a line may differ, as where the content reaches over
 LEAST = 32  # pixels along the shorter side of what is left: less does not tell images apart
-NARROW = 0.03  # of a side: an image with such a border is found as one of which the image without it is a crop
-LAYERS = 4  # a border may have a border
+LAYERS = 8  # a border may have a border, and between two colours reducing leaves lines of a third one
 
 
 def without_border(image: Image.Image) -> Image.Image | None:
@@ -25,8 +24,8 @@ def without_border(image: Image.Image) -> Image.Image | None:
         top, bottom, left, right = top + box[0], top + box[1], left + box[2], left + box[3]
         if min(bottom - top, right - left) < LEAST:
             return None
-    widest = max(max(top, image.height - bottom) / image.height, max(left, image.width - right) / image.width)
-    return image.crop((left, top, right, bottom)) if widest > NARROW else None
+    found = (left, top, right, bottom)
+    return image.crop(found) if found != (0, 0, *image.size) else None
 
 
 def _content(pixels: NDArray[np.int16]) -> tuple[int, int, int, int] | None:
