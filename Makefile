@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Two processes on two cores, no threads that wait, files kept together, and what is compiled once is kept.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
 .PHONY: demo test fuzz lint clean
 
@@ -10,10 +12,10 @@ demo: $(VENV)/.demo
 	$(BIN)/vitreous demo --out demo
 
 test: $(VENV)/.test
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2  # two processes on two cores, and no threads that wait
+	$(PYTEST)
 
 fuzz: $(VENV)/.test
-	VITREOUS_FUZZ=long OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "fuzz or hypothesis"
+	VITREOUS_FUZZ=long $(PYTEST) -m "fuzz or hypothesis"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
