@@ -161,8 +161,8 @@ def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
         ("outside.jpg", "outside any class folder", "left-out"),
     ]
     assert data.notes == ()
-    assert "left out a/folder.jpg (a folder with the name of an image) and 3 more" in data.said()[0]
-    assert "1 file (.txt 1): a/notes.txt" in data.said()[0]
+    assert "left out a/folder.jpg (a folder with the name of an image) and 3 more" in data.said()[-1]
+    assert "1 file (.txt 1): a/notes.txt" in data.said()[-1]
     assert [name for name, _ in listed(tmp_path)] == ["a/1.jpg", "b/1.jpg"]
 
 
@@ -357,3 +357,19 @@ def test_subset_keeps_the_meaning(tmp_path: Path) -> None:
     assert part[0].content == source[2].content
     assert part.fingerprint() != source.fingerprint()
     assert np.array_equal(source.subset(np.arange(3)).targets(), source.targets())
+
+
+def test_data_is_described_and_printed_in_a_line(tmp_path: Path) -> None:
+    """A `repr` once held every path and class: hundreds of kilobytes."""
+    make(tmp_path, *(f"train/class-{number:04d}-{'x' * 60}/{number}.jpg" for number in range(300)), "val/a/1.jpg")
+    data = open_data(tmp_path)
+    line = data.describe()
+    assert line.startswith(f"{tmp_path}: 301 classes (a, class-0000-xxx")
+    assert line.endswith(" and 296 more); train: 300 images, validation: 1 image")
+    assert data.said()[0] == line
+    for shown in (data, data.source("train"), data.source("train").subset([1, 2]), data.source("train")[0]):  # type: ignore[union-attr, index]
+        assert len(repr(shown)) < 600
+        assert "\n" not in repr(shown)
+    assert line in repr(data)
+    assert "300 images, 301 classes" in repr(data.source("train"))
+    assert len(repr(data.source("train").table)) < 300  # type: ignore[union-attr]

@@ -421,3 +421,57 @@ def test_imagenet_is_never_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         VitreousError, match=r"imagenet: not found, and its terms .* see https://image-net\.org.*put train/ and"
     ):
         open_named("imagenet")
+
+
+# Recognised by content --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["as distributed", "unpacked"])
+@pytest.mark.parametrize("name", [*originals.ARRAY_SETS, *originals.PICTURE_SETS])
+def test_a_folder_in_an_original_layout_is_that_set_under_any_name(name: str, form: str, tmp_path: Path) -> None:
+    """Read as class folders, Pets had the two classes `images` and `annotations`."""
+    folder = tmp_path / "downloads"
+    {**originals.ARRAY_SETS, **originals.PICTURE_SETS}[name](folder)
+    if form == "unpacked":
+        originals.unpack_all(folder)
+    expected = open_named(name, folder)
+    if "mnist" in name:  # the two have the same files
+        with pytest.raises(VitreousError, match=rf"mnist@{folder} or fashion-mnist@{folder} \(folder:{folder} reads it as"):
+            open_data(folder)
+        return
+    found = open_data(folder)
+    assert found.where == f"{name}@{folder}"
+    assert found.classes == expected.classes
+    assert {split: source(found, split).fingerprint() for split in found.splits} == {
+        split: source(expected, split).fingerprint() for split in expected.splits
+    }
+    assert f"read as {name}@{folder}; folder:{folder} reads it as a plain folder" in found.notes[0]
+    assert f"{len(found.classes)} classes ({found.classes[0]}, {found.classes[1]}" in found.said()[0]
+    if "test" in found.splits:
+        assert open_data(f"{folder}:test").where == f"{name}@{folder}:test"
+
+
+def test_a_folder_in_an_original_layout_can_be_read_as_a_plain_one(tmp_path: Path) -> None:
+    originals.pets(tmp_path)
+    originals.unpack_all(tmp_path)
+    assert open_data(f"folder:{tmp_path}").classes == ("annotations", "images")
+    (tmp_path / "images" / "Abyssinian_1.jpg").unlink()
+    with pytest.raises(VitreousError, match=rf"Abyssinian_1\.jpg.*; folder:{tmp_path} reads it as a plain folder"):
+        open_data(tmp_path)
+    with pytest.raises(VitreousError, match="folder:nowhere: no such folder"):
+        open_data("folder:nowhere")
+
+
+def test_imagenet_is_recognised_by_its_devkit(tmp_path: Path) -> None:
+    originals.devkit(tmp_path, [("n02", "dog"), ("n01", "cat")], ["n01", "n02"])
+    assert not named.recognise(tmp_path)
+    (tmp_path / "val").mkdir()
+    assert [known.name for known in named.recognise(tmp_path)] == ["imagenet"]
+
+
+def test_ordinary_folders_are_not_taken_for_a_known_set(tmp_path: Path) -> None:
+    for name in ("images/a.jpg", "annotations/b.jpg", "train/cat/a.jpg", "labels/c.jpg", "AnnualCrop/d.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(originals.picture(1))
+    originals.cifar10(tmp_path)  # an archive beside class folders
+    assert not named.recognise(tmp_path)

@@ -23,7 +23,7 @@ from vitreous.data.source import Content, Source
 from vitreous.errors import VitreousError, some
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FileTable:
     """Files of one root, by number: `folders[folder[i]]` and the i-th name."""
 
@@ -37,6 +37,9 @@ class FileTable:
     mapped_from: str | None = None  # the folder whose .npy files these arrays are
 
     ARRAYS = ("folder", "names", "ends", "label_ids")
+
+    def __repr__(self) -> str:
+        return f"<FileTable {self.root}: {len(self):,} files in {len(self.folders):,} folders>"
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from vitreous.data.formats.place import Absent, Place
+from vitreous.data.image_formats import is_image_name
 from vitreous.data.named_sets import SETS, Known, Original
 from vitreous.data.source import Dataset, Source
 from vitreous.download import Missing, fetch
@@ -41,6 +42,24 @@ def find(name: str) -> Known:
         return _spellings()[_folded(name)]
     except KeyError:
         raise unknown("data set", name, names()) from None
+
+
+def recognise(folder: Path) -> tuple[Known, ...]:
+    """The sets whose original files this folder holds, whatever it is called. MNIST and Fashion-MNIST have the same names.
+
+    Archives count where nothing else is there: beside class folders they are what these were unpacked from.
+    """
+    with os.scandir(folder) as entries:
+        archives_only = not any(entry.is_dir() or is_image_name(entry.name) for entry in entries if entry.name[0] != ".")
+
+    def holds(paths: Iterable[str]) -> bool:
+        return all((folder / path).exists() for path in paths)
+
+    return tuple(
+        known
+        for known in SETS
+        if any(map(holds, known.signs)) or (archives_only and known.files and holds(file.name for file in known.files))
+    )
 
 
 def open_named(name: str, root: Path | None = None) -> Dataset:

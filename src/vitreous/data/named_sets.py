@@ -44,6 +44,8 @@ class Known:
     megabytes: int = 0  # to fetch
     aliases: tuple[str, ...] = ()
     installed: tuple[str, ...] = ()  # where packages of the system put it
+    # Paths that are together in this set's original layout and in no other: a folder that holds one of these groups is the set.
+    signs: tuple[tuple[str, ...], ...] = ()
     kind: str = "real"  # photographs, scans, satellite images; the rendered sets are the built-in ones
 
     @property
@@ -56,6 +58,7 @@ _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"  # a copy; the authors'
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _OXFORD = "https://www.robots.ox.ac.uk/~vgg/data"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers"
+_IDX = tuple((f"{at}train-images{sign}idx3-ubyte{ending}",) for at in ("", "raw/") for sign in "-." for ending in ("", ".gz"))
 
 SETS: tuple[Known, ...] = (
     Known(
@@ -73,6 +76,7 @@ SETS: tuple[Known, ...] = (
             ),
         ),
         megabytes=170,
+        signs=(("cifar-10-batches-bin",), ("data_batch_1.bin", "test_batch.bin", "batches.meta.txt")),
     ),
     Known(
         name="cifar100",
@@ -89,6 +93,7 @@ SETS: tuple[Known, ...] = (
             ),
         ),
         megabytes=169,
+        signs=(("cifar-100-binary",), ("train.bin", "test.bin", "fine_label_names.txt")),
     ),
     Known(
         name="mnist",
@@ -117,6 +122,7 @@ SETS: tuple[Known, ...] = (
             ),
         ),
         megabytes=12,
+        signs=(*_IDX, ("MNIST/raw",)),
     ),
     Known(
         name="fashion-mnist",
@@ -134,6 +140,7 @@ SETS: tuple[Known, ...] = (
         ),
         megabytes=31,
         installed=("/usr/share/datasets/fashion-mnist",),  # Debian's package dataset-fashion-mnist
+        signs=(*_IDX, ("FashionMNIST/raw",)),
     ),
     Known(
         name="pets",
@@ -155,6 +162,9 @@ SETS: tuple[Known, ...] = (
         ),
         megabytes=811,
         aliases=("oxford-iiit-pet", "oxford-iiit-pets", "oxford-pets", "oxford-pet"),
+        signs=tuple(
+            (f"{at}images", f"{at}annotations/trainval.txt", f"{at}annotations/test.txt") for at in ("", "oxford-iiit-pet/")
+        ),
     ),
     Known(
         name="flowers102",
@@ -180,6 +190,7 @@ SETS: tuple[Known, ...] = (
         ),
         megabytes=345,
         aliases=("flowers", "oxford-flowers102", "oxford-flowers-102"),
+        signs=(("imagelabels.mat", "setid.mat"), ("flowers-102/imagelabels.mat", "flowers-102/setid.mat")),
     ),
     Known(
         name="imagenet",
@@ -191,6 +202,11 @@ SETS: tuple[Known, ...] = (
         open=open_imagenet,
         by_hand="train/ and val/ as unpacked, and ILSVRC2012_devkit_t12.tar.gz",
         aliases=("imagenet1k", "imagenet2012", "ilsvrc2012"),
+        signs=(
+            *((split, f"ILSVRC2012_devkit_t12{ending}") for split in ("train", "val") for ending in ("", ".tar.gz")),
+            ("val/ILSVRC2012_val_00000001.JPEG",),
+            ("ILSVRC/Data/CLS-LOC",),
+        ),
     ),
     Known(
         name="svhn",
@@ -212,6 +228,7 @@ SETS: tuple[Known, ...] = (
         ),
         megabytes=246,
         aliases=("svhn-cropped",),
+        signs=(("train_32x32.mat", "test_32x32.mat"),),
     ),
     Known(
         name="eurosat",
@@ -230,6 +247,7 @@ SETS: tuple[Known, ...] = (
         by_hand="EuroSAT.zip or EuroSAT_RGB.zip",
         megabytes=94,
         aliases=("eurosat-rgb",),
+        signs=tuple((f"{at}/AnnualCrop", f"{at}/SeaLake") for at in ("2750", "EuroSAT_RGB", "eurosat/2750", "EuroSAT/2750")),
     ),
     Known(
         name="caltech101",
@@ -247,6 +265,10 @@ SETS: tuple[Known, ...] = (
         ),
         by_hand="caltech-101.zip or 101_ObjectCategories.tar.gz",
         megabytes=137,
+        signs=(
+            *((f"{at}101_ObjectCategories/accordion",) for at in ("", "caltech-101/", "caltech101/")),
+            ("accordion", "BACKGROUND_Google"),
+        ),
     ),
     Known(
         name="dtd",
@@ -263,5 +285,6 @@ SETS: tuple[Known, ...] = (
             ),
         ),
         megabytes=625,
+        signs=tuple((f"{at}images", f"{at}labels/train1.txt", f"{at}labels/test1.txt") for at in ("", "dtd/")),
     ),
 )

@@ -1,6 +1,7 @@
 """From what a person types for DATA to a data set.
 
-    photos/                   a folder (see `folder`), or one with shards in it
+    photos/                   a folder (see `folder`), or one with shards in it; with a known set's original files, that set
+    folder:photos/            a folder, whatever lies in it
     list.csv  list.jsonl      a manifest (see `manifest`)
     train-{000..127}.tar      shards, here or at s3://, gs://, https:// (see `shards`)
     builtin:digits            built in (see `builtin`)
@@ -13,6 +14,7 @@ With a split's name behind it, that split alone: `cifar10:test`, `photos/:valida
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -21,12 +23,19 @@ from vitreous.data.naming import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
 from vitreous.errors import VitreousError, nearest
 
+PLAIN = "folder:"
+
 
 def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
     """`bad_shards` says what to do about a shard that is broken; other data has none."""
     text = str(data)
     whole, _, split = text.rpartition(":")
-    if whole and split in SPLIT_NAMES and not text.startswith("hf:") and not Path(text).expanduser().exists():
+    if (
+        whole not in ("", "folder")
+        and split in SPLIT_NAMES
+        and not text.startswith("hf:")
+        and not Path(text).expanduser().exists()
+    ):
         return open_data(whole, bad_shards).only(SPLIT_NAMES[split])
     path = Path(text).expanduser()
     if text.startswith("builtin:"):
@@ -41,7 +50,9 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
         from vitreous.data.vtab import open_vtab
 
         return open_vtab(text, bad_shards)
-    if path.is_dir() and (found := _originals(text, path)) is not None:
+    if text.startswith(PLAIN):
+        return _plain(text, Path(text.removeprefix(PLAIN)).expanduser())
+    if path.is_dir() and (found := _originals(text, path) or _recognised(text, path)) is not None:
         return found
     if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
         from vitreous.data.shards import open_shards
@@ -71,6 +82,37 @@ def _originals(text: str, folder: Path) -> Dataset | None:
         return named.open_named(text, folder)
     except Absent:
         return None
+
+
+def _plain(text: str, path: Path) -> Dataset:
+    from vitreous.data.folder import open_folder
+
+    if not path.is_dir():
+        raise VitreousError(f"{text}: no such folder; check the path")
+    return open_folder(path)
+
+
+def _recognised(text: str, folder: Path) -> Dataset | None:
+    """A folder in a known set's original layout, under any name: read as class folders, it would have two or three classes."""
+    from vitreous.data import named
+
+    try:
+        found = named.recognise(folder)
+    except OSError:
+        return None  # what reads it next says why it cannot
+    if not found:
+        return None
+    ways = " or ".join(f"{known.name}@{text}" for known in found)
+    plain = f"{PLAIN}{text} reads it as a plain folder of classes"
+    if len(found) > 1:
+        titles = " or ".join(known.title for known in found)
+        raise VitreousError(f"{text}: this may be {titles}, by its files; give {ways} ({plain})")
+    try:
+        opened = named.open_named(found[0].name, folder)
+    except VitreousError as error:
+        raise VitreousError(f"{error} (by its files {text} is {found[0].title}; {plain})") from error
+    note = f"{text}: by its files this is {found[0].title}, read as {ways}; {plain}"
+    return dataclasses.replace(opened, notes=(note, *opened.notes))
 
 
 def _holds_shards(folder: Path) -> bool:

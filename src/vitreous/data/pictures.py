@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,7 +52,7 @@ Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
 class JPEG:
     """A JPEG file whose size is known and whose pixels are not."""
 
-    content: bytes
+    content: bytes = field(repr=False)
     height: int  # upright
     width: int
     orientation: int  # EXIF's, 1 to 8

@@ -36,7 +36,7 @@ SCAN_BYTES = 1 << 30  # more than this is not fetched only to learn which labels
 MOST_CLASSES = 1_000_000
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Shards(Stream):
     """The shards of one split. Holds no open file: cheap to hand to a worker process, whose `skipped` is its own."""
 

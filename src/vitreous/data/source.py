@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.image_formats import describe_left_out
-from vitreous.errors import VitreousError
-
-Policy: TypeAlias = Literal["stop", "skip"]
-"""What to do about something that cannot be read."""
+from vitreous.data.policy import Policy as Policy
+from vitreous.errors import VitreousError, one_line, some
 
 Content: TypeAlias = bytes | NDArray[np.uint8]
 """An encoded image file, or pixels: height x width (grey) or height x width x 3."""
@@ -32,7 +30,7 @@ ALL = "all"  # the one split of a data set that has none
 class Item:
     id: str  # the same wherever the data lies: a path inside the data set, never an absolute one
     labels: tuple[int, ...]  # indices into the classes; usually one, none where nothing is known
-    content: Content
+    content: Content = field(repr=False)
     place: str  # for people: the file, or the shard and the member in it
 
 
@@ -43,6 +41,9 @@ class Source(ABC):
     split: str
     classes: tuple[str, ...]
     encoded: bool = True  # whether the content is files, which may be broken; pixels are not
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.where}, {_images(self)}, {len(self.classes):,} classes>"
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -199,6 +200,11 @@ class Stream(ABC):
     shards: tuple[str, ...]
     skipped: list[Skipped]  # what reading has left out so far, where that is allowed
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.where}, {_images(self)}, {len(self.shards):,} shards, {len(self.classes):,} classes>"
+        )
+
     @abstractmethod
     def read(self, shard: int) -> Iterator[Item]:
         """The items of one shard, in their order; a VitreousError that names the shard if it is broken."""
@@ -214,6 +220,11 @@ class Stream(ABC):
     def shard_lengths(self) -> tuple[int, ...] | None:
         """How many items each shard has, where that is known without reading everything."""
         return None
+
+
+def _images(source: Source | Stream) -> str:
+    count = len(source) if isinstance(source, Source) else source.count()
+    return f"{source.split}: {'images' if count is None else f'{count:,} image' + 's' * (count != 1)}"
 
 
 def _more(entries: Sequence[object]) -> str:
@@ -232,7 +243,7 @@ class LeftOut(NamedTuple):
     kind: Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """What DATA on the command line becomes."""
 
@@ -244,17 +255,29 @@ class Dataset:
     left_out_count: int = 0  # the first of them are kept by name
     own_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the classes that each split really has
 
+    def describe(self) -> str:
+        """How it was read, in a line: the classes by number and first names, the images of each split."""
+        classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}" if self.classes else "no classes"
+        named = f" ({some([one_line(name, 40) for name in self.classes], 5)})" if self.classes else ""
+        return f"{self.where}: {classes}{named}; {', '.join(map(_images, self.splits.values()))}"
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.describe()}>"
+
     def said(self) -> tuple[str, ...]:
-        """The notes, and how much was left out."""
+        """How it was read, the notes, and how much was left out."""
+        return (self.describe(), *self.notes, *self._left_out_note())
+
+    def _left_out_note(self) -> tuple[str, ...]:
         if not self.left_out:
-            return self.notes
+            return ()
         files = [entry.path for entry in self.left_out if entry.why == NOT_BY_NAME]
         others = [entry for entry in self.left_out if entry.why != NOT_BY_NAME]
         told = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
         if files:
             unnamed = max(self.left_out_count - len(self.left_out), 0)  # beyond those that are kept by name
             told.append(f"left out because of their names: {describe_left_out(files, len(files) + unnamed)}")
-        return (*self.notes, f"{self.where}: {'; '.join(told)}; `vitreous doctor` lists them")
+        return (f"{self.where}: {'; '.join(told)}; `vitreous doctor` lists them",)
 
     def empty_splits(self) -> tuple[str, ...]:
         """Those that have a folder and no image. Who measures must not turn to another split because of it."""

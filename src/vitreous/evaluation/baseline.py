@@ -80,7 +80,7 @@ def closed_form_baseline(
     most: int = TRAIN,
     most_test: int = TEST,
     macs: float | None = None,
-    bad_images: Policy = "skip",
+    bad_images: Policy = "stop",
 ) -> Baseline:
     """The accuracy of a ridge classifier (PAPER 4.4) on frozen features.
 

@@ -71,7 +71,7 @@ def features_of(
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
     world: World | None = None,
-    bad_images: Policy = "skip",
+    bad_images: Policy = "stop",
     cache: bool = True,
 ) -> Features:
     """What enters the head, for every image: after the representation layer where there is one (PAPER 4.4).

@@ -79,7 +79,7 @@ def task_of(
     workers: int | None = None,
     precision: Precision = "float32",
     world: World | None = None,
-    bad_images: Policy = "skip",
+    bad_images: Policy = "stop",
     cache: bool = True,
 ) -> tuple[Task, tuple[str, ...]]:
     """The task, and what was decided and left out. `data_seed` is that of images held out, where the data has no split for it.

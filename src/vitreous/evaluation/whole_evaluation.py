@@ -155,7 +155,9 @@ class _Run:
         strength: Robustness | None,
     ) -> list[str]:
         """Gives what is to be said of the training images: one that cannot be read is no reason to lose the rest."""
-        known = None if training is None else features_of(own.clf, training, preprocess=own.preprocess, **self._how)
+        known = None
+        if training is not None:  # beside the images that are wrong, and in no number: what cannot be read is left out
+            known = features_of(own.clf, training, preprocess=own.preprocess, bad_images="skip", **self._how)
         said = [] if known is None else [*known.notes, *_unread("--nearest", known.bad)]
         if not self.world.first:
             return said

@@ -58,7 +58,8 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def folder_of(data: str) -> Path | None:
-    """The folder that DATA names, as DIR or NAME@DIR, or one of whose splits it names."""
+    """The folder that DATA names, as DIR, folder:DIR or NAME@DIR, or one of whose splits it names."""
+    data = data.removeprefix("folder:")
     whole = data.rpartition(":")[0]
     for text in (data, whole, data.partition("@")[2], whole.partition("@")[2]):
         if text and (path := Path(text).expanduser()).is_dir():

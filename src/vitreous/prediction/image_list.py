@@ -17,7 +17,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from vitreous.data.image_formats import LeftOutFiles, is_image_name
@@ -36,7 +36,7 @@ class Named:
     """One image: where it is, or its bytes, or why there is nothing to read."""
 
     path: str
-    content: bytes | None = None
+    content: bytes | None = field(default=None, repr=False)
     error: str | None = None
 
 

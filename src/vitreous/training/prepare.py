@@ -196,7 +196,7 @@ def _by(size: tuple[int, int] | None) -> str:
 
 
 def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
-    count, name = images.count or GUESSED, asked.data.partition("@")[0]
+    count, name = images.count or GUESSED, images.train.where.partition("@")[0]  # a folder may be recognised as a known set
     name = named.find(name).name if named.is_known(name) else name  # in whichever spelling
     masked = asked.objective == "masked-patch"
     if not masked:

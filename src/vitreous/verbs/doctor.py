@@ -118,7 +118,7 @@ def doctor(
     found = diagnose(dataset, other, preprocess=prepared, near=near, workers=processes, shown=shown)
     write_folder(folder, found, processes)
     remedy = write_manifest(target, found.scan, found.findings) if target is not None else None
-    notes = [*dataset.notes, *_notes_of_other(found.against)]  # what was left out is among the findings
+    notes = [dataset.describe(), *dataset.notes, *_notes_of_other(found.against)]  # what was left out is among the findings
     return Examined(str(folder), found.corrupt, found.findings, verdict(found.findings), found.summary, remedy, tuple(notes))
 
 

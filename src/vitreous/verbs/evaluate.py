@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.shared import Checkpoint, ImageSize
+from vitreous.verbs.shared import BadImages, Checkpoint, ImageSize
 from vitreous.verbs.table import table
 
 _SHOWN = 5  # of the worst classes and of the most confused pairs, on the terminal
@@ -152,7 +152,7 @@ def evaluate(
     workers: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
-    bad_images: Literal["stop", "skip"] = "stop",
+    bad_images: BadImages = "stop",
     seed: int = 0,
     data_seed: int = 0,
 ) -> Evaluated:
@@ -182,7 +182,6 @@ def evaluate(
         workers: processes that read images; one for each core if not given, 0 for none.
         device: cpu, cuda, mps; the best there is if not given.
         precision: float32 is exact; auto takes bfloat16 where it is faster.
-        bad_images: name images that cannot be read and stop, or leave them out and list them.
         seed: random seed of the bootstrap.
         data_seed: random seed of the images for --robustness.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.verbs.shared import Checkpoint, ImageSize
+from vitreous.verbs.shared import BadImages, Checkpoint, ImageSize
 from vitreous.verbs.table import table
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def fewshot(
     preprocess: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     image_size: Annotated[ImageSize, tyro.conf.arg(help_behavior_hint="")] = None,
     no_cache: bool = False,
-    bad_images: Literal["stop", "skip"] = "skip",
+    bad_images: BadImages = "stop",
     batch_size: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None,
     workers: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None,
     device: str = "auto",
@@ -110,7 +110,6 @@ def fewshot(
             checkpoint's size and pixel values.
         image_size: pixels, as 384 or 224,320. Default: the checkpoint's.
         no_cache: neither use features kept from before nor keep these.
-        bad_images: images that cannot be read: leave them out and say so, or stop.
         batch_size: images that the model takes at once. Default: by their size.
         workers: processes that read images. Default: one for each core.
         device: cpu, cuda, mps; auto: the best there is.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypedDict
 
 import tyro
 
-from vitreous.verbs.shared import ImageSize
+from vitreous.verbs.shared import BadImages, ImageSize
 
 
 def _option(text: str, metavar: str | None = None) -> object:
@@ -45,9 +45,7 @@ class RunOptions(TypedDict, total=False):
     ]
     shard_group: Annotated[int, _option("hybrid: how many processes share one copy. Default: those of one machine.")]
     activation_checkpointing: Annotated[bool, _option("compute activations again instead of keeping them: less memory.")]
-    bad_images: Annotated[
-        Literal["stop", "skip"], _option("images that cannot be read: name them and stop, or leave them out. Default: stop.")
-    ]
+    bad_images: BadImages
     subset: Annotated[int, _option("train on a fixed random subset of so many images.")]
     per_class: Annotated[int, _option("train on at most so many images of each class.")]
     held_out: Annotated[float, _option("judge by this share of the training images instead of the data's own split.")]

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
+from vitreous.verbs.shared import BadImages
 from vitreous.verbs.table import table
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -52,7 +53,7 @@ def shard(
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     shard_size: str = "256MB",
     seed: int = 0,
-    bad_images: Literal["stop", "skip"] = "stop",
+    bad_images: BadImages = "stop",
     full_check: bool = False,
 ) -> Sharded:
     """Write a data set as tar shards in the webdataset layout, to be streamed from disk or from anywhere.
@@ -67,7 +68,6 @@ def shard(
         out: the folder to write, which must be new or empty.
         shard_size: how large a shard may become, as 256MB or 1GB.
         seed: of the order.
-        bad_images: stop at images that cannot be read, and name them; or skip them and list them in OUT/bad_images.jsonl.
         full_check: decode every image to its last pixel, not only its header; slower, and finds images that are cut off.
     """
     from pathlib import Path

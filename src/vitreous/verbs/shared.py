@@ -9,6 +9,8 @@ from typing import Annotated, Any, Protocol
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
+from vitreous.data.policy import Policy
+
 
 class Result(Protocol):
     """What every verb returns."""
@@ -42,5 +44,14 @@ ImageSize = Annotated[
     ),
 ]
 """`384`, or `224,320` for height and width."""
+
+BadImages = Annotated[
+    Policy,
+    tyro.conf.arg(
+        help="images that cannot be read: stop and name them, or skip them, count and list them. Default: stop.",
+        help_behavior_hint="",
+    ),
+]
+"""Stop wherever a number comes of the images: it would silently be one of other images. `predict` gives each its row."""
 
 Checkpoint = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
