@@ -218,7 +218,7 @@ class Broken(View):
 def test_images_that_cannot_be_read_are_left_out_and_named() -> None:
     clf, source = model(), some()
     for cached in (False, True):
-        found = features_of(clf, Broken(source), workers=0, batch_size=5)
+        found = features_of(clf, Broken(source), workers=0, batch_size=5, bad_images="skip")
         assert found.cached == cached
         assert found.numbers.tolist() == [i for i in range(40) if i % 3]
         np.testing.assert_allclose(found.values, expected(clf, source)[found.numbers], atol=1e-5)
@@ -226,7 +226,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named() -> None:
         assert all(why for _, why in found.bad)
     # Also where an entry without them lies in the cache.
     with pytest.raises(VitreousError, match=r"train/000000.*vitreous doctor"):
-        features_of(clf, Broken(source), workers=0, bad_images="stop")
+        features_of(clf, Broken(source), workers=0)
 
 
 def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
     """Threads stand for processes: they wait for each other where processes would."""
     barrier, boxes, clf = threading.Barrier(2), {}, model()
     source = Broken(some(41))
-    alone = features_of(clf, source, workers=0, cache=False)
+    alone = features_of(clf, source, workers=0, cache=False, bad_images="skip")
 
     def gathered(world: World, value: Any) -> list[Any]:
         boxes[world.process] = value
@@ -271,7 +271,8 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def run(process: int) -> None:
         world = World(process, 2, torch.device("cpu"))
-        results[process] = features_of(copy.deepcopy(clf), source, workers=0, batch_size=4, world=world, cache=False)
+        options = dict(batch_size=4, world=world, cache=False, bad_images="skip")
+        results[process] = features_of(copy.deepcopy(clf), source, workers=0, **options)  # type: ignore[arg-type]
 
     threads = [threading.Thread(target=run, args=(process,)) for process in (0, 1)]
     for thread in threads:
