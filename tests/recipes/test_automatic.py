@@ -225,3 +225,24 @@ def test_what_cannot_be() -> None:
         automatic_finetune(0, 2, (8, 8), None, (0, 0))
     with pytest.raises(VitreousError, match="3 classes"):
         automatic_pretrain(10, 3, (8, 8), None, (5, 5), width=8)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (28, 28), (32, 32), (48, 64)])
+def test_masked_patches_of_small_images_have_no_border_to_predict(size: tuple[int, int]) -> None:
+    """Of a white image every pixel stays white, however it is moved; and things do move."""
+    import random
+
+    import numpy as np
+
+    from vitreous.data.preprocess import Preprocess
+
+    recipe, said = automatic_pretrain(5_000, 0, size, size, (), width=64, objective="masked-patch")
+    made = Preprocess(recipe.preprocess)
+    assert made.random
+    assert made.size == size
+    white = np.full((*size, 3), 255, np.uint8)
+    for seed in range(20):
+        assert float(made(white, random.Random(seed)).min()) == 1.0
+    assert any("border" in line for line in said)
+    supervised, _ = automatic_pretrain(5_000, 2, size, size, (), width=64)
+    assert "pad(" in supervised.preprocess  # there a border does no harm: labels are predicted, not pixels

@@ -229,14 +229,14 @@ def test_a_typo_names_the_nearest(typed: str, meant: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("strings", sorted({(r.preprocess, r.evaluation, r.image_size or 0) for r in RECIPES.values()}))
+@pytest.mark.parametrize("strings", sorted({(r.preprocess, r.evaluation, r.image_size or 224) for r in RECIPES.values()}))
 def test_every_string_makes_pictures_of_the_recipe_s_size(strings: tuple[str, str, int]) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)
     train, test, size = strings
     made = Preprocess(train)(picture, random.Random(0))
     assert made.shape == Preprocess(test)(picture).shape == (3, size, size)
     assert -1 <= made.min() < made.max() <= 1
-    assert Preprocess(train).random
+    assert Preprocess(train).random == (train != test)  # a linear probe learns from what it is evaluated on
     assert not Preprocess(test).random
 
 

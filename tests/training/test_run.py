@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -286,6 +287,25 @@ def test_a_linear_probe_changes_the_head_alone(start: Path, tmp_path: Path) -> N
     before, after = (load_file(run / "checkpoint" / "model.safetensors") for run in (start, tmp_path / "run"))
     changed = {name for name in after if name not in before or not torch.equal(after[name], before[name])}
     assert changed == {"head.weight", "head.bias"}
+
+
+def test_a_linear_probe_has_a_recipe_of_its_own_and_comes_close_to_the_closed_form(start: Path, tmp_path: Path) -> None:
+    """The same features, fitted by an independent method."""
+    probe = finetune(tmp_path / "probe", from_=str(start), train="head", steps=None, batch_size=None)
+    config = json.loads((tmp_path / "probe" / "config.json").read_text())
+    recipe = config["recipe"]
+    assert (recipe["name"], recipe["train"], recipe["optimizer"]) == ("linear-probe", "head", "adam")
+    assert recipe["preprocess"] == recipe["evaluation"] == str(vitreous.load(start).preprocess)
+    found = re.search(r"linear classifier get ([0-9.]+)%", (tmp_path / "probe" / "log.txt").read_text())
+    assert found is not None
+    assert probe.top1 is not None
+    assert probe.top1 > float(found[1]) / 100 - 0.05
+    listed = {row["name"]: row for row in vitreous.list("recipes").records()}
+    assert listed["linear-probe"]["train"] == "head"
+    with pytest.raises(VitreousError, match="--train head: a head on a model from scratch"), silenced():
+        vitreous.finetune("builtin:digits", from_="scratch", model="ViT-Ti/2", train="head", out=str(tmp_path / "none"))
+    with pytest.raises(VitreousError, match="--train and --set train=all both give train"), silenced():
+        vitreous.finetune("builtin:digits", from_=str(start), set=("train=all",), train="head", out=str(tmp_path / "none"))
 
 
 def test_masked_patches_then_fine_tuning(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Literal
 
 from vitreous.errors import VitreousError
 from vitreous.recipes.fitting import plain, sensible_batch
-from vitreous.recipes.recipe import Loss, Objective, Recipe
-from vitreous.recipes.tables import AUGMENTATIONS, SMALL_PICTURES, hyperrule
+from vitreous.recipes.recipe import Loss, Objective, Recipe, changed
+from vitreous.recipes.tables import AUGMENTATIONS, RECIPES, SMALL_PICTURES, hyperrule
 
 Size = tuple[int, int]
 Weights = Literal["none", "balanced"]
@@ -106,6 +106,15 @@ def automatic_finetune(
     return recipe, tuple(said)
 
 
+def automatic_probe(images: int, counts: Sequence[int], labels: float, string: str) -> tuple[Recipe, tuple[str, ...]]:
+    """A linear probe; `string` is the checkpoint's own preprocessing, in which its features are known to be good."""
+    base = RECIPES["linear-probe"]
+    said = [f"recipe {base.name}: {base.about}", f"preprocess {string}: frozen features gain nothing from crops and flips"]
+    loss, weights = _labels(images, counts, labels, said)
+    fields = dict(loss=loss, class_weights=weights, preprocess=string, evaluation=string)
+    return changed(base, fields), tuple(said)
+
+
 def automatic_pretrain(
     images: int,
     classes: int,
@@ -154,7 +163,7 @@ def automatic_pretrain(
     strength = "none" if masked else _strength(images, width)
     layers, magnitude, mixup = AUGMENTATIONS[strength]
     extra = f"|randaug({layers},{magnitude})" if layers else ""
-    pictures = _pictures(image_size, native, where, names, extra, said, whole=False)
+    pictures = _pictures(image_size, native, where, names, extra, said, whole=False, border=not masked)
     if "randaug" not in pictures.preprocess and extra:
         strength, mixup = "none", 0.0
     if strength != "none":
@@ -230,9 +239,13 @@ def _labels(images: int, counts: Sequence[int], labels: float, said: list[str]) 
 
 
 def _pictures(
-    image_size: Size, native: Size | None, where: str, names: Sequence[str], extra: str, said: list[str], *, whole: bool
-) -> _Pictures:
-    """`extra` is RandAugment, left out where it would change labels. `whole`: tested on whole pictures, as fine-tuned."""
+    image_size: Size, native: Size | None, where: str, names: Sequence[str], extra: str, said: list[str], *, whole: bool,
+    border: bool = True,
+) -> _Pictures:  # fmt: skip
+    """`extra` is RandAugment, left out where it would change labels. `whole`: tested on whole pictures, as fine-tuned.
+
+    Without `border`, no black pixels are added around small images: pixels that are to be predicted must be the image's own.
+    """
     size = _text(image_size)
     small = native is not None and native[0] * native[1] < SMALL_PICTURES
     crop, flip = not _is_one_of(where, _NO_CROP), not _is_one_of(where, _NO_FLIP)
@@ -244,6 +257,9 @@ def _pictures(
         first = f"resize({size})"
         shift = f"a shift by one pixel is 1/{min(image_size)} of the picture"
         said.append(f"preprocess {first}, no crop: of {image_size[0]} x {image_size[1]} pixels, {shift}")
+    elif small and not border:
+        first = f"resize({_text(_scaled(image_size, 9 / 8))})|random_crop({size})"
+        said.append(f"preprocess {first}: moved by a few pixels; the black border of pad() would be predicted, too")
     elif small:
         first = f"resize({size})|pad({max(1, max(image_size) // 8)})|random_crop({size})"
         said.append(

@@ -5,6 +5,7 @@
     augreg-DATA-MODEL[-EPOCHSep]     pre-training as in "How to train your ViT": augreg-imagenet-ViT-S/16
     finetune-DATA[-SIZE]             fine-tuning: finetune-cifar100, finetune-imagenet-512
     hyperrule-SIZE-CROP              fine-tuning by BiT's rule: hyperrule-small-384
+    linear-probe                     the head alone, on frozen features: `finetune --train head`
 
 DATA is jft, imagenet21k or imagenet. Where a table gives two lengths, the name without one is the run that later tables
 compare with: 7 epochs of JFT, 90 of ImageNet-21k.
@@ -246,6 +247,20 @@ def _hyperrule() -> list[Recipe]:
     return made
 
 
+def _linear_probe() -> Recipe:
+    """A frozen backbone: fixed images, and a rate at which a zero head comes to rest whatever the scale of its features.
+
+    Chosen on features of DINOv2-S at 98 pixels (1,500 imagenette and 740 pets images): 83.4 % and 42 %; in closed form 82.6 %
+    and 40.3 %; SGD at 0.0025 had 81.8 % and 30.9 % after 50 epochs.
+    """
+    return Recipe(
+        name="linear-probe",
+        about="linear probe: the head alone learns, on the checkpoint's own evaluation preprocessing without augmentation",
+        train="head", batch_size=512, epochs=20, warmup=100, optimizer="adam", lr=0.03, schedule="cosine", clip=None,
+        preprocess="resize(224)|range(-1,1)", evaluation="resize(224)|range(-1,1)", sweep=(0.003, 0.01, 0.03, 0.1),
+    )  # fmt: skip
+
+
 def _sized(size: str) -> str:
     return {"small": "below 20,000 images", "medium": "20,000 to 500,000 images", "large": "500,000 images or more"}[size]
 
@@ -256,7 +271,7 @@ def _pixelled(crop: int) -> str:
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
-    for group in (_table_3(), _table_7(), [_masked_patch()], _augreg(), _table_4(), _table_2(), _hyperrule())
+    for group in (_table_3(), _table_7(), [_masked_patch()], _augreg(), _table_4(), _table_2(), _hyperrule(), [_linear_probe()])
     for recipe in group
 }
 
@@ -303,7 +318,7 @@ def published_steps(name: str) -> int | None:
         recipe = find(name)
     except VitreousError:
         return None
-    if recipe.epochs is None:
+    if recipe.epochs is None or recipe.train == "head":
         return recipe.steps
     return round(recipe.epochs * DATA_IMAGES[name.removeprefix("augreg-").partition("-")[0]] / recipe.batch_size)
 

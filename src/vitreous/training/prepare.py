@@ -22,7 +22,7 @@ from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
 from vitreous.models.cost import cost_of
 from vitreous.models.names import parse
 from vitreous.recipes import tables
-from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain
+from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
 from vitreous.recipes.fitting import fit
 from vitreous.recipes.recipe import Recipe, changed, from_json, parse_changes, typed
 from vitreous.training.images import SMALL, Images, images_of
@@ -36,6 +36,7 @@ from vitreous.weights.transfer import adapt, config_at
 from vitreous.world import World, told
 
 GUESSED = 1_000_000  # images in shards that do not say how many
+_PROBES = ("head", "linear-probe")  # --train head, or the recipe of that name
 EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
@@ -143,9 +144,16 @@ def _recipe(
     count = images.count
     if asked.preprocess is not None:
         changes = {**changes, "preprocess": asked.preprocess}
+    if asked.train is not None:
+        changes = {**changes, "train": asked.train}
     if replayed is not None and asked.recipe == replayed["arguments"].get("recipe"):
         recipe = from_json(replayed["recipe"])
         said.append(f"recipe {recipe.name}, as it was fitted in {asked.config}")
+    elif checkpoint is not None and asked.recipe in (None, "linear-probe") and changes.get("train", asked.recipe) in _PROBES:
+        counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
+        string = str(Preprocess(checkpoint.preprocess).at(*size))
+        recipe, why = automatic_probe(count or GUESSED, counts, images.labels, string)
+        said += why
     elif asked.recipe is not None:
         recipe = tables.find(asked.recipe)
         said.append(f"recipe {recipe.name}: {recipe.about}")

@@ -24,7 +24,7 @@ from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.find import check_source
 
 # Options that a recipe has as fields, so that `--set` could give them too.
-_ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess"}
+_ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess", "train"}
 
 # Given by hand, the first takes the place of the second in a config that is replayed.
 _INSTEAD_OF = {
@@ -65,6 +65,7 @@ class Wanted:
     subset: int | None = None
     per_class: int | None = None
     held_out: float | None = None
+    train: Literal["all", "head"] | None = None  # None: as the recipe has it
     sweep: bool = False
     sweep_share: float | None = None  # of a trial: judge by this share of what the run itself trains on
     track: str = ""
@@ -140,6 +141,8 @@ def _check_model(asked: Wanted) -> None:
             )
         check_source(asked.from_)
         return
+    if asked.train == "head":
+        raise VitreousError("--train head: a head on a model from scratch learns from random features; give --from CHECKPOINT")
     if asked.model is None:
         raise VitreousError("say what to train: --model ViT-B/16 from scratch, or --from CHECKPOINT")
     overrides = model_fields(asked.set)
