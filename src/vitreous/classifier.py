@@ -101,6 +101,8 @@ class Classifier:
         items = _listed(images)
         paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
         logits = self._run(items, self.model, batch_size)
+        if not logits.isfinite().all():
+            raise VitreousError(f"{self.config.name}: its outputs are not finite (NaN or infinity); its weights are broken")
         best, numbers = likeliest(logits, top, sigmoid=self._about.outputs == "sigmoid")
         out = [
             Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))

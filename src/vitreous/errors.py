@@ -5,9 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from vitreous.printable import printable
+
 
 class VitreousError(Exception):
     """A mistake in the input or the command. The command line prints it as one line and exits with 2."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # it names files and what they hold
 
 
 def nearest(word: str, choices: Iterable[str], count: int = 1) -> list[str]:

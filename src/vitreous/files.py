@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitreous.errors import VitreousError
+from vitreous.errors import VitreousError, one_line
 
 
 def cache_folder() -> Path:
     """Where fetched files and indexes lie: $VITREOUS_CACHE, else $XDG_CACHE_HOME/vitreous, else ~/.cache/vitreous."""
     if chosen := os.environ.get("VITREOUS_CACHE"):
-        return Path(chosen).expanduser()
+        return user_path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "vitreous"
+    return (user_path(base) if base else Path.home() / ".cache") / "vitreous"
+
+
+def user_path(text: str | Path) -> Path:
+    """A path as it is typed: `~` and `~name` are home folders. What no file can be called is refused."""
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise VitreousError(f"{text}: there is no such user; write the whole path") from error
+    try:
+        path.lstat()
+    except (OSError, ValueError) as error:  # the latter for a zero inside
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            raise VitreousError(f"{one_line(path, 100)}: cannot be the name of a file ({error.args[-1]})") from error
+    return path
 
 
 @contextlib.contextmanager
@@ -61,6 +76,8 @@ def whole_folder(target: Path, replace: bool = True) -> Iterator[Path]:
     try:
         yield part
         for path in part.iterdir():
+            if path.is_file():  # safetensors makes its files for their owner alone
+                path.chmod(0o666 & ~_umask())
             flush(path)
         part.chmod(0o777 & ~_umask())
         if target.exists():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import io
 import json
+import os
 import pickle
 import struct
 import zipfile
@@ -18,14 +21,15 @@ import timm
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from vitreous.classifier import load
+from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.errors import VitreousError
 from vitreous.weights.arrays import open_arrays
 from vitreous.weights.read import read_path
 
-from conftest import FIXTURES, Reference, randomise
+from conftest import FIXTURES, Reference, random_checkpoint, randomise
 
 NPZ = (FIXTURES / "vt_layernorm_eps.npz").read_bytes()
 
@@ -347,3 +351,62 @@ def test_two_models_in_one_file_are_refused_by_name(tmp_path: Path) -> None:
     both = {f"{tower}.{key}": value for tower in ("encoder_q", "encoder_k") for key, value in state.items()}
     torch.save(both, tmp_path / "x.pth")
     fails(tmp_path / "x.pth", "several models", "'encoder_k.'", "'encoder_q.'")
+
+
+# What is loaded must be of use ------------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3)
+    for value in (float("nan"), float("inf")):
+        bad = {name: torch.full_like(tensor, value) for name, tensor in tiny.tensors.items()}
+        Classifier(dataclasses.replace(tiny, tensors=bad)).save(tmp_path / "c")
+        assert main(["predict", str(tmp_path / "c"), "x.png"]) == 2
+        assert "holds NaN or infinite numbers" in capsys.readouterr().err
+    # Sums that overflow say nothing of the numbers themselves.
+    large = {name: torch.full_like(tensor, 3e38) for name, tensor in tiny.tensors.items()}
+    Classifier(dataclasses.replace(tiny, tensors=large)).save(tmp_path / "large")
+    with pytest.raises(VitreousError, match="not finite"):
+        load(tmp_path / "large").predict(np.zeros((32, 32, 3), np.uint8))
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "x.png")
+    assert main(["predict", str(tmp_path / "large"), str(tmp_path / "x.png"), "--workers", "0"]) == 2
+    assert "output is not finite" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x.npz", "x" * 5000, "a/" * 3000, "x\0.npz", ""])
+def test_names_that_no_file_can_have(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FIXTURES)  # `load("")` read the folder that one stood in
+    with pytest.raises(VitreousError) as caught:
+        load(name)
+    assert len(str(caught.value)) < 500
+    assert name or "no checkpoint was named" in str(caught.value)
+    for words in (["predict", name, "a.png"], ["doctor", name, "--out", "x"], ["evaluate", name, "builtin:digits"]):
+        if name:
+            assert main(words) == 2
+            assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("format", ["vitreous", "timm", "huggingface"])
+def test_files_are_for_everyone_whom_the_umask_lets_read(format: Any, tmp_path: Path) -> None:
+    tiny = random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3)
+    before = os.umask(0o022)
+    try:
+        Classifier(tiny).save(tmp_path / "c", format=format)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "c").iterdir()} == {0o644}
+
+
+def test_a_damaged_pth_is_one_line_wherever_the_damage_is(tmp_path: Path) -> None:
+    """Flags, methods, versions and names of members, in the directory and before the data: six kinds of error in zipfile."""
+    torch.save({"patch_embed.proj.weight": torch.zeros(4, 3, 2, 2)}, tmp_path / "good.pth")
+    good = (tmp_path / "good.pth").read_bytes()
+    headers = [at for mark in (b"PK\x01\x02", b"PK\x03\x04") for at in range(len(good)) if good.startswith(mark, at)]
+    for at in headers:
+        for offset in (*range(4, 14), 30, 46):
+            for change in (0x01, 0x20, 0x80, 0xFF):
+                data = bytearray(good)
+                data[at + offset] ^= change
+                (tmp_path / "x.pth").write_bytes(data)
+                with contextlib.suppress(VitreousError):  # the damage may be harmless
+                    assert not any(tensor.any() for tensor in open_arrays(tmp_path / "x.pth").values())

@@ -19,6 +19,7 @@ from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.relabelled import with_labels
 from vitreous.data.source import SPLITS, Content, Dataset, Source
 from vitreous.errors import VitreousError, unknown
+from vitreous.files import user_path
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _ADDRESS = re.compile(rf"({_PART}(?:/{_PART})?)(?::([^:@#]+))?(?:@([^@#]+))?")
@@ -59,7 +60,7 @@ def _library(text: str) -> Any:
 
 def _load(library: Any, text: str, address: str) -> tuple[dict[str, Any], Path | None]:
     """Its splits, and the directory it lies in if that is on this machine."""
-    folder = Path(address).expanduser()
+    folder = user_path(address)
     try:
         if address and folder.is_dir():
             saved = any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))

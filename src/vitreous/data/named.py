@@ -24,7 +24,7 @@ from vitreous.data.named_sets import SETS, Known, Original
 from vitreous.data.source import Dataset, Source
 from vitreous.download import Missing, fetch
 from vitreous.errors import VitreousError, unknown
-from vitreous.files import cache_folder
+from vitreous.files import cache_folder, user_path
 from vitreous.progress import shown_bytes
 
 
@@ -81,7 +81,7 @@ def open_named(name: str, root: Path | None = None) -> Dataset:
 
 
 def _from_directory(known: Known, root: Path) -> Dataset:
-    root = root.expanduser()
+    root = user_path(root)
     if not root.is_dir():
         raise VitreousError(f"{known.name}@{root}: no such directory; it should hold {known.needed}")
     try:
@@ -129,7 +129,7 @@ def _own(known: Known) -> Path:
 def _directories(known: Known) -> Iterator[Path]:
     """Directories that exist and should hold the set."""
     if chosen := os.environ.get("VITREOUS_DATA"):
-        parent = Path(chosen).expanduser()
+        parent = user_path(chosen)
         if not parent.is_dir():
             raise VitreousError(f"VITREOUS_DATA is {chosen}, which is no directory; make it, or unset the variable")
         spellings = {_folded(name) for name in (known.name, *known.aliases)}

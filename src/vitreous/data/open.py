@@ -22,6 +22,7 @@ from vitreous.data.image_formats import is_image_name
 from vitreous.data.naming import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
 from vitreous.errors import VitreousError, nearest
+from vitreous.files import user_path
 
 PLAIN = "folder:"
 
@@ -30,14 +31,9 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
     """`bad_shards` says what to do about a shard that is broken; other data has none."""
     text = str(data)
     whole, _, split = text.rpartition(":")
-    if (
-        whole not in ("", "folder")
-        and split in SPLIT_NAMES
-        and not text.startswith("hf:")
-        and not Path(text).expanduser().exists()
-    ):
+    if whole not in ("", "folder") and split in SPLIT_NAMES and not text.startswith("hf:") and not user_path(text).exists():
         return open_data(whole, bad_shards).only(SPLIT_NAMES[split])
-    path = Path(text).expanduser()
+    path = user_path(text)
     if text.startswith("builtin:"):
         from vitreous.data.builtin import open_builtin
 
@@ -51,7 +47,7 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
 
         return open_vtab(text, bad_shards)
     if text.startswith(PLAIN):
-        return _plain(text, Path(text.removeprefix(PLAIN)).expanduser())
+        return _plain(text, user_path(text.removeprefix(PLAIN)))
     if path.is_dir() and (found := _originals(text, path) or _recognised(text, path)) is not None:
         return found
     if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
@@ -128,7 +124,7 @@ def _named(text: str) -> Dataset:
 
     name, _, folder = text.partition("@")
     if named.is_known(name):
-        return named.open_named(name, Path(folder).expanduser() if folder else None)
+        return named.open_named(name, user_path(folder) if folder else None)
     if "/" in name or Path(name).suffix or name.startswith((".", "~")):
         raise VitreousError(f"{text}: no such file or folder; check the path")
     known = {**{each: each for each in named.names()}, **{entry.name: f"builtin:{entry.name}" for entry in builtin.BUILTIN}}

@@ -84,6 +84,9 @@ class Pad:
     margin: int
 
     def __call__(self, picture: Picture) -> Picture:
+        height, width = size_of(picture)
+        if (height + 2 * self.margin) * (width + 2 * self.margin) > PIXELS:
+            raise VitreousError(f"{self} around a picture of {height} x {width} makes more than {PIXELS:,} pixels")
         return padded(picture, self.margin)
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from vitreous.data.decode import ImageLike
+from vitreous.data.decode import PIXELS, ImageLike
 from vitreous.data.operations import (
     BY_CHANCE,
     CentralCrop,
@@ -71,6 +71,8 @@ class _Arguments:
         sizes = self.sizes()
         if len(sizes) > 2:
             raise self.fail("takes one size or height,width")
+        if sizes[0] * sizes[-1] > PIXELS:
+            raise self.fail(f"makes more than {PIXELS:,} pixels")
         return sizes[0], sizes[-1]
 
     def flag(self, word: str) -> bool:
@@ -185,12 +187,17 @@ OPS: dict[str, Callable[[_Arguments], Op]] = {
     "range": _range,
     "normalise": _normalise,
 }
+MOST_OPS, MOST_CHARACTERS = 32, 4_000  # a string may come from a file; 64 means and deviations take 2,600 characters
 _FIXING = (Resize, CentralCrop, RandomCrop, InceptionCrop)  # whatever came before, every picture then has this size
 _CALL = re.compile(r"\s*([a-z_]+)\s*(?:\(([^()|]*)\))?\s*")
 
 
 def parse(text: str) -> tuple[Op, ...]:
     """The ops that a string names."""
+    if len(text) > MOST_CHARACTERS or text.count("|") >= MOST_OPS:
+        raise VitreousError(
+            f"preprocessing {text[:40]!r}...: at most {MOST_OPS} steps and {MOST_CHARACTERS:,} characters are possible"
+        )
     ops = []
     for part in text.split("|"):
         match = _CALL.fullmatch(part)

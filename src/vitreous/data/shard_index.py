@@ -17,6 +17,7 @@ from vitreous.data.naming import SPLIT_NAMES
 from vitreous.data.shard_bytes import Fault, Missing, ShardBytes, bare, base_name, filesystem, is_http, is_remote, shown, why
 from vitreous.data.source import ALL, SPLITS
 from vitreous.errors import VitreousError
+from vitreous.files import user_path
 from vitreous.untrusted_json import parse_json
 
 INDEX = "index.json"
@@ -60,7 +61,7 @@ def expand_braces(text: str) -> list[str]:
 def find(pattern: str, retries: int) -> list[str]:
     pattern = re.sub(r"^(file|local)://", "", pattern)
     if not is_remote(pattern):
-        pattern = str(Path(pattern).expanduser())
+        pattern = str(user_path(pattern))
         if Path(pattern).exists():
             return _in_folder(pattern, retries) if Path(pattern).is_dir() else [pattern]
     found: list[str] = []

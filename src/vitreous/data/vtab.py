@@ -22,6 +22,7 @@ from vitreous.data.source import Dataset, Policy, Source
 from vitreous.data.vtab_lists import has_lists, has_shards, open_lists, open_task_shards
 from vitreous.data.vtab_tasks import TASKS, TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask, find_task
 from vitreous.errors import VitreousError, some
+from vitreous.files import user_path
 
 PREFIX = "vtab:"
 
@@ -83,7 +84,7 @@ def open_task(task: VtabTask, root: Path | None, *, sweep: bool = False, bad_sha
 
 def found_tasks(root: Path) -> tuple[VtabTask, ...]:
     """The tasks that seem to lie in this folder. Nothing is read: `open_task` tells whether they are whole."""
-    root = root.expanduser()
+    root = user_path(root)
     return tuple(task for task in TASKS if _kind(task, root) is not None)
 
 
@@ -95,7 +96,7 @@ def _root(where: str, task: VtabTask, root: Path | None) -> Path:
                 f"{where}: say where its files are, as in {PREFIX}{task.name}@DIR; docs/vtab-data.md tells which"
             )
         root = Path(chosen) / "vtab-1k"
-    root = root.expanduser()
+    root = user_path(root)
     if not root.is_dir():
         raise VitreousError(f"{where}: no folder {root}; it should hold the task folders of VTAB-1k, such as {task.folder}/")
     return root

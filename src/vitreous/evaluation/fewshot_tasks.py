@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from vitreous.data.splits import fewer_images, training_splits
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.features import Features, features_of
 from vitreous.evaluation.fewshot import Shots, Task, check_shots, fewest
+from vitreous.files import user_path
 from vitreous.machine import Name as Precision
 from vitreous.world import World
 
@@ -27,7 +27,7 @@ HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fit
 
 def names_of(text: str) -> tuple[str, ...]:
     """DATA,DATA,...: a comma divides, unless it is within braces or in the name of something that is there."""
-    whole = Path(text).expanduser().exists()
+    whole = user_path(text).exists()
     names = [text] if whole else [name.strip() for name in re.split(r",(?![^{}]*\})", text)]
     if not all(names):
         raise VitreousError(f"{text!r}: an empty name between commas; name data sets as one,two")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import VitreousError
+from vitreous.files import user_path
 from vitreous.untrusted_json import read_json
 
 
@@ -62,6 +63,6 @@ def folder_of(data: str) -> Path | None:
     data = data.removeprefix("folder:")
     whole = data.rpartition(":")[0]
     for text in (data, whole, data.partition("@")[2], whole.partition("@")[2]):
-        if text and (path := Path(text).expanduser()).is_dir():
+        if text and (path := user_path(text)).is_dir():
             return path
     return None

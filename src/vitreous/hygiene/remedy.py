@@ -12,6 +12,7 @@ from vitreous.data import manifest
 from vitreous.data.file_source import different_classes
 from vitreous.data.source import ALL, SPLITS, Dataset, Source
 from vitreous.errors import VitreousError
+from vitreous.files import user_path
 from vitreous.hygiene.findings import Finding
 from vitreous.hygiene.kinds import BAD_FILES
 from vitreous.hygiene.places import check_writable
@@ -59,7 +60,7 @@ def _check_new(target: Path, *datasets: Dataset | None) -> None:
         raise VitreousError(f"--fix {target}: is a folder; name a file")
     names = [data.where for data in datasets if data is not None]
     names += [name.rpartition(":")[0] for name in names]  # `list.csv:train` is one split of list.csv
-    if any(name and target.resolve() == Path(name).expanduser().resolve() for name in names):
+    if any(name and target.resolve() == user_path(name).resolve() for name in names):
         raise VitreousError(f"--fix {target}: would overwrite the data's own manifest; choose another name")
     if os.path.lexists(target):
         raise VitreousError(f"--fix {target}: exists already; choose another name or remove it")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from vitreous.errors import VitreousError, one_line
 from vitreous.models.config import ModelConfig, ResNetConfig, Size
 from vitreous.models.names import parse
 from vitreous.models.resnet import ResNet
@@ -33,8 +34,11 @@ def create(name: str, *, classes: int = 1000, image_size: int | Size = 224, **ov
 
 def layout(config: ModelConfig) -> Model:
     """The modules of a model with shapes but without memory, on the meta device."""
-    with torch.device("meta"):
-        return ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
+    try:
+        with torch.device("meta"):
+            return ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
+    except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # a config whose sizes torch cannot count
+        raise VitreousError(f"{config.name}: such a model cannot be built ({one_line(error, 100)})") from error
 
 
 def with_memory(model: Model) -> Model:

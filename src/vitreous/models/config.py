@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -65,6 +66,8 @@ class ResNetConfig:
             raise VitreousError(f"width {self.width} does not divide into the 32 groups of group norm; try width={near}")
         if not all(type(units) is int for units in self.units):
             raise VitreousError(f"units {self.units!r}: should be whole numbers, one for each stage, as (3, 4, 6, 3)")
+        if len(self.units) > _MOST_STAGES or sum(self.units) > _MOST_UNITS:
+            raise VitreousError(f"units {reprlib.repr(self.units)}: at most {_MOST_STAGES} stages and {_MOST_UNITS:,} units")
         if any(units < 1 for units in self.units):
             raise VitreousError(f"units {self.units}: every stage needs at least one unit")
 
@@ -175,7 +178,11 @@ class ViTConfig:
             raise VitreousError(
                 f"position_prefix {self.position_prefix} is not between 0 and the {self.prefix_tokens} leading tokens"
             )
-        self.grid_of(self.image_size)
+        rows, columns = self.grid_of(self.image_size)
+        if rows * columns > _MOST_TOKENS:
+            raise VitreousError(f"{rows:,} x {columns:,} patches: at most {_MOST_TOKENS:,} are possible; use a larger patch")
+        if self.positions == "sincos" and rows * columns * self.width > _MOST_SINCOS:  # computed, so no array vouches for it
+            raise VitreousError(f"sine-cosine positions for {rows:,} x {columns:,} patches would not fit into memory")
 
     @property
     def prefix_tokens(self) -> int:
@@ -285,6 +292,22 @@ def _check_fields(kind: type[ViTConfig] | type[ResNetConfig], fields: dict[str, 
             raise unknown("model field", key, known)
 
 
+# Far beyond any model that was ever trained. A config may come from a file, and building it must end.
+_MOST = {
+    "width": 65_536,
+    "depth": 1_000,
+    "heads": 4_096,
+    "mlp": 1 << 20,
+    "channels": 4_096,
+    "classes": 1 << 24,
+    "representation": 1 << 20,
+    "registers": 4_096,
+}
+_MOST_PIXELS = 65_536  # along a side
+_MOST_TOKENS = 1 << 20
+_MOST_SINCOS = 1 << 26
+_MOST_UNITS, _MOST_STAGES = 1_000, 8
+
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "Size": (tuple,)}
 
 
@@ -296,9 +319,13 @@ def _check_types(config: ModelConfig) -> None:
             continue
         wanted = _TYPES.get(kind.removesuffix(" | None"))
         if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-            raise VitreousError(f"{field.name}={value!r}: should be {kind.replace('Size', '(height, width)')}")
+            raise VitreousError(f"{field.name}={reprlib.repr(value)}: should be {kind.replace('Size', '(height, width)')}")
         if isinstance(value, float) and not math.isfinite(value):
             raise VitreousError(f"{field.name}={value!r}: must be finite")
+        for number in value if kind == "Size" else (value,):
+            most = _MOST_PIXELS if kind == "Size" else _MOST.get(field.name, math.inf)
+            if isinstance(number, (int, float)) and number > most:
+                raise VitreousError(f"{field.name}={reprlib.repr(value)}: at most {most:,} is possible")
         if field.name.endswith("eps") and value <= 0:
             raise VitreousError(f"{field.name}={value!r}: must be more than 0")
     if isinstance(config, ViTConfig) and not isinstance(config.trunk, (ResNetConfig, type(None))):

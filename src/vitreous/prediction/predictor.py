@@ -48,7 +48,7 @@ class Predictor:
         for batch in batches(parts, self._size(few=len(first) <= FEW)):
             logits = self._logits(batch.pixels) if len(batch.pixels) else torch.empty(0, len(names))
             best, numbers = likeliest(logits, self.top, sigmoid)
-            found = zip(best.tolist(), numbers.tolist(), strict=True)
+            found = zip(best.tolist(), numbers.tolist(), logits.isfinite().all(dim=1).tolist(), strict=True)
             yield [
                 Row(path, error=error) if error is not None else _row(path, names, *next(found))
                 for path, error in zip(batch.paths, batch.errors, strict=True)
@@ -72,7 +72,9 @@ class Predictor:
         return torch.cat([self._logits(pixels[:half]), self._logits(pixels[half:])])
 
 
-def _row(path: str, names: tuple[str, ...], values: list[float], indices: list[int]) -> Row:
+def _row(path: str, names: tuple[str, ...], values: list[float], indices: list[int], finite: bool) -> Row:
+    if not finite:  # weights that are finite, but too large, overflow on the way
+        return Row(path, error="the model's output is not finite (NaN or infinity); its weights or preprocessing are broken")
     return Row(path, tuple(names[index] for index in indices), tuple(values))
 
 

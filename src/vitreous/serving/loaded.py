@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitreous.classifier import Classifier, load
+from vitreous.files import user_path
 from vitreous.machine import choose_device
 from vitreous.models.attention_maps import attention_layers
 from vitreous.models.config import Size, ViTConfig
@@ -107,7 +107,7 @@ def leading_tokens(config: ViTConfig) -> list[str]:
 
 def name_of(checkpoint: str) -> str:
     """A name for addresses and for people: the run's, the file's, or the checkpoint's own, without slashes."""
-    path = Path(checkpoint).expanduser()
+    path = user_path(checkpoint)
     words = checkpoint
     if path.exists():
         parts = [part for part in path.resolve().parts if part != path.anchor]

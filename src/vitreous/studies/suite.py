@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import VitreousError, one_line, unknown
+from vitreous.files import user_path
 
 PACKAGED = ("small",)
 
@@ -145,7 +146,7 @@ def read_suite(name: str) -> Suite:
     if name in PACKAGED and not Path(name).exists():
         text = resources.files("vitreous.studies").joinpath("suites", f"{name}.toml").read_text(encoding="utf-8")
         return parse_suite(text, f"suite {name}", Path())
-    path = Path(name).expanduser()
+    path = user_path(name)
     if not path.suffix and not path.exists():
         raise VitreousError(f"--suite {name}: no such file, and no suite of that name; there is {', '.join(PACKAGED)}")
     try:
@@ -258,7 +259,7 @@ def resolved(data: str, base: Path) -> str:
         return data
     head, at, folder = data.partition("@")
     if at and (head.startswith("vtab:") or named.is_known(head)):
-        return f"{head}@{base / Path(folder).expanduser()}"
-    path = base / Path(data).expanduser()
+        return f"{head}@{base / user_path(folder)}"
+    path = base / user_path(data)
     bare = "/" not in data and not Path(data).suffix and not path.exists()
     return data if bare else str(path)  # of a bare name that is no path, opening it says what it looks like

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from vitreous.classifier import read_checkpoint
 from vitreous.errors import VitreousError
+from vitreous.files import user_path
 from vitreous.hygiene.places import check_outside, folder_of
 from vitreous.recipes.recipe import parse_changes, typed
 from vitreous.studies.suite import Protocol, Suite, read_suite
@@ -49,7 +49,7 @@ def study_of(
     """Everything checked that can be checked before data and weights are touched."""
     given = parse_changes(changes)
     _check(mode, seeds, seed, data_seed, sweep, steps, batch_size, given, keep_weights, machine)
-    check_outside(Path(out).expanduser(), folder_of(data))
+    check_outside(user_path(out), folder_of(data))
     chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
     if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
         image_size = read_checkpoint(checkpoint).evaluation_size
@@ -65,7 +65,7 @@ def study_of(
     return Study(
         suite=replace(chosen, protocol=protocol),
         checkpoint=checkpoint,
-        out=Path(out).expanduser(),
+        out=user_path(out),
         mode=mode,
         seed=seed,
         data_seed=data_seed,
@@ -86,7 +86,7 @@ def _suite(data: str, suite: str, tasks: tuple[str, ...]) -> Suite:
         return found.only(tasks) if tasks else found
     if not data:
         raise VitreousError("DATA is missing: the folder that holds VTAB's task folders; or name a suite, as --suite small")
-    if not Path(data).expanduser().is_dir():
+    if not user_path(data).is_dir():
         raise VitreousError(f"{data}: no such folder; DATA holds VTAB's task folders, as caltech101/ (see docs/vtab-data.md)")
     return vtab_suite(data, tasks)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace as replace_op
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from vitreous.data.pictures import PLAIN
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Dataset, Source
 from vitreous.errors import VitreousError
+from vitreous.files import user_path
 from vitreous.machine import Precision, choose_device, choose_precision
 from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
 from vitreous.models.cost import cost_of
@@ -54,7 +54,7 @@ def plan_of(
     for_model = model_fields(asked.set)
     changes = {key: typed(key, value) for key, value in parse_changes(asked.set).items() if not key.startswith("model.")}
     as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
-    before = recorded_config(Path(asked.out).expanduser())
+    before = recorded_config(user_path(asked.out))
     extended = before is not None and (asked.extend or bool(before.get("extended")))
     if before is not None and extended:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before["recipe"]["warmup"])
@@ -79,7 +79,7 @@ def plan_of(
         said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
     return Plan(
         verb=asked.verb,
-        out=Path(asked.out).expanduser(),
+        out=user_path(asked.out),
         recipe=recipe,
         model=model,
         start=tensors,

@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy
 from vitreous.errors import VitreousError, unknown
+from vitreous.files import user_path
 from vitreous.hygiene.places import check_outside, folder_of
 from vitreous.machine import choose_device
 from vitreous.models.names import check_name
@@ -80,7 +81,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         raise VitreousError(f"{_option(name)} and --set {name}={typed_changes[name]} both give {name}; leave one of them out")
     replayed: dict[str, Any] | None = None
     if path := given.get("config"):
-        place = Path(path).expanduser()
+        place = user_path(path)
         replayed = read_config(place / CONFIG if place.is_dir() else place, "check --config")
         if replayed.get("verb") != verb:
             raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {verb}`")
@@ -116,7 +117,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         raise VitreousError("--subset and --per-class both choose images; give one of them")
     if asked.micro_batch not in (None, "auto") and not (str(asked.micro_batch).isdecimal() and int(asked.micro_batch) > 0):
         raise VitreousError(f"--micro-batch {asked.micro_batch}: give a number of images, at least 1, or auto")
-    check_outside(Path(asked.out).expanduser(), folder_of(asked.data))
+    check_outside(user_path(asked.out), folder_of(asked.data))
     choose_device(asked.device)
     installed(parse_trackers(asked.track))
     _check_recipe(asked)

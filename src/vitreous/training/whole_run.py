@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import VitreousError
+from vitreous.files import user_path
 from vitreous.progress import say
 from vitreous.recipes.recipe import parse_changes
 from vitreous.training.loop import NotFinite
@@ -26,7 +27,7 @@ def run(asked: Wanted, replayed: Mapping[str, Any] | None, world: World) -> Fini
     if asked.sweep:
         asked, sentence = _swept(asked, replayed, world)
         said = (sentence,)
-    goes_on = recorded_config(Path(asked.out).expanduser()) is not None
+    goes_on = recorded_config(user_path(asked.out)) is not None
     plan = with_passes(plan_of(asked, replayed, world), asked, world, replayed)
     plan = replace(plan, decisions=(*plan.decisions, *said))
     if not goes_on:

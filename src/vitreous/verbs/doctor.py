@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.progress import shown
 from vitreous.verbs.table import table
 
@@ -106,12 +107,12 @@ def doctor(
     if workers is not None and workers < 0:
         raise VitreousError(f"--workers {workers}: must be 0 (none) or more")
     prepared = Preprocess(preprocess)
-    folder = Path(out).expanduser()
+    folder = user_path(out)
     for text in (data, against):
         check_folder(folder, folder_of(text) if text is not None else None)
     dataset = open_data(data, bad_shards="skip")  # a broken shard is a finding, and no reason to stop
     other = open_data(against, bad_shards="skip") if against is not None else None
-    target = Path(fix).expanduser() if fix is not None else None
+    target = user_path(fix) if fix is not None else None
     if target is not None:
         check_possible(target, dataset, folder, other)
     processes = default_workers() if workers is None else workers

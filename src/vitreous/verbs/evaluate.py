@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.verbs.shared import BadImages, Checkpoint, ImageSize
 from vitreous.verbs.table import table
 
@@ -193,10 +194,10 @@ def evaluate(
         checkpoint=checkpoint,
         data=data,
         split=split,
-        out=Path(out).expanduser() if out is not None else None,
+        out=user_path(out) if out is not None else None,
         compare=compare,
-        real=Path(real).expanduser() if real is not None else None,
-        mapping=Path(mapping).expanduser() if mapping is not None else None,
+        real=user_path(real) if real is not None else None,
+        mapping=user_path(mapping) if mapping is not None else None,
         among=among,
         interval=interval,
         robustness_images=robustness_images if robustness else None,

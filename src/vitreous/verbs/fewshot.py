@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.verbs.shared import BadImages, Checkpoint, ImageSize
 from vitreous.verbs.table import table
 
@@ -116,7 +117,6 @@ def fewshot(
         precision: of the model. float32 is what figures are compared in.
     """
     import json
-    from pathlib import Path
 
     from vitreous.classifier import load
     from vitreous.errors import VitreousError
@@ -143,7 +143,7 @@ def fewshot(
         raise VitreousError(f"--workers {workers}: must be 0 (none) or more")
     if choice == "joint" and len(names) < 2:
         raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
-    folder = Path(out).expanduser() if out is not None else None
+    folder = user_path(out) if out is not None else None
     if folder is not None:
         for place in map(folder_of, names):
             check_result_folder(folder, RECORD, MADE_BY, FILES, place)

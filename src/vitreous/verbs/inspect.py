@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.verbs.shared import Checkpoint, ImageSize
 from vitreous.verbs.table import table
 
@@ -122,7 +123,7 @@ def inspect(
         raise unknown("--projection", projection, get_args(Projection))
     if data is None and projection in ("pca", "tsne"):
         raise VitreousError(f"--projection {projection}: draws a map of the data, so give --data DATA too, or leave it out")
-    folder = Path(out).expanduser()
+    folder = user_path(out)
     check_folder(folder)
     for place in folders_of(words, data):
         check_folder(folder, place)

@@ -26,6 +26,7 @@ from vitreous.data.splits import random_subset
 from vitreous.data.workers import default_workers
 from vitreous.errors import VitreousError, some
 from vitreous.evaluation.features import Features, features_of
+from vitreous.files import user_path
 from vitreous.hygiene.places import folder_of
 from vitreous.inspection.whole_inspection import Cloud, Given
 from vitreous.prediction.decode import check_fixed_size, prepared
@@ -233,7 +234,7 @@ def _thumbnail(content: Content) -> NDArray[np.uint8]:
 def folders_of(words: Sequence[str], data: str | None) -> Iterator[Path]:
     """Folders that images are read from: results must not lie among them."""
     for word in words:
-        if (path := Path(word).expanduser()).is_dir():
+        if (path := user_path(word)).is_dir():
             yield path
     if data is not None and (folder := folder_of(data)) is not None:
         yield folder

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.verbs.shared import Checkpoint, ImageSize
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def predict(
     for name, value, least in (("top", top, 1), ("batch-size", batch_size, 1), ("workers", workers, 0)):
         if value is not None and value < least:
             raise VitreousError(f"--{name} {value}: must be at least {least}")
-    target = None if out is None else Path(out).expanduser()
+    target = None if out is None else user_path(out)
     written_as = "csv" if target is None else format_of(target)
     if target is not None and csv:
         raise VitreousError(f"--csv says how rows are printed, and --out {out} writes them by its ending; leave one out")

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.printable import printable
 from vitreous.verbs.shared import ImageSize
 
@@ -146,7 +146,7 @@ def serve(
     from vitreous.errors import VitreousError
 
     words = [os.fspath(one) for one in ([checkpoints] if isinstance(checkpoints, (str, os.PathLike)) else checkpoints)]
-    folder = None if runs is None else Path(runs).expanduser()
+    folder = None if runs is None else user_path(runs)
     if not words and folder is None:
         raise VitreousError("nothing to serve; name a checkpoint, or a folder of runs with --runs")
     if folder is not None and not folder.is_dir():

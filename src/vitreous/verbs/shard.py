@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from vitreous.files import user_path
 from vitreous.verbs.shared import BadImages
 from vitreous.verbs.table import table
 
@@ -70,7 +71,6 @@ def shard(
         seed: of the order.
         full_check: decode every image to its last pixel, not only its header; slower, and finds images that are cut off.
     """
-    from pathlib import Path
 
     from vitreous.data.bad_images import NAME as BAD_IMAGES
     from vitreous.data.open import open_data
@@ -78,7 +78,7 @@ def shard(
     from vitreous.hygiene.places import check_outside, folder_of
     from vitreous.progress import shown
 
-    limit, folder = _bytes(shard_size), Path(out).expanduser()
+    limit, folder = _bytes(shard_size), user_path(out)
     check_outside(folder, folder_of(data))
     check_free(folder)  # before DATA is opened, which may take a while
     dataset = open_data(data)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vitreous.files import user_path
 from vitreous.verbs.table import table
 
 
@@ -22,7 +23,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        return Path(self.out).expanduser() / "checkpoint"
+        return user_path(self.out) / "checkpoint"
 
     @property
     def steps(self) -> int:

@@ -6,8 +6,8 @@ Whatever is broken, truncated, oversized or not an array is one clear error. Not
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,8 +18,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitreous.errors import VitreousError
+from vitreous.errors import VitreousError, one_line
 from vitreous.untrusted_json import read_json
+from vitreous.weights.bounded_zip import ZIP_ERRORS, open_zip
 from vitreous.weights.torchfile import TensorsOnlyFile
 
 Shape = tuple[int, ...]
@@ -74,9 +75,9 @@ def open_arrays(path: Path) -> Arrays:
 
 def _holds_npy(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError):
+    except ZIP_ERRORS:
         return False
 
 
@@ -88,15 +89,14 @@ class NpzArrays(Arrays):
         self.shapes = {}
         self._types: dict[str, tuple[np.dtype[Any], bool]] = {}
         try:
-            self._archive = zipfile.ZipFile(path)
+            self._archive = open_zip(path)
             for entry in self._archive.infolist():
                 if entry.filename.endswith(".npy"):
                     self._add(entry)
         except VitreousError:
             raise
         except Exception as error:  # numpy reads a header as Python text: hostile bytes fail there in any way they like
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise VitreousError(f"{path}: truncated or corrupt .npz ({reason}); fetch it again") from error
+            raise VitreousError(f"{path}: truncated or corrupt .npz ({one_line(error, 100)}); fetch it again") from error
 
     def _add(self, entry: zipfile.ZipInfo) -> None:
         name = entry.filename.removesuffix(".npy")
@@ -107,7 +107,7 @@ class NpzArrays(Arrays):
                     f"{self.path}: array {name!r} holds pickled objects, which are never loaded; only plain numbers are"
                 )
             header = file.tell()
-        if header + int(np.prod(shape, dtype=object)) * dtype.itemsize != entry.file_size:
+        if min(shape, default=0) < 0 or header + math.prod(shape) * dtype.itemsize != entry.file_size:
             raise VitreousError(
                 f"{self.path}: array {name!r} says shape {shape}, but its data has another size; the file is corrupt"
             )
@@ -120,8 +120,8 @@ class NpzArrays(Arrays):
             with self._archive.open(f"{name}.npy") as file:
                 _npy_header(file)
                 data = bytearray(file.read())  # reading to the end also checks the checksum
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
-            raise VitreousError(f"{self.path}: array {name!r} is corrupt ({error}); fetch the file again") from error
+        except ZIP_ERRORS as error:
+            raise VitreousError(f"{self.path}: array {name!r} is corrupt ({one_line(error)}); fetch the file again") from error
         order: Literal["F", "C"] = "F" if fortran else "C"
         if dtype.kind == "V" and dtype.itemsize == 2:  # how numpy stores jax's bfloat16
             bits = np.frombuffer(data, np.uint16).reshape(shape, order=order)
@@ -129,7 +129,8 @@ class NpzArrays(Arrays):
         if dtype.kind not in "fiu":
             raise VitreousError(f"{self.path}: array {name!r} has type {dtype}, not numbers")
         array = np.frombuffer(data, dtype).reshape(shape, order=order)
-        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+            return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
 def _npy_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
@@ -149,14 +150,14 @@ class SafetensorsArrays(Arrays):
             self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
             self.metadata: dict[str, str] = self._file.metadata() or {}
         except (SafetensorError, OSError, ValueError) as error:
-            raise VitreousError(f"{path}: truncated or corrupt .safetensors ({error}); fetch it again") from error
+            raise VitreousError(f"{path}: truncated or corrupt .safetensors ({one_line(error)}); fetch it again") from error
 
     def __getitem__(self, name: str) -> Tensor:
         # A copy: the file may be overwritten while the model lives, and memory of our own is aligned for fast kernels.
         try:
             return self._file.get_tensor(name).to(torch.float32, copy=True)
         except (SafetensorError, NotImplementedError, RuntimeError, AttributeError) as error:
-            raise VitreousError(f"{self.path}: tensor {name!r} cannot be read as numbers ({error})") from error
+            raise VitreousError(f"{self.path}: tensor {name!r} cannot be read as numbers ({one_line(error)})") from error
 
 
 class TorchArrays(Arrays):

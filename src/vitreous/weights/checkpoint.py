@@ -37,6 +37,8 @@ VERSION = 1
 WEIGHTS, DOCUMENT, CARD = "model.safetensors", "model.json", "README.md"
 CARD_MARK = "Written by vitreous"  # a card that bears this may be overwritten
 
+MOST_PIXELS = 1 << 24  # of an image that enters a model: 4,096 x 4,096
+
 # Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
 _NUMERICS = ("norm_eps", "activation", "norm_after_pool", "position_resize", "standardise", "standardise_eps", "root_padding")
 
@@ -60,6 +62,9 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if self.classes is not None and len(self.classes) != self.config.classes:
             raise VitreousError(f"{len(self.classes)} class names for a head with {self.config.classes} classes")
+        size = Preprocess(self.preprocess).size
+        if size is not None and size[0] * size[1] > MOST_PIXELS:
+            raise VitreousError(f"preprocessing {self.preprocess!r} makes images of more than {MOST_PIXELS:,} pixels")
         if Preprocess(self.preprocess).random:  # a string that cannot be read, or not be repeated, must not be stored
             raise VitreousError(
                 f"preprocessing {self.preprocess!r} goes by chance; a checkpoint keeps the string for evaluation"

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from vitreous.download import Missing, fetch, intact
 from vitreous.errors import VitreousError, did_you_mean, nearest, unknown
-from vitreous.files import cache_folder
+from vitreous.files import cache_folder, user_path
 from vitreous.models import names
 from vitreous.progress import shown_bytes
 from vitreous.untrusted_json import read_json
@@ -44,8 +44,10 @@ def find(source: str | Path) -> Found:
 
     A path that exists is taken as such; then `hf:OWNER/REPO[@REVISION]`, `timm:NAME` and the catalogue's MODEL@TAG.
     """
-    if isinstance(source, Path) or Path(source).expanduser().exists():
-        return Found(Path(source).expanduser())
+    if not str(source):
+        raise VitreousError("no checkpoint was named; give a file, a folder, or a name from `vitreous list weights`")
+    if isinstance(source, Path) or user_path(source).exists():
+        return Found(user_path(source))
     for prefix, owner in (("hf:", ""), ("timm:", "timm/")):
         if source.startswith(prefix):
             repository, _, revision = source.removeprefix(prefix).partition("@")
@@ -53,7 +55,7 @@ def find(source: str | Path) -> Found:
     if entry := catalogue.entry(source):
         return Found(_official(entry), entry.known)
     if _looks_like_path(source):
-        return Found(Path(source).expanduser())  # read_path says best what is wrong with it
+        return Found(user_path(source))  # read_path says best what is wrong with it
     raise _not_found(source)
 
 
@@ -66,7 +68,7 @@ def check_source(source: str) -> None:
 
 
 def _looks_like_path(source: str) -> bool:
-    path = Path(source).expanduser()
+    path = user_path(source)
     if source.startswith(("./", "../", "/", "~")) or path.suffix.lower() in _ENDINGS:
         return True
     # A folder called ViT-B must not turn the name ViT-B/16 into a path.

@@ -73,7 +73,10 @@ def rule(ours: str, theirs: str | Iterable[str], codec: Codec = SAME) -> Rule:
 def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> dict[str, Tensor]:
     """All tensors of a model, after every name and shape has been checked against what the config wants."""
     wanted = dict(layout(config).state_dict())
-    assert {rule.ours for rule in rules} == set(wanted), {rule.ours for rule in rules} ^ set(wanted)
+    if different := {rule.ours for rule in rules} ^ set(wanted):  # only a config file can ask for what no rule makes
+        raise VitreousError(
+            f"{arrays.path}: the config asks for a model with, or without, {min(different)!r}, unlike its family"
+        )
     missing = [name for rule in rules for name in rule.theirs if name not in arrays.shapes]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
