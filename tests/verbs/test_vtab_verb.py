@@ -181,6 +181,11 @@ def test_closed_form_is_sklearns_ridge(tiny: str, suite: str, tmp_path: Path) ->
     assert row["accuracy"] == pytest.approx(expected, abs=1e-12)
     assert (row["n_train"], row["n_test"], row["mode"]) == (60, 500, "linear")
     assert found.records()[0]["accuracy"] == row["accuracy"]
+    largest = np.bincount(train.targets()).argmax()
+    assert found.records()[0]["majority"] == row["majority"] == pytest.approx((test.targets() == largest).mean())
+    heading = next(line for line in found.text().splitlines() if line.startswith("task"))
+    assert heading.split() == ["task", "accuracy", "majority"]
+    assert f"{100 * row['majority']:.2f}" in found.text()
     assert "±" not in found.text()
 
 

@@ -203,7 +203,7 @@ def _missing(study: Study, protocol: Protocol, opened: Mapping[str, Parts], resu
 
 
 def _row(task: Task, seed: int, score: Score) -> dict[str, Any]:
-    found = {"task": task.name, "seed": seed, "accuracy": score.accuracy, "n_train": score.n_train}
+    found = {"task": task.name, "seed": seed, "accuracy": score.accuracy, "majority": score.majority, "n_train": score.n_train}
     return {**found, "seconds": round(score.seconds, 2)}
 
 

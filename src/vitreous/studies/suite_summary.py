@@ -22,9 +22,10 @@ class Mean:
     value: float
     spread: float
     paper: tuple[float, ...] = ()  # in percent, over the same tasks
+    majority: float | None = None  # of always predicting the largest class, over the same tasks; None: not recorded
 
     def record(self) -> dict[str, Any]:
-        return {"accuracy": self.value, "spread": None if math.isnan(self.spread) else self.spread}
+        return {"accuracy": self.value, "spread": None if math.isnan(self.spread) else self.spread, "majority": self.majority}
 
 
 @dataclass(frozen=True)
@@ -123,22 +124,24 @@ def summarised(
     for task, accuracies in zip(ordered, matrix, strict=True):
         own = [found[task.name, seed] for seed in seeds]
         seconds = sum(float(row["seconds"]) for row in own)
-        mean = _mean(accuracies[None], (task.paper,))
+        mean = _mean(accuracies[None], (task.paper,), [own[0].get("majority")])
         scores.append(TaskScore(task, mean, tuple(accuracies.tolist()), own[0]["n_train"], own[0]["n_test"], seconds))
     groups = {}
     for group in suite.groups:
         chosen = [number for number, task in enumerate(ordered) if task.group == group]
-        groups[group] = _mean(matrix[chosen], [ordered[number].paper for number in chosen])
-    whole = _mean(matrix, [task.paper for task in ordered])
+        own_rates = [scores[number].mean.majority for number in chosen]
+        groups[group] = _mean(matrix[chosen], [ordered[number].paper for number in chosen], own_rates)
+    whole = _mean(matrix, [task.paper for task in ordered], [score.mean.majority for score in scores])
     return Summary(suite, mode, checkpoint, changes, tuple(seeds), tuple(scores), groups, whole)
 
 
-def _mean(matrix: Floats, paper: Sequence[tuple[float, ...]]) -> Mean:
+def _mean(matrix: Floats, paper: Sequence[tuple[float, ...]], majority: Sequence[float | None]) -> Mean:
     """Over (tasks, seeds): tasks count alike, and the spread is that of the tasks' mean from seed to seed."""
     by_seed = matrix.mean(axis=0)
     spread = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else math.nan
     figures = tuple(np.mean(np.array(paper, np.float64), axis=0).tolist()) if all(paper) else ()
-    return Mean(float(by_seed.mean()), spread, figures)
+    known = [rate for rate in majority if rate is not None]
+    return Mean(float(by_seed.mean()), spread, figures, sum(known) / len(known) if len(known) == len(majority) else None)
 
 
 def _different(published: Protocol, own: Protocol) -> list[tuple[str, str, str]]:

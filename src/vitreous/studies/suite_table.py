@@ -55,7 +55,13 @@ def how(summary: Summary) -> str:
 
 
 def _headings(summary: Summary) -> tuple[str, ...]:
-    return ("task", "accuracy", *([] if math.isnan(summary.mean.spread) else ["±"]), *summary.suite.paper)
+    spread = () if math.isnan(summary.mean.spread) else ("±",)
+    return ("task", "accuracy", *spread, *(("majority",) if _rated(summary) else ()), *summary.suite.paper)
+
+
+def _rated(summary: Summary) -> bool:
+    """Results of before may not tell the majority-class rate."""
+    return any(score.mean.majority is not None for score in summary.tasks)
 
 
 def _rows(summary: Summary) -> Iterator[_Row]:
@@ -72,12 +78,15 @@ def _rows(summary: Summary) -> Iterator[_Row]:
 def _figures(mean: Mean, summary: Summary) -> tuple[str, ...]:
     spread = () if math.isnan(summary.mean.spread) else (f"{100 * mean.spread:.2f}",)
     paper = tuple(f"{figure:.1f}" for figure in mean.paper) or ("",) * len(summary.suite.paper)
-    return (f"{100 * mean.value:.2f}", *spread, *paper)
+    rate = ("" if mean.majority is None else f"{100 * mean.majority:.2f}",) if _rated(summary) else ()
+    return (f"{100 * mean.value:.2f}", *spread, *rate, *paper)
 
 
 def _legend(summary: Summary) -> Iterator[str]:
     if not math.isnan(summary.mean.spread):
         yield f"±: standard deviation over seeds {', '.join(map(str, summary.seeds))}; of a mean, from seed to seed"
+    if _rated(summary):
+        yield "majority: what always predicting the largest class of the training images would get"
     if summary.suite.paper:
         yield "the paper's columns: its Table 9, means over the same tasks"
     if departures := summary.departures():

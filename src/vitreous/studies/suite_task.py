@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitreous.classifier import Classifier
 from vitreous.data.operations import Flip, Scale
@@ -18,6 +19,7 @@ from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Source, Stream
 from vitreous.errors import VitreousError
 from vitreous.evaluation.features import features_of
+from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import Ridge
 from vitreous.machine import Name as Precision
 from vitreous.recipes import tables
@@ -42,6 +44,7 @@ class Score:
     n_test: int
     seconds: float
     l2: float | None = None
+    majority: float | None = None  # accuracy of always predicting the largest class of the training images
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def finetuned(
     finished = train(with_passes(plan, asked, world), world)
     found = finished.result
     seconds = float(found["seconds"]) if finished.already else time.monotonic() - began
-    return Score(float(found["top1"]), plan.images, int(found["n"]), seconds)
+    return Score(float(found["top1"]), plan.images, int(found["n"]), seconds, majority=found.get("majority"))
 
 
 def drop_weights(out: Path) -> None:
@@ -138,6 +141,7 @@ def linear(
 
     values, labels = features(parts.train)
     ridge = Ridge(values, labels, len(parts.classes))
+    known, evaluated = _counted(labels, parts.classes), np.zeros(len(parts.classes), np.int64)
     l2 = ridge.choose()
     right = count = 0
     for block in _blocks(parts.test):
@@ -147,9 +151,15 @@ def linear(
         named = ridge.classify(values, l2).tolist() if truths else []
         right += sum(name in own for name, own in zip(named, truths, strict=True))
         count += len(truths)
+        evaluated += _counted(truths, parts.classes)
     if not count:
         raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to judge by")
-    return Score(right / count, len(labels), count, time.monotonic() - began, l2)
+    return Score(right / count, len(labels), count, time.monotonic() - began, l2, majority_rate(evaluated, known, count))
+
+
+def _counted(labels: Sequence[tuple[int, ...]], classes: Sequence[str]) -> NDArray[np.int64]:
+    """Images of each class."""
+    return np.bincount([label for own in labels for label in own], minlength=len(classes))
 
 
 def _blocks(data: Source | Stream) -> Iterator[Source | Stream]:
