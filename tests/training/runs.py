@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 import vitreous
+from vitreous.cli import main
 from vitreous.progress import silenced
 
 TINY = ("model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64")
@@ -42,8 +44,8 @@ def metrics(out: Path, split: str | None = None) -> list[dict[str, Any]]:
     return [record for record in records if split in (None, record["split"])]
 
 
-def child(out: Path, environment: dict[str, str] | None = None, **changes: Any) -> Any:
-    """A process that runs `pretrain`; forked, so that it starts at once."""
+def child(out: Path, environment: dict[str, str] | None = None, words: list[str] | None = None, **changes: Any) -> Any:
+    """A process that runs `pretrain`, or the words of a command; forked, so that it starts at once."""
 
     def work() -> None:
         os.environ.update(environment or {})
@@ -53,6 +55,11 @@ def child(out: Path, environment: dict[str, str] | None = None, **changes: Any) 
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 2)
         try:
+            if words:
+                with (out.parent / f"{out.name}.said-{os.environ['RANK']}").open("w") as sys.stdout:
+                    sys.argv = ["vitreous", *words]
+                    code = main()
+                os._exit(code)
             pretrain(out, **changes)
         except KeyboardInterrupt:
             os._exit(130)
