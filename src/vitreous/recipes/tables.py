@@ -250,14 +250,14 @@ def _hyperrule() -> list[Recipe]:
 def _linear_probe() -> Recipe:
     """A frozen backbone: fixed images, and a rate at which a zero head comes to rest whatever the scale of its features.
 
-    Chosen on features of DINOv2-S at 98 pixels (1,500 imagenette and 740 pets images): 83.4 % and 42 %; in closed form 82.6 %
-    and 40.3 %; SGD at 0.0025 had 81.8 % and 30.9 % after 50 epochs.
+    Chosen on features of DINOv2-S at 98 pixels (1,500 imagenette and 740 pets images) and of a ViT of width 32 after 30 steps on
+    digits: 82.8, 37.2 and 49.0 % right; in closed form 82.6, 40.3 and 59.5 %; with a tenth of the rate 82.6, 41.0 and 38.0 %.
     """
     return Recipe(
         name="linear-probe",
         about="linear probe: the head alone learns, on the checkpoint's own evaluation preprocessing without augmentation",
-        train="head", batch_size=512, epochs=20, warmup=100, optimizer="adam", lr=0.03, schedule="cosine", clip=None,
-        preprocess="resize(224)|range(-1,1)", evaluation="resize(224)|range(-1,1)", sweep=(0.003, 0.01, 0.03, 0.1),
+        train="head", batch_size=512, epochs=20, warmup=100, optimizer="adam", lr=0.3, schedule="cosine",
+        preprocess="resize(224)|range(-1,1)", evaluation="resize(224)|range(-1,1)", sweep=(0.03, 0.1, 0.3, 1.0),
     )  # fmt: skip
 
 
