@@ -192,6 +192,7 @@ def test_the_record(model: str, photos: Path, tmp_path: Path, capsys: pytest.Cap
     assert code == 0
     (line,) = text.splitlines()
     found = json.loads(line)
+    assert found["preprocess"] == str(load(model).preprocess)
     assert found["out"] == str(out)
     assert (found["images"], found["layers"], found["heads"]) == (1, 3, 3)
     assert found["looks"] == [str(photos / "c" / "dog.jpg")]

@@ -139,7 +139,7 @@ def test_a_signal_lets_what_is_in_flight_be_answered(checkpoint: str, tmp_path: 
         found, out, err = command.ended()
         assert found == code
         assert out.splitlines()[1].endswith("requests and 1 images")
-        assert err == ""
+        assert err == f"note: c: preprocessing {load(checkpoint).preprocess}\n"
 
 
 @forking
@@ -158,7 +158,8 @@ def test_a_second_signal_ends_it_at_once_and_json_tells_the_address(checkpoint: 
             command.signal(signal.SIGTERM)
             code, out, err = command.ended()
         assert code == 143
-        assert (len(out.splitlines()), err) == (1, "")
+        assert record["preprocess"] == [str(load(checkpoint).preprocess)]
+        assert (len(out.splitlines()), err) == (1, f"note: c: preprocessing {record['preprocess'][0]}\n")
 
 
 def test_a_process_of_its_own_from_the_command_line(tmp_path: Path) -> None:

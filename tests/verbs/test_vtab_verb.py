@@ -198,6 +198,7 @@ def test_results_of_another_checkpoint_are_refused(
     words = ["--suite", suite, "--mode", "linear", "--out", str(tmp_path / "out"), "--workers", "0", "--device", "cpu"]
     assert main(["vtab", tiny, *words, "--precision", "float32", "--json"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {record["preprocess"] for record in printed} == {str(vitreous.load(tiny).preprocess)}
     assert [record["task"] for record in printed] == ["digits", "fewer", "mean"]
     other = random_checkpoint("ViT-Ti/4", classes=3, image_size=8, channels=1, width=16, depth=1, heads=2, mlp=16)
     other.tensors["norm.weight"].add_(torch.full_like(other.tensors["norm.weight"], 0.01))
