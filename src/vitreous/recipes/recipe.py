@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -153,7 +154,7 @@ def _outside_brackets(text: str) -> list[str]:
 
 def _parsed(name: str, text: str) -> Any:
     """`none` for nothing, `0.01:0.03` for several numbers."""
-    hints = get_type_hints(Recipe)
+    hints = _hints()
     if name not in hints:
         raise unknown("recipe field", name, hints)
     hint = hints[name]
@@ -197,9 +198,15 @@ def from_json(fields: Mapping[str, Any]) -> Recipe:
     return Recipe(**{**fields, **lists})
 
 
+@functools.cache
+def _hints() -> dict[str, Any]:
+    """The types of the fields; evaluated once, because every recipe that is made asks for each of them."""
+    return get_type_hints(Recipe)
+
+
 def _check_field(where: str, name: str, value: Any) -> None:
     """The type of a field's value, and its limits."""
-    hint = get_type_hints(Recipe)[name]
+    hint = _hints()[name]
     choices = get_args(hint)
     if getattr(hint, "__origin__", None) is Literal:
         if value not in choices:
