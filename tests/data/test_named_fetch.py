@@ -155,6 +155,12 @@ def test_a_directory_that_is_given_is_never_fetched_into(server: Server, tmp_pat
     assert files_in(tmp_path / "mine") == []
 
 
+def test_a_mirror_that_is_no_address_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITREOUS_DATA_MIRROR", "http://[::1")
+    with pytest.raises(VitreousError, match=r"only http.*VITREOUS_DATA_MIRROR"):
+        open_named("pets")
+
+
 def test_the_authors_servers_are_asked_without_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VITREOUS_DATA_MIRROR", raising=False)
     asked: list[str] = []

@@ -164,8 +164,7 @@ def _fetch(known: Known) -> None:
         address = _address(known, file)
         with shown_bytes(f"{known.name} {file.name}") as progress:
             try:
-                fetch(
-                    address, folder / file.name, sha256=file.sha256, md5=file.md5, progress=progress, remedy=f"or {put}"
-                )  # fmt: skip
+                remedy = f"or {put}; VITREOUS_DATA_MIRROR names another server"
+                fetch(address, folder / file.name, sha256=file.sha256, md5=file.md5, progress=progress, remedy=remedy)
             except Missing as error:
                 raise VitreousError(f"{error}; see {known.page}, then {put}") from error
