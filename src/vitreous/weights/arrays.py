@@ -7,6 +7,7 @@ Whatever is broken, truncated, oversized or not an array is one clear error. Not
 from __future__ import annotations
 
 import math
+import warnings
 import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -135,10 +136,12 @@ class NpzArrays(Arrays):
 
 def _npy_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy has advice for owners of files that Python 2 wrote
+        if version == (1, 0):
+            return np.lib.format.read_array_header_1_0(file)
+        if version == (2, 0):
+            return np.lib.format.read_array_header_2_0(file)
     raise ValueError(f"npy version {version} is not known")
 
 
