@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -93,6 +93,19 @@ def _listed(present: dict[str, int]) -> str:
     return ", ".join(
         kind if count == 1 else f"{kind} ({count} of them, {kind}:0 to {kind}:{count - 1})" for kind, count in present.items()
     )
+
+
+@contextlib.contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """So many threads inside, or as many as there are; set in any case, so that libraries below do not change it later."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 # Precision -------------------------------------------------------------------------------------------------------------

@@ -17,11 +17,18 @@ from vitreous.training.parallel import shard_size
 from vitreous.training.plan import Plan
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.start import objective_of
+from vitreous.training.threads import with_threads
 from vitreous.training.wanted import Wanted
 from vitreous.world import World, gathered, processes_here
 
 
 def with_passes(plan: Plan, asked: Wanted, world: World, replayed: Mapping[str, Any] | None = None) -> Plan:
+    """The plan with its micro-batch, and with the number of threads for it."""
+    divided = _with_micro_batch(plan, asked, world, replayed)
+    return with_threads(divided, world, recorded_config(plan.out) or replayed)
+
+
+def _with_micro_batch(plan: Plan, asked: Wanted, world: World, replayed: Mapping[str, Any] | None) -> Plan:
     """The plan with its micro-batch: as asked, as it was, as many images as fit, or (auto) as many as are fastest."""
     shard_size(plan.parallel, plan.shard_group, world)  # refuses what does not go together
     text = asked.micro_batch

@@ -44,6 +44,7 @@ class Plan:
     precision: Literal["float32", "bfloat16"] = "float32"
     engine: Engine = "eager"
     micro_batch: int | None = None  # images per pass and process; None: all at once
+    threads: int | None = None  # None: torch's own number
     parallel: Parallel = "ddp"
     shard_group: int | None = None
     activation_checkpointing: bool = False
@@ -94,7 +95,7 @@ def config(plan: Plan, processes: int) -> dict[str, Any]:
         "save_every": plan.save_every,
         "track": list(plan.track),
         "processes": processes,
-        "threads": torch.get_num_threads(),
+        "threads": plan.threads or torch.get_num_threads(),
         "versions": {"vitreous": version("vitreous"), "torch": torch.__version__, **_decoders()},
         "extended": plan.extend,
         "decisions": list(plan.decisions),

@@ -24,6 +24,7 @@ from vitreous.errors import VitreousError
 from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.majority import majority_words
 from vitreous.evaluation.outcome import Outcome
+from vitreous.machine import using_threads
 from vitreous.models.build import Model, assemble, layout, with_memory
 from vitreous.models.vit import ViT
 from vitreous.progress import say, silenced, silent
@@ -54,14 +55,14 @@ class Finished:
 def train(plan: Plan, world: World) -> Finished:
     folder = RunFolder(plan.out, world)
     try:
-        return _train(plan, world, folder)
+        with using_threads(plan.threads):
+            return _train(plan, world, folder)
     finally:
         folder.release()
 
 
 def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
     settings = config(plan, world.processes)
-    torch.set_num_threads(torch.get_num_threads())  # said aloud, so that libraries below do not change their minds later
     objective = objective_of(plan)  # before the folder is claimed: what is refused leaves nothing
     if folder.claim(settings, plan.extend):
         return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))

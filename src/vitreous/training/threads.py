@@ -1,0 +1,109 @@
+"""How many threads train fastest on this processor: measured once per processor, model shape and batch, and kept on disk.
+
+A small model's threads wait for each other longer than they work, most of all on a busy machine. Sums depend on the number of
+threads, so what was found is kept in `config.json` too: a run that is resumed or replayed takes it from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous.errors import VitreousError
+from vitreous.files import cache_folder, write_text
+from vitreous.machine import using_threads
+from vitreous.models.config import to_json
+from vitreous.models.cost import cost_of
+from vitreous.training.optim import freeze
+from vitreous.training.plan import Plan
+from vitreous.training.start import objective_of
+from vitreous.untrusted_json import read_json
+from vitreous.world import World
+
+VARIABLE = "OMP_NUM_THREADS"  # set by the user or by torchrun: respected, and nothing is measured
+ROUNDS = 3
+MACS = 2e10  # multiply-adds of one trial's forward pass, at most (one image at least): seconds for any model
+WORTH = 1.1  # times the speed of one thread, from which on all are taken
+
+
+def with_threads(plan: Plan, world: World, before: Mapping[str, Any] | None) -> Plan:
+    """The plan with its number of threads: as it was before, as it was measured before, or measured now."""
+    most = available()
+    if torch.device(plan.device).type != "cpu" or world.processes > 1 or VARIABLE in os.environ or most == 1:
+        return plan
+    kept = before.get("threads") if before is not None else None
+    if isinstance(kept, int) and 1 <= kept <= (os.cpu_count() or 1):
+        return dataclasses.replace(plan, threads=kept)
+    place = cache_folder() / "threads" / f"{_key(plan, most)}.json"
+    seconds = _remembered(place)
+    when = "as measured before"
+    if seconds is None:
+        seconds, when = measure(plan, most), "measured now and kept"
+        with contextlib.suppress(VitreousError):  # a cache that cannot be written costs a measurement, not a run
+            write_text(place, json.dumps(seconds) + "\n")
+    one, all_ = seconds
+    chosen = most if one >= WORTH * all_ else 1
+    why = f"threads {chosen}: a step takes {1e3 * one:.3g} ms with one and {1e3 * all_:.3g} ms with {most}, {when}"
+    return dataclasses.replace(plan, threads=chosen, decisions=(*plan.decisions, why))
+
+
+def available() -> int:
+    return torch.get_num_threads()
+
+
+def measure(plan: Plan, most: int) -> tuple[float, float]:
+    """Seconds of a forward and backward pass with one thread and with all; weights and random state are left alone."""
+    batch = plan.micro_batch or plan.recipe.batch_size
+    images = max(1, min(batch, int(MACS / max(1.0, cost_of(plan.model).macs))))
+    shape = (images, plan.model.channels, *plan.model.image_size)
+    found: dict[int, list[float]] = {1: [], most: []}
+    with torch.random.fork_rng(devices=[]), using_threads(most):
+        objective = objective_of(dataclasses.replace(plan, engine="eager")).train()
+        freeze(objective, plan.recipe)
+        pixels, targets = torch.zeros(shape), torch.zeros(images, max(1, len(plan.classes)))
+        for _ in range(ROUNDS + 1):
+            for threads, times in found.items():  # in turn: what else the machine does then disturbs both alike
+                torch.set_num_threads(threads)
+                began = time.perf_counter()
+                with torch.autocast("cpu", torch.bfloat16, enabled=plan.precision == "bfloat16"):
+                    losses, _ = objective(pixels, targets)
+                losses.sum().backward()
+                objective.zero_grad(set_to_none=True)
+                times.append(time.perf_counter() - began)
+    one, all_ = (statistics.median(times[1:]) for times in found.values())  # the first also makes what is made once
+    return one, all_
+
+
+def _key(plan: Plan, most: int) -> str:
+    shape = {name: value for name, value in to_json(plan.model).items() if name != "name"}
+    batch = plan.micro_batch or plan.recipe.batch_size
+    work = (shape, batch, plan.precision, plan.recipe.objective, plan.recipe.train, plan.activation_checkpointing)
+    about = (_processor(), most, work, str(torch.__version__))
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _processor() -> str:
+    """Its model and number of cores; the operating system's word for it where it does not tell."""
+    with contextlib.suppress(OSError):
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        return f"{names[0] if names else platform.machine()} x {os.cpu_count()}"
+    return f"{platform.processor()} x {os.cpu_count()}"
+
+
+def _remembered(place: Path) -> tuple[float, float] | None:
+    try:
+        one, all_ = read_json(place)
+        return float(one), float(all_)
+    except (OSError, ValueError, TypeError):
+        return None
