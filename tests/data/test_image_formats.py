@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -107,3 +109,18 @@ def test_libtiff_prints_nothing(capfd: pytest.CaptureFixture[str], forgotten: No
     with pytest.raises(BadImage, match="broken image"):
         decode(bytes(damaged))
     assert capfd.readouterr().err == ""
+
+
+def test_pillows_own_log_prints_nothing() -> None:
+    """In a process of its own: pytest has handlers, and what has none is printed."""
+    written = io.BytesIO()
+    PHOTO.save(written, "TIFF")
+    data = written.getvalue().replace(struct.pack("<HHIHH", 277, 3, 1, 3, 0), struct.pack("<HHIHH", 277, 3, 1, 255, 0))
+    assert data != written.getvalue()
+    code = (
+        "import sys; from vitreous.data.decode import BadImage, decode\n"
+        "try: decode(sys.stdin.buffer.read())\n"
+        "except BadImage: print('bad')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
+    assert (run.stdout.strip(), run.stderr) == (b"bad", b"")

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -24,6 +25,7 @@ _TOLD = 5  # extensions and names in a note
 def formats() -> tuple[str, ...]:
     """Pillow's names of them, the common ones first: they are tried in this order."""
     _silence_libtiff()
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # its errors are raised, too; without a handler they are printed
     Image.preinit()
     Image.init()
     with contextlib.suppress(ImportError):
