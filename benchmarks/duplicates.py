@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from vitreous.data.decode import BadImage, decode
-from vitreous.hygiene import fingerprint
-from vitreous.hygiene.description import WINDOWS
-from vitreous.hygiene.duplicates import SAME, Pair, confirm, near_duplicates, search
-from vitreous.hygiene.examine import examine
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.doctor import fingerprint
+from vitreous.doctor.description import WINDOWS
+from vitreous.doctor.duplicates import SAME, Pair, confirm, near_duplicates, search
+from vitreous.doctor.examine import examine
 
 Change = Callable[[Image.Image], Image.Image]
 

@@ -21,7 +21,7 @@ def resident():
 """
 OURS = """
 from vitreous.data.open import open_data
-import vitreous.data.folder
+import vitreous.data.sources.folder
 before, start = resident(), time.perf_counter()
 data = open_data(sys.argv[1])
 source = data.source("all")

@@ -25,10 +25,10 @@ import torch
 from PIL import Image
 from torchvision_schemas import declare_torchvision
 
-from vitreous.data.loader import Loader
+from vitreous.data.loading.loader import Loader
+from vitreous.data.loading.workers import run_in_order
 from vitreous.data.open import open_data
 from vitreous.data.source import ALL, Source
-from vitreous.data.workers import run_in_order
 
 SIZE, WORKERS = 224, 2
 

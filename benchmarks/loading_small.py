@@ -19,7 +19,7 @@ from loading import compare
 from PIL import Image
 from torchvision_schemas import declare_torchvision
 
-from vitreous.data.loader import Loader
+from vitreous.data.loading.loader import Loader
 from vitreous.data.source import Arrays
 
 

@@ -85,7 +85,9 @@ if __name__ == "__main__":
         draw_pictures()
         found: dict[str, Any] = {line: run(line) for line in COMMANDS.strip().splitlines()}
         files = sorted({path for pattern in KEPT for path in Path().rglob(pattern) if path.parts[0] != "cache"})
-        found["files"] = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if "state" not in path.parts}
+        found["files"] = {
+            str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if "state" not in path.parts
+        }
         os.chdir("/")
     target.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     print(f"{len(found) - 1} commands, {len(found['files'])} files recorded in {target.name}")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitreous
-from vitreous.data.builtin import open_builtin
+from vitreous.data.datasets.builtin import open_builtin
 from vitreous.data.source import Source
 
 

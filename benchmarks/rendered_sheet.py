@@ -9,8 +9,8 @@ import sys
 
 from PIL import Image, ImageDraw
 
-from vitreous.data.builtin import open_builtin
-from vitreous.data.rendered import Rendered
+from vitreous.data.datasets.builtin import open_builtin
+from vitreous.data.synthetic.rendered import Rendered
 
 ROWS = (("shapes",), ("signs",), ("count",), ("position", "orientation"))
 SIDE, ACROSS, GAP, TEXT = 96, 8, 4, 26

@@ -71,11 +71,11 @@ def vitreous_steps(
 ) -> Step:
     """What `vitreous pretrain` does for a step; the options take its measures away one by one."""
     import vitreous
-    from vitreous.data.mixup import one_hot
+    from vitreous.core.allocator import keep_memory
     from vitreous.data.open import open_data
     from vitreous.data.source import ALL, Source
-    from vitreous.training.allocator import keep_memory
-    from vitreous.training.objectives import Classification
+    from vitreous.data.transforms.mixup import one_hot
+    from vitreous.training.objectives.classification import Classification
 
     if keep:
         keep_memory()

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vitreous.classifier import Classifier, Prediction, load
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 from conftest import Reference, random_checkpoint
 

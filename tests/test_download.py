@@ -24,14 +24,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from vitreous import download
 from vitreous.classifier import load
-from vitreous.download import Missing, fetch
-from vitreous.errors import VitreousError
+from vitreous.core import download
+from vitreous.core.download import Missing, fetch
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import shown_bytes
 from vitreous.models.build import create
-from vitreous.progress import shown_bytes
 from vitreous.weights.checkpoint import Checkpoint
-from vitreous.weights.find import find
+from vitreous.weights.locate import find
 from vitreous.weights.write import write
 
 BODY = bytes(range(256)) * 2000  # half a megabyte, and no two places alike within a page
@@ -597,7 +597,7 @@ def test_an_endless_redirect_is_an_error(server: Server, target: Path) -> None:
 RUN = """
 import sys
 from pathlib import Path
-from vitreous.download import fetch
+from vitreous.core.download import fetch
 print("ready", flush=True)
 fetch(sys.argv[1], Path(sys.argv[2]))
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.free_memory import free_memory
+from vitreous.core.memory import free_memory
 
-module = sys.modules["vitreous.free_memory"]
+module = sys.modules["vitreous.core.memory"]
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from vitreous import machine
-from vitreous.errors import VitreousError
-from vitreous.machine import Precision, Trial, choose_device, choose_precision
+from vitreous.core import device as machine
+from vitreous.core.device import Precision, Trial, choose_device, choose_precision
+from vitreous.core.errors import VitreousError
 
 needs_fork = pytest.mark.skipif(not machine._can_fork(), reason="no fork here")
 needs_onednn = pytest.mark.skipif(
@@ -301,7 +301,7 @@ def test_bfloat16_as_this_machine_does_it() -> None:
     """After a product in several threads, whose pool no forked child has; and a linear layer with autograd follows."""
     done = run(
         "import torch\n"
-        "from vitreous.machine import choose_precision, VitreousError\n"
+        "from vitreous.core.device import choose_precision, VitreousError\n"
         "a = torch.ones(512, 512, requires_grad=True)\n"
         "(a @ a).sum().backward()\n"
         "try:\n"
@@ -328,7 +328,7 @@ def really_trapped() -> bool:
 def test_the_trap_of_this_machine() -> None:
     if not really_trapped():
         pytest.skip("this machine has no trap: its processor announces no AMX, or AMX works")
-    choose = "import torch\nfrom vitreous.machine import choose_precision as choose\n"
+    choose = "import torch\nfrom vitreous.core.device import choose_precision as choose\n"
     product = "a = torch.ones(64, 64).bfloat16(); a @ a\n"
     in_time = run(f"{choose}print(choose('bfloat16', 'cpu').note)\n{product}")
     assert in_time.returncode == 0, in_time.stderr
@@ -342,7 +342,7 @@ def test_the_trap_of_this_machine() -> None:
 # which nothing has run, is forked for each case: importing torch takes longer than all of them.
 _TRAP = """
 import contextlib, os, signal, tempfile, torch, vitreous
-from vitreous import machine
+from vitreous.core import device as machine
 
 machine.LIMIT = "SSE41"
 

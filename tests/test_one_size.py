@@ -23,16 +23,16 @@ from PIL import Image
 
 import vitreous
 from vitreous.classifier import Classifier, load
+from vitreous.commands.inspect_images import fixed_size
+from vitreous.core.distributed import joined
+from vitreous.core.progress import silenced
 from vitreous.evaluation.fewshot_tasks import chosen_preprocess
-from vitreous.progress import silenced
-from vitreous.serving.loaded import loaded_models
+from vitreous.serving.served_model import loaded_models
 from vitreous.studies.suite_options import study_of
 from vitreous.studies.suite_run import evaluation_string
 from vitreous.studies.suite_task import Machine
-from vitreous.training.prepare import plan_of
-from vitreous.training.wanted import wanted
-from vitreous.verbs.inspect_images import fixed_size
-from vitreous.world import joined
+from vitreous.training.options import wanted
+from vitreous.training.resolve import plan_of
 
 from conftest import random_checkpoint
 

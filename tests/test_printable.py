@@ -11,8 +11,8 @@ import pytest
 import vitreous
 from vitreous.classifier import Classifier
 from vitreous.cli import main
-from vitreous.printable import printable, printable_lines
-from vitreous.progress import say, shown
+from vitreous.core.printable import printable, printable_lines
+from vitreous.core.progress import say, shown
 from vitreous.weights.checkpoint import DOCUMENT
 
 from conftest import random_checkpoint
@@ -81,6 +81,6 @@ def test_progress_lines_and_results(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_stderr_is_written_to_in_few_places() -> None:
     """Everything else goes through `progress.say` or an error."""
-    allowed = {"cli.py", "progress.py", "throughput.py", "pace.py"}
+    allowed = {"cli.py", "core/progress.py", "throughput.py", "pace.py"}
     found = [p.name for p in SOURCE.rglob("*.py") if re.search(r"file=sys\.stderr", p.read_text()) and p.name not in allowed]
     assert not found

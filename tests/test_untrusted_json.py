@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 import vitreous
-from vitreous.data.manifest import open_manifest
-from vitreous.data.real import real_labels
-from vitreous.data.shard_index import _read_index
-from vitreous.errors import VitreousError
-from vitreous.prediction.rows import writing
+from vitreous.core.errors import VitreousError
+from vitreous.core.untrusted_json import DEPTH, parse_json, read_json
+from vitreous.data.datasets.real_labels import real_labels
+from vitreous.data.shards.index import _read_index
+from vitreous.data.sources.manifest import open_manifest
+from vitreous.inference.rows import writing
 from vitreous.serving.run_metrics import record_of
 from vitreous.studies.suite_results import _read
 from vitreous.training.run_folder import read_config
 from vitreous.training.state import _checked
-from vitreous.untrusted_json import DEPTH, parse_json, read_json
 from vitreous.weights.checkpoint import read_document
-from vitreous.weights.find import _shards
+from vitreous.weights.locate import _shards
 from vitreous.weights.read import read_path
 
 SOURCE = Path(vitreous.__file__).parent
@@ -90,6 +90,6 @@ def test_no_reader_is_felled_by_deep_nesting(name: str, read: Callable[[Path], A
 
 def test_there_is_no_other_reader() -> None:
     other = re.compile(r"\bjson\.loads?\((?!json\.dumps)|JSONDecoder\(")
-    allowed = {"untrusted_json.py", "clevr.py"}  # CLEVR's scenes, 200 MB, are read one by one
+    allowed = {"core/untrusted_json.py", "clevr.py"}  # CLEVR's scenes, 200 MB, are read one by one
     found = [path.name for path in SOURCE.rglob("*.py") if other.search(path.read_text()) and path.name not in allowed]
     assert not found

@@ -22,27 +22,27 @@ _PUBLIC = {
     "load": "vitreous.classifier",
     "Classifier": "vitreous.classifier",
     "open_data": "vitreous.data.open",
-    "Loader": "vitreous.data.loader",
-    "VitreousError": "vitreous.errors",
+    "Loader": "vitreous.data.loading.loader",
+    "VitreousError": "vitreous.core.errors",
     "rollout": "vitreous.inspection.attention_rollout",
     "gradient_rollout": "vitreous.inspection.gradient_weights",
     "attention_distance": "vitreous.inspection.distance",
     "filters": "vitreous.inspection.embedding_filters",
-    "position_similarity": "vitreous.inspection.positions",
-    "convert": "vitreous.verbs.convert",
-    "demo": "vitreous.verbs.demo",
-    "doctor": "vitreous.verbs.doctor",
-    "evaluate": "vitreous.verbs.evaluate",
-    "fewshot": "vitreous.verbs.fewshot",
-    "finetune": "vitreous.verbs.finetune",
-    "inspect": "vitreous.verbs.inspect",
-    "list": "vitreous.verbs.list",
-    "predict": "vitreous.verbs.predict",
-    "pretrain": "vitreous.verbs.pretrain",
-    "serve": "vitreous.verbs.serve",
-    "shard": "vitreous.verbs.shard",
-    "verify": "vitreous.verbs.verify",
-    "vtab": "vitreous.verbs.vtab",
+    "position_similarity": "vitreous.inspection.position_similarity",
+    "convert": "vitreous.commands.convert",
+    "demo": "vitreous.commands.demo.demo",
+    "doctor": "vitreous.commands.doctor",
+    "evaluate": "vitreous.commands.evaluate",
+    "fewshot": "vitreous.commands.fewshot",
+    "finetune": "vitreous.commands.finetune",
+    "inspect": "vitreous.commands.inspect",
+    "list": "vitreous.commands.list",
+    "predict": "vitreous.commands.predict",
+    "pretrain": "vitreous.commands.pretrain",
+    "serve": "vitreous.commands.serve",
+    "shard": "vitreous.commands.shard",
+    "verify": "vitreous.commands.verify",
+    "vtab": "vitreous.commands.vtab",
 }
 
 __all__ = sorted(_PUBLIC)
@@ -50,30 +50,30 @@ __all__ = sorted(_PUBLIC)
 if TYPE_CHECKING:
     from vitreous.classifier import Classifier as Classifier
     from vitreous.classifier import load as load
-    from vitreous.data.loader import Loader as Loader
+    from vitreous.commands.convert import convert as convert
+    from vitreous.commands.demo.demo import demo as demo
+    from vitreous.commands.doctor import doctor as doctor
+    from vitreous.commands.evaluate import evaluate as evaluate
+    from vitreous.commands.fewshot import fewshot as fewshot
+    from vitreous.commands.finetune import finetune as finetune
+    from vitreous.commands.inspect import inspect as inspect
+    from vitreous.commands.list import list as list
+    from vitreous.commands.predict import predict as predict
+    from vitreous.commands.pretrain import pretrain as pretrain
+    from vitreous.commands.serve import serve as serve
+    from vitreous.commands.shard import shard as shard
+    from vitreous.commands.verify import verify as verify
+    from vitreous.commands.vtab import vtab as vtab
+    from vitreous.core.errors import VitreousError as VitreousError
+    from vitreous.data.loading.loader import Loader as Loader
     from vitreous.data.open import open_data as open_data
-    from vitreous.errors import VitreousError as VitreousError
     from vitreous.inspection.attention_rollout import rollout as rollout
     from vitreous.inspection.distance import attention_distance as attention_distance
     from vitreous.inspection.embedding_filters import filters as filters
     from vitreous.inspection.gradient_weights import gradient_rollout as gradient_rollout
-    from vitreous.inspection.positions import position_similarity as position_similarity
+    from vitreous.inspection.position_similarity import position_similarity as position_similarity
     from vitreous.models.build import create as create
     from vitreous.models.cost import cost as cost
-    from vitreous.verbs.convert import convert as convert
-    from vitreous.verbs.demo import demo as demo
-    from vitreous.verbs.doctor import doctor as doctor
-    from vitreous.verbs.evaluate import evaluate as evaluate
-    from vitreous.verbs.fewshot import fewshot as fewshot
-    from vitreous.verbs.finetune import finetune as finetune
-    from vitreous.verbs.inspect import inspect as inspect
-    from vitreous.verbs.list import list as list
-    from vitreous.verbs.predict import predict as predict
-    from vitreous.verbs.pretrain import pretrain as pretrain
-    from vitreous.verbs.serve import serve as serve
-    from vitreous.verbs.shard import shard as shard
-    from vitreous.verbs.verify import verify as verify
-    from vitreous.verbs.vtab import vtab as vtab
 
 
 def __getattr__(name: str) -> Any:

@@ -14,16 +14,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.data.decode import ImageLike
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.core.printable import printable
+from vitreous.data.transforms.decode import ImageLike
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import Model, assemble
 from vitreous.models.config import PositionResize, Size
-from vitreous.printable import printable
 from vitreous.weights.checkpoint import Checkpoint
-from vitreous.weights.families import Family
-from vitreous.weights.find import find
+from vitreous.weights.formats import Family
+from vitreous.weights.locate import find
 from vitreous.weights.read import read_path
 from vitreous.weights.transfer import adapt
 from vitreous.weights.write import write

@@ -23,11 +23,11 @@ from typing import Annotated, Any, get_args, get_type_hints
 import tyro
 
 import vitreous
-from vitreous.errors import VitreousError, did_you_mean
-from vitreous.pages.plain_json import without_nan
-from vitreous.printable import printable, printable_lines
-from vitreous.progress import say, silenced
-from vitreous.verbs.shared import Result
+from vitreous.commands.types import Result
+from vitreous.core.errors import VitreousError, did_you_mean
+from vitreous.core.plain_json import without_nan
+from vitreous.core.printable import printable, printable_lines
+from vitreous.core.progress import say, silenced
 
 VERBS = (
     "demo",
@@ -121,7 +121,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def verb(name: str) -> Callable[..., Result]:
-    function: Callable[..., Result] = getattr(importlib.import_module(f"vitreous.verbs.{name}"), name)
+    function: Callable[..., Result] = getattr(importlib.import_module(f"vitreous.commands.{name}"), name)
     return function
 
 

@@ -17,15 +17,15 @@ import pytest
 from PIL import Image, ImageDraw
 from scipy import ndimage, stats
 
-from vitreous.data.builtin import BUILTIN, names, open_builtin
-from vitreous.data.rendered import TASKS, Rendered
-from vitreous.data.rendered_draws import keys
-from vitreous.data.rendered_paint import paint
-from vitreous.data.rendered_scenes import POINTERS, SCENES, Scene, Surface, Thing, compose
-from vitreous.data.rendered_symbols import BAR, SHAPES, SYMBOLS, placed
-from vitreous.data.rendered_textures import FAMILIES, Texture
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.builtin import BUILTIN, names, open_builtin
 from vitreous.data.source import SPLITS, Source
-from vitreous.errors import VitreousError
+from vitreous.data.synthetic.paint import paint
+from vitreous.data.synthetic.random_draws import keys
+from vitreous.data.synthetic.rendered import TASKS, Rendered
+from vitreous.data.synthetic.scenes import POINTERS, SCENES, Scene, Surface, Thing, compose
+from vitreous.data.synthetic.symbols import BAR, SHAPES, SYMBOLS, placed
+from vitreous.data.synthetic.textures import FAMILIES, Texture
 
 WHITE, BLACK = (Surface(c, c, Texture("flat")) for c in ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0)))
 SIZE = 192
@@ -98,7 +98,7 @@ def test_pictures_are_pinned(task: str) -> None:
 def test_pictures_do_not_depend_on_process_order_or_processor() -> None:
     """Another process reads them backwards, without the vector instructions that numpy uses here."""
     code = (
-        "import sys, hashlib; from vitreous.data.builtin import open_builtin\n"
+        "import sys, hashlib; from vitreous.data.datasets.builtin import open_builtin\n"
         "for task in sys.argv[1:]:\n"
         "    source = open_builtin(task).source('test')\n"
         "    read = {i: source.read(i).tobytes() for i in reversed(range(30))}\n"

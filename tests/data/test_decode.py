@@ -15,8 +15,8 @@ import pytest
 from pictures import encoded, photo, write
 from PIL import Image
 
-from vitreous.data.decode import PIXELS, BadImage, decode, reading
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.decode import PIXELS, BadImage, decode, reading
 
 PHOTO = photo(20, 30)
 RGB = np.asarray(PHOTO)
@@ -249,7 +249,7 @@ def test_conversion_in_bands_is_that_of_the_whole(mode: str, monkeypatch: pytest
         grey = np.round(values.astype(kind) * (255.0 / (70_000 if mode in "FI" else 65_535))).astype(np.uint8)
         expected = np.repeat(grey[:, :, None], 3, axis=2)
     assert image.mode == mode
-    monkeypatch.setattr("vitreous.data.decode._BAND", 130)  # three rows
+    monkeypatch.setattr("vitreous.data.transforms.decode._BAND", 130)  # three rows
     assert np.array_equal(np.asarray(decode(image)), expected)
 
 

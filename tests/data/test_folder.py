@@ -11,13 +11,13 @@ import pytest
 from pictures import write
 from torchvision.datasets import ImageFolder
 
-from vitreous.data import folder as module
-from vitreous.data.decode import BadImage
-from vitreous.data.file_source import FileSource
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
+from vitreous.data.sources import folder as module
+from vitreous.data.sources.file_source import FileSource
 from vitreous.data.splits import stratified, training_splits
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.decode import BadImage
 
 
 def make(root: Path, *names: str) -> Path:

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from vitreous.data.decode import BadImage, decode
-from vitreous.data.hub import open_hub
+from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source
-from vitreous.errors import VitreousError
+from vitreous.data.sources.hub import open_hub
+from vitreous.data.transforms.decode import BadImage, decode
 
 CLASSES = ["ant", "bee", "cat"]
 

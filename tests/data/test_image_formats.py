@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vitreous.data.decode import BadImage, decode
-from vitreous.data.image_formats import LeftOutFiles, formats, is_image_name, suffixes
 from vitreous.data.open import open_data
-from vitreous.prediction.image_list import image_list
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.data.transforms.image_formats import LeftOutFiles, formats, is_image_name, suffixes
+from vitreous.inference.image_list import image_list
 
 PHOTO = Image.linear_gradient("L").resize((24, 16)).convert("RGB")
 
@@ -118,7 +118,7 @@ def test_pillows_own_log_prints_nothing() -> None:
     data = written.getvalue().replace(struct.pack("<HHIHH", 277, 3, 1, 3, 0), struct.pack("<HHIHH", 277, 3, 1, 255, 0))
     assert data != written.getvalue()
     code = (
-        "import sys; from vitreous.data.decode import BadImage, decode\n"
+        "import sys; from vitreous.data.transforms.decode import BadImage, decode\n"
         "try: decode(sys.stdin.buffer.read())\n"
         "except BadImage: print('bad')"
     )

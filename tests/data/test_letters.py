@@ -11,9 +11,9 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.linear_model import RidgeClassifier
 
-from vitreous.data.builtin import open_builtin
-from vitreous.data.letters import LETTERS, Letters
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.builtin import open_builtin
+from vitreous.data.synthetic.letters import LETTERS, Letters
 
 
 def pixels(source: Letters, count: int) -> np.ndarray:

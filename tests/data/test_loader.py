@@ -15,16 +15,16 @@ import torch
 from pictures import encoded, photo, write
 from PIL import Image
 
-from vitreous.data.decode import BadImage
-from vitreous.data.loader import Batch, Loader
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.loader import Batch, Loader
+from vitreous.data.loading.workers import WorkerDied
 from vitreous.data.open import open_data
-from vitreous.data.order import examples, generator
-from vitreous.data.pictures import to_tensor
-from vitreous.data.preprocess import Preprocess
+from vitreous.data.sampling import examples, generator
+from vitreous.data.shards.virtual_stream import Turns
 from vitreous.data.source import Arrays, Content, Item, Source, Stream
-from vitreous.data.virtual_stream import Turns
-from vitreous.data.workers import WorkerDied
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.image import to_tensor
+from vitreous.data.transforms.parse import Preprocess
 
 TRAINING = "inception_crop(16)|flip|range(-1,1)"
 
@@ -264,7 +264,7 @@ def test_a_dying_worker_names_the_item() -> None:
 FLAT = """
 import resource, sys
 import numpy as np, torch
-from vitreous.data.loader import Loader
+from vitreous.data.loading.loader import Loader
 from vitreous.data.source import Arrays
 images = np.zeros((64, 64, 64, 3), np.uint8)
 source = Arrays("made", "all", ("a",), images, np.zeros(64))
@@ -426,7 +426,7 @@ def test_streams_that_cannot_be_dealt() -> None:
 
 
 def test_real_shards_arrive_like_the_folder(tmp_path: Path) -> None:
-    from vitreous.data.shard_writer import write_shards
+    from vitreous.data.shards.writer import write_shards
 
     for number in range(30):
         write(tmp_path / "photos" / "ab"[number % 2] / f"{number:02d}.png", photo(20, 20, seed=number))
@@ -447,7 +447,7 @@ def test_real_shards_arrive_like_the_folder(tmp_path: Path) -> None:
 
 
 def test_broken_shards_are_counted(tmp_path: Path) -> None:
-    from vitreous.data.shard_writer import write_shards
+    from vitreous.data.shards.writer import write_shards
 
     for number in range(30):
         write(tmp_path / "photos" / "a" / f"{number:02d}.png", photo(20, 20, seed=number))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pictures import write
 
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
-from vitreous.errors import VitreousError
 
 
 def rows(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:

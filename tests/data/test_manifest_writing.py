@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.data.manifest import Row, write_manifest
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
-from vitreous.errors import VitreousError
+from vitreous.data.sources.manifest import Row, write_manifest
 
 ROWS: list[Row] = [
     ("a/1.jpg", ("cat",), "train"),

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitreous.data.mixup import check_mixup, mixing_share, mixup, one_hot
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.mixup import check_mixup, mixing_share, mixup, one_hot
 
 DRAWS = 4000
 

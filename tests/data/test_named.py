@@ -15,13 +15,13 @@ import originals
 import pytest
 from PIL import Image
 
-from vitreous.data import named
-from vitreous.data.decode import decode
-from vitreous.data.formats import pictures
-from vitreous.data.named import open_named
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets import image_files as pictures
+from vitreous.data.datasets import registry as named
+from vitreous.data.datasets.registry import open_named
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Source
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.decode import decode
 
 
 def source(data: Dataset, split: str) -> Source:
@@ -348,7 +348,7 @@ def test_imagenet_with_flat_validation_images(unpacked: bool, tmp_path: Path) ->
 def test_torchvision_reads_the_same_devkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision.datasets import imagenet as theirs
 
-    from vitreous.data.formats.imagenet import read_devkit
+    from vitreous.data.datasets.imagenet import read_devkit
 
     originals.devkit(tmp_path, SYNSETS, TRUTH)
     monkeypatch.setattr(theirs, "_verify_archive", lambda *_: None)
@@ -364,7 +364,7 @@ def test_names_are_those_of_the_weights(tmp_path: Path) -> None:
     """timm's synsets and lemmas, as a devkit, in a shuffled order, lead to the names that our weights have."""
     import timm.data
 
-    from vitreous.data.formats.imagenet import read_devkit
+    from vitreous.data.datasets.imagenet import read_devkit
     from vitreous.weights.catalogue import imagenet_names
 
     info = Path(timm.data.__file__).parent / "_info"

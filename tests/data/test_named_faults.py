@@ -23,11 +23,12 @@ import scipy.io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vitreous.data.formats import archive, pixels
-from vitreous.data.formats.idx import read_idx
-from vitreous.data.formats.mat import read_mat
-from vitreous.data.named import find, open_named
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets import archive
+from vitreous.data.datasets import pixel_arrays as pixels
+from vitreous.data.datasets.matlab import read_mat
+from vitreous.data.datasets.mnist import read_idx
+from vitreous.data.datasets.registry import find, open_named
 
 PACKED = [
     ("cifar10", "cifar-10-binary.tar.gz"),
@@ -197,8 +198,8 @@ def test_a_killed_process_is_forgotten(tmp_path: Path) -> None:
     program = f"""
 import time
 from pathlib import Path
-from vitreous.data.formats import archive
-from vitreous.data.named import open_named
+from vitreous.data.datasets import archive
+from vitreous.data.datasets.registry import open_named
 write = archive.write
 def slow(target, *rest):
     write(target, *rest)

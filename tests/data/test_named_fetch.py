@@ -12,13 +12,13 @@ import originals
 import pytest
 
 from test_download import Server, ok, status
-from vitreous import download
 from vitreous.cli import main
-from vitreous.data import named
-from vitreous.data.named import open_named
-from vitreous.data.named_sets import SETS
+from vitreous.core import download
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets import registry as named
+from vitreous.data.datasets.known import SETS
+from vitreous.data.datasets.registry import open_named
 from vitreous.data.source import Source
-from vitreous.errors import VitreousError
 
 
 @pytest.fixture

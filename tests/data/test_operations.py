@@ -9,10 +9,10 @@ from pictures import encoded, photo
 from PIL import Image
 from scipy import stats
 
-from vitreous.data.operations import InceptionCrop, Normalise, RandomCrop, Range, ResizeSmall
-from vitreous.data.pictures import to_bytes
-from vitreous.data.preprocess import Preprocess, parse
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.image import to_bytes
+from vitreous.data.transforms.ops import InceptionCrop, Normalise, RandomCrop, Range, ResizeSmall
+from vitreous.data.transforms.parse import Preprocess, parse
 
 TRAINING = "inception_crop(224)|flip|range(-1,1)"
 

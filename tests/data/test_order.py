@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitreous.data.order import examples, generator, key, permuted
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.sampling import examples, generator, key, permuted
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 100))
@@ -60,6 +60,6 @@ def test_nothing_to_order() -> None:
 
 
 def test_another_process_agrees() -> None:
-    code = "from vitreous.data.order import *; import numpy as np; print(permuted(np.arange(50), 50, 9, 4).tolist())"
+    code = "from vitreous.data.sampling import *; import numpy as np; print(permuted(np.arange(50), 50, 9, 4).tolist())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == str(permuted(np.arange(50), 50, 9, 4).tolist())

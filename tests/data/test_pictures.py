@@ -7,10 +7,21 @@ import pytest
 from pictures import encoded, photo
 from PIL import Image, ImageOps
 
-from vitreous.data import pictures
-from vitreous.data.decode import PIXELS, BadImage, decode
-from vitreous.data.pictures import JPEG, cropped, flipped, opened, padded, resized, size_of, to_bytes, to_image, to_tensor
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms import image as pictures
+from vitreous.data.transforms.decode import PIXELS, BadImage, decode
+from vitreous.data.transforms.image import (
+    JPEG,
+    cropped,
+    flipped,
+    opened,
+    padded,
+    resized,
+    size_of,
+    to_bytes,
+    to_image,
+    to_tensor,
+)
 
 DECODERS = ["simplejpeg", "Pillow"]
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitreous.data.pictures import FILTERS, PLAIN
-from vitreous.data.preprocess import Preprocess, parse
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.image import FILTERS, PLAIN
+from vitreous.data.transforms.parse import Preprocess, parse
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8))
 

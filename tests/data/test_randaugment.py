@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage, stats
 
-from vitreous.data import randaugment as module
-from vitreous.data.randaugment import OPERATIONS, Operation, check_randaugment, randaugment
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms import randaugment as module
+from vitreous.data.transforms.randaugment import OPERATIONS, Operation, check_randaugment, randaugment
 
 _y, _x, _c = np.ogrid[:48, :64, :3]
 PATTERN = ((_y * _y * 3 + _x * 7 + _c * 50 + _x * _y) // 3 % 200 + 20 + _c * 5).astype(np.uint8)

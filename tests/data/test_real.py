@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitreous.data.real import real_labels, with_labels, with_real
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.real_labels import real_labels, with_labels, with_real
 from vitreous.data.source import Arrays, Source
-from vitreous.errors import VitreousError
 
 THOUSAND = tuple(f"class {number}" for number in range(1000))
 

@@ -24,12 +24,15 @@ import webdataset
 from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 
-from vitreous.data import shard_bytes, shard_samples, shard_writer, shards
-from vitreous.data.shard_index import expand_braces
-from vitreous.data.shard_writer import write_shards
-from vitreous.data.shards import Shards, open_shards
+from vitreous.core.errors import VitreousError
+from vitreous.data.shards import byte_stream as shard_bytes
+from vitreous.data.shards import reader as shards
+from vitreous.data.shards import samples as shard_samples
+from vitreous.data.shards import writer as shard_writer
+from vitreous.data.shards.index import expand_braces
+from vitreous.data.shards.reader import Shards, open_shards
+from vitreous.data.shards.writer import write_shards
 from vitreous.data.source import Arrays, Dataset, Item, Source
-from vitreous.errors import VitreousError
 
 
 def picture(number: int, form: str = "PNG", size: int = 8) -> bytes:

@@ -12,11 +12,11 @@ import numpy as np
 import originals
 import pytest
 
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.vtab import found_tasks
+from vitreous.data.datasets.vtab_tasks import GROUPS, PAPER_MEAN, TASKS, find_task
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Source, Stream
-from vitreous.data.vtab import found_tasks
-from vitreous.data.vtab_tasks import GROUPS, PAPER_MEAN, TASKS, find_task
-from vitreous.errors import VitreousError
 
 Entries = list[tuple[str, int]]
 

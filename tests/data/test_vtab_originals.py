@@ -20,14 +20,14 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.decode import decode
-from vitreous.data.formats.clevr import read_scenes
-from vitreous.data.formats.tfds_order import tfds_order
-from vitreous.data.formats.vtab_rules import by_thresholds
-from vitreous.data.loader import Loader
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.clevr import read_scenes
+from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.vtab_rules import by_thresholds
+from vitreous.data.loading.loader import Loader
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Source
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.decode import decode
 
 
 def refused(data: str, cache: Path) -> str:
@@ -375,7 +375,7 @@ def test_clevr_scenes_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.Mo
     scenes = [scene("train", n, DISTANCES[n % 8]) | {"note": '], [ é \\" }'} for n in range(9)]
     path.write_text(json.dumps({"info": {}, "scenes": scenes}, indent=1, ensure_ascii=False), encoding="utf-8")
     for size in (40, 57, 1000, 1 << 20):
-        monkeypatch.setattr("vitreous.data.formats.clevr._CHUNK", size)
+        monkeypatch.setattr("vitreous.data.datasets.clevr._CHUNK", size)
         assert list(read_scenes(path)) == scenes
 
 

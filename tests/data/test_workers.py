@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.data.decode import BadImage
-from vitreous.data.workers import WorkerDied, run_in_order, working_on
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
+from vitreous.data.transforms.decode import BadImage
 
 
 def square(x: int) -> int:
@@ -102,7 +102,7 @@ def test_negative_workers() -> None:
 
 PARENT = """
 import os, sys, time
-from vitreous.data.workers import run_in_order
+from vitreous.data.loading.workers import run_in_order
 def who(x):
     return os.getpid()
 results = run_in_order(who, iter(int, 1), 3)

@@ -11,15 +11,15 @@ import pytest
 import torch
 from sklearn import metrics
 
+from vitreous.core.errors import VitreousError
 from vitreous.data.source import Arrays
-from vitreous.errors import VitreousError
 from vitreous.evaluation.accuracy import check_data, measured, pairs, real_accuracy, worst_classes
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.class_mapping import ClassMapping, aligned
 from vitreous.evaluation.class_tables import confused_pairs
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.predictions import Answers
 
 
 def answers_of(

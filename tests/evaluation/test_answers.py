@@ -15,14 +15,14 @@ from PIL import Image
 
 from two_processes import in_two_processes
 from vitreous.classifier import Classifier
+from vitreous.core.distributed import joined
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import silenced
 from vitreous.data.open import open_data
-from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Arrays, Item, Source, Stream
-from vitreous.errors import VitreousError
-from vitreous.evaluation.answers import Answers, answer, natural_mapping
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_mapping import aligned
-from vitreous.progress import silenced
-from vitreous.world import joined
+from vitreous.evaluation.predictions import Answers, answer, natural_mapping
 
 from conftest import random_checkpoint
 

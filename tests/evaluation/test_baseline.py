@@ -12,14 +12,14 @@ from PIL import Image
 from sklearn import linear_model
 
 from vitreous.classifier import Classifier
-from vitreous.data.decode import BadImage
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
-from vitreous.data.preprocess import Preprocess
-from vitreous.data.relabelled import with_labels
-from vitreous.data.shard_writer import write_shards
-from vitreous.data.shards import open_shards
+from vitreous.data.shards.reader import open_shards
+from vitreous.data.shards.writer import write_shards
 from vitreous.data.source import Arrays, Content, Dataset, Source, View
-from vitreous.errors import VitreousError
+from vitreous.data.sources.relabelled import with_labels
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import baseline as module
 from vitreous.evaluation.baseline import Baseline, closed_form_baseline
 

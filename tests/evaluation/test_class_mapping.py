@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.evaluation.class_mapping import ClassMapping, aligned, read_mapping
 
 MODEL = ("tench, Tinca tinca", "mountain bike", "tandem bicycle, tandem", "analog clock", "digital clock", "crane", "crane")

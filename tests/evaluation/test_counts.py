@@ -8,7 +8,7 @@ import torch
 from sklearn import metrics
 from torch import Tensor
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.evaluation.counts import MOST_CONFUSED, Counts
 
 CLASSES, IMAGES = 12, 300

@@ -22,11 +22,11 @@ from vitreous.classifier import Classifier
 from vitreous.data.source import Arrays, Source, Stream
 from vitreous.evaluation import report_gallery
 from vitreous.evaluation.accuracy import measured
-from vitreous.evaluation.answers import Answers, answer, natural_mapping
 from vitreous.evaluation.class_tables import CELLS
+from vitreous.evaluation.evaluation_report import write_report
 from vitreous.evaluation.features import features_of
-from vitreous.evaluation.paired import compared
-from vitreous.evaluation.report import write_report
+from vitreous.evaluation.mcnemar import compared
+from vitreous.evaluation.predictions import Answers, answer, natural_mapping
 from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, cells_of, chosen, heat
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve, Strength
 from vitreous.inspection.attention_rollout import looked_at
@@ -256,7 +256,7 @@ def test_an_image_that_has_gone_is_left_out(tmp_path: Path) -> None:
 
     class Gone(Arrays):
         def read(self, index: int) -> Any:
-            from vitreous.data.decode import BadImage
+            from vitreous.data.transforms.decode import BadImage
 
             if index == 0:
                 raise BadImage("photos: 0", "missing", "gone")

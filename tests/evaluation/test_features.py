@@ -15,16 +15,17 @@ import torch
 from PIL import Image
 
 from vitreous.classifier import Classifier
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
-from vitreous.data.preprocess import Preprocess
-from vitreous.data.relabelled import with_labels
-from vitreous.data.shard_writer import write_shards
-from vitreous.data.shards import open_shards
+from vitreous.data.shards.reader import open_shards
+from vitreous.data.shards.writer import write_shards
 from vitreous.data.source import Arrays, Content, Source, View
-from vitreous.errors import VitreousError
-from vitreous.evaluation import feature_cache, features, shared_pass
+from vitreous.data.sources.relabelled import with_labels
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation import distributed_pass as shared_pass
+from vitreous.evaluation import feature_cache, features
 from vitreous.evaluation.features import Features, features_of
-from vitreous.world import World
 
 from conftest import random_checkpoint
 

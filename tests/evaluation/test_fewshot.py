@@ -12,9 +12,9 @@ from scipy import stats
 from sklearn import linear_model
 
 from vitreous.classifier import Classifier
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.errors import VitreousError
 from vitreous.data.source import Arrays, Dataset
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import fewshot as module
 from vitreous.evaluation import fewshot_tasks
 from vitreous.evaluation.features import Features

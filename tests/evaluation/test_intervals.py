@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.evaluation.intervals import bootstrap, of_mean_recall, of_share, wilson
 
 

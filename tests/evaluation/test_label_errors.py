@@ -16,11 +16,11 @@ from sklearn.model_selection import cross_val_predict
 
 from vitreous.data.open import open_data
 from vitreous.data.source import Arrays
-from vitreous.evaluation.answers import Answers
 from vitreous.evaluation.class_mapping import ClassMapping
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.label_errors import COLUMNS, class_names, label_errors, thresholds, write_relabel
+from vitreous.evaluation.predictions import Answers
 
 
 def answers_of(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
-from vitreous.errors import VitreousError
-from vitreous.evaluation import nearest as module
-from vitreous.evaluation.nearest import nearest
+from vitreous.core.errors import VitreousError
+from vitreous.evaluation import nearest_neighbours as module
+from vitreous.evaluation.nearest_neighbours import nearest
 
 
 @pytest.mark.parametrize(("queries", "among", "count"), [(1, 1, 1), (7, 50, 3), (40, 300, 10)])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.evaluation.intervals import bootstrap
-from vitreous.evaluation.paired import Paired, paired
+from vitreous.evaluation.mcnemar import Paired, paired
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 7), (3, 3), (4, 5), (2, 14), (30, 58), (1200, 1000), (9000, 9400)])

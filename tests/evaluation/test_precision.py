@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vitreous.core.device import Precision
+from vitreous.core.distributed import World
 from vitreous.evaluation import precision as module
 from vitreous.evaluation.precision import agreed_precision
-from vitreous.machine import Precision
-from vitreous.world import World
 
 
 @pytest.mark.parametrize(("first", "tried"), [("bfloat16", ["auto"]), ("float32", ["auto", "float32"])])

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn import linear_model
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.evaluation import ridge
 from vitreous.evaluation.ridge import L2S, LeaveOneOut, Ridge
 

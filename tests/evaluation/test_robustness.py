@@ -15,13 +15,13 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from vitreous.classifier import Classifier
-from vitreous.data.decode import BadImage
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.errors import VitreousError
 from vitreous.data.source import Arrays, Item, Stream
-from vitreous.errors import VitreousError
-from vitreous.evaluation.answers import answer
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.corruptions import CORRUPTIONS, Corrupted, blur, brightness, crop, jpeg, resolution
 from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.predictions import answer
 from vitreous.evaluation.robustness import robustness
 
 from conftest import random_checkpoint

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from vitreous.classifier import Classifier, load
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.weights.read import read_path
 
 from conftest import Budget, mutate, random_checkpoint

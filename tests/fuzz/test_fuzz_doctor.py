@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.decode import BadImage, decode
-from vitreous.hygiene import examine as module
-from vitreous.hygiene.examine import examine
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.doctor import examine as module
+from vitreous.doctor.examine import examine
 
 from conftest import Budget, mutate
 

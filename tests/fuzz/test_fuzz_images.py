@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from vitreous.data.decode import BadImage, decode
-from vitreous.data.pictures import opened, resized, size_of, to_bytes
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.data.transforms.image import opened, resized, size_of, to_bytes
 
 from conftest import Budget, mutate
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.decode import BadImage, decode
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
-from vitreous.data.shard_writer import write_shards
+from vitreous.data.shards.writer import write_shards
 from vitreous.data.source import Item, Policy, Source
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.decode import BadImage, decode
 
 from conftest import Budget, mutate
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fuzzing import LONG, SECONDS, Budget, mutate
-from vitreous import download
-from vitreous.errors import VitreousError
+from vitreous.core import download
+from vitreous.core.errors import VitreousError
 
 BODY = random.Random(0).randbytes(20_000)
 DISK = 1 << 20  # bytes that a body of unknown length may take here

@@ -18,27 +18,27 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vitreous.data.decode import BadImage, decode
-from vitreous.data.file_source import FileSource
+from vitreous.core.errors import VitreousError
+from vitreous.core.printable import printable
 from vitreous.data.open import open_data
-from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Arrays, Dataset, Item, LeftOut, Stream
+from vitreous.data.sources.file_source import FileSource
 from vitreous.data.splits import training_splits
-from vitreous.errors import VitreousError
-from vitreous.hygiene import confirmation as confirmation_module
-from vitreous.hygiene import copies as copies_module
-from vitreous.hygiene import scan as scan_module
-from vitreous.hygiene.copies import copies
-from vitreous.hygiene.diagnosis import FILES, check_folder, diagnose, write_folder
-from vitreous.hygiene.duplicates import Pair
-from vitreous.hygiene.findings import Finding, class_findings, in_order, left_out_findings, picture_findings
-from vitreous.hygiene.kinds import KINDS, corrupts
-from vitreous.hygiene.preview import demand, previews
-from vitreous.hygiene.quick import quick_scan
-from vitreous.hygiene.remedy import check_possible, write_manifest
-from vitreous.hygiene.scan import scan
-from vitreous.hygiene.thumbnails import thumbnails
-from vitreous.printable import printable
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.doctor import confirmation as confirmation_module
+from vitreous.doctor import duplicate_findings as copies_module
+from vitreous.doctor import scan as scan_module
+from vitreous.doctor.diagnosis import FILES, check_folder, diagnose, write_folder
+from vitreous.doctor.duplicate_findings import copies
+from vitreous.doctor.duplicates import Pair
+from vitreous.doctor.finding_types import KINDS, corrupts
+from vitreous.doctor.findings import Finding, class_findings, in_order, left_out_findings, picture_findings
+from vitreous.doctor.fix_manifest import check_possible, write_manifest
+from vitreous.doctor.header_check import quick_scan
+from vitreous.doctor.preview import demand, previews
+from vitreous.doctor.scan import scan
+from vitreous.doctor.thumbnails import thumbnails
 
 PLAIN = Preprocess("resize(24)|range(-1,1)")
 

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from scipy import ndimage
 
-from vitreous.hygiene import duplicates, neighbours
-from vitreous.hygiene.alignment import Windows, align
-from vitreous.hygiene.border import without_border
-from vitreous.hygiene.description import CENTRAL, LONG, WINDOWS, Window, describe, tangents
-from vitreous.hygiene.duplicates import SAME, Pair, confirm, near_duplicates, search
-from vitreous.hygiene.fingerprint import LENGTH, SIZE, Fingerprints, fingerprint, fingerprints, flat, greys
+from vitreous.doctor import duplicates
+from vitreous.doctor import vector_search as neighbours
+from vitreous.doctor.alignment import Windows, align
+from vitreous.doctor.border import without_border
+from vitreous.doctor.description import CENTRAL, LONG, WINDOWS, Window, describe, tangents
+from vitreous.doctor.duplicates import SAME, Pair, confirm, near_duplicates, search
+from vitreous.doctor.fingerprint import LENGTH, SIZE, Fingerprints, fingerprint, fingerprints, flat, greys
 
 COUNT = 40
 

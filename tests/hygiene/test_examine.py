@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vitreous.data.decode import PIXELS
-from vitreous.hygiene import examine as module
-from vitreous.hygiene.examine import REDUCED, examine
+from vitreous.data.transforms.decode import PIXELS
+from vitreous.doctor import examine as module
+from vitreous.doctor.examine import REDUCED, examine
 
 
 def picture(seed: int = 0, width: int = 320, height: int = 240) -> Image.Image:

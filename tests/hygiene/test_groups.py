@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from vitreous.hygiene.groups import Groups
+from vitreous.doctor.union_find import Groups
 
 
 @pytest.mark.parametrize("pairs", [0, 10, 40, 200])

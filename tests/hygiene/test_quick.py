@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitreous.core.errors import VitreousError
 from vitreous.data.bad_images import write_bad_images
-from vitreous.data.decode import BadImage
 from vitreous.data.open import open_data
-from vitreous.data.rendered import Rendered
 from vitreous.data.source import Content, Item, Source, Stream, View
-from vitreous.errors import VitreousError
-from vitreous.hygiene import quick as module
-from vitreous.hygiene.quick import quick_scan
+from vitreous.data.synthetic.rendered import Rendered
+from vitreous.data.transforms.decode import BadImage
+from vitreous.doctor import header_check as module
+from vitreous.doctor.header_check import quick_scan
 
 
 @pytest.fixture

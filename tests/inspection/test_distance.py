@@ -23,7 +23,7 @@ from known_attention import (
     small,
 )
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.distance import attention_distance, distance_of, pixels_apart
 from vitreous.models.build import create
 

@@ -11,7 +11,7 @@ from known_attention import hybrid, small
 from sklearn.decomposition import PCA
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.embedding_filters import as_pictures, filters, principal
 from vitreous.models.build import create
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from known_attention import ALL_ALIKE, KINDS, hybrid, itself, last_patch, looking, pictures, run_by_numpy, small
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.entropy import attention_entropy, entropy_of
 from vitreous.models.build import create
 

@@ -19,8 +19,9 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.embedding_filters import as_pictures
+from vitreous.inspection.figure_style import look
 from vitreous.inspection.figures import (
     DPI,
     plot_attention,
@@ -34,7 +35,6 @@ from vitreous.inspection.figures import (
     plot_token_similarity,
     save,
 )
-from vitreous.inspection.figures_look import look
 from vitreous.inspection.overlay import heat, overlay
 
 RNG = np.random.default_rng(0)

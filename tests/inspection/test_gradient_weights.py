@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.gradient_weights import gradient_rolled_out, gradient_rollout
 from vitreous.models.build import create
 

@@ -23,7 +23,7 @@ from known_attention import (
     small,
 )
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.attention_rollout import rolled_out, rollout
 from vitreous.inspection.figures import plot_attention
 from vitreous.inspection.head_view import attention_by_head, seen_by_head

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vitreous.classifier import Classifier
-from vitreous.inspection.folder import write_folder
-from vitreous.inspection.whole_inspection import Cloud, Given, inspected
+from vitreous.inspection.inspect_model import Cloud, Given, inspected
+from vitreous.inspection.inspection_dir import write_folder
 
 from conftest import random_checkpoint
 

@@ -18,14 +18,14 @@ from sklearn.neighbors import NearestNeighbors
 
 from html_page import Page
 from vitreous.classifier import Classifier
-from vitreous.inspection import sentences
+from vitreous.inspection import captions as sentences
+from vitreous.inspection.captions import READINGS
 from vitreous.inspection.distance import distance_of, uniform_distance
-from vitreous.inspection.folder import numbers, write_folder
-from vitreous.inspection.naming import safe_stem, unique_stems
-from vitreous.inspection.report import tiles
+from vitreous.inspection.file_names import safe_stem, unique_stems
+from vitreous.inspection.inspect_model import Cloud, Given, Inspection, inspected
+from vitreous.inspection.inspection_dir import numbers, write_folder
+from vitreous.inspection.inspection_report import tiles
 from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, placed, sprite
-from vitreous.inspection.sentences import READINGS
-from vitreous.inspection.whole_inspection import Cloud, Given, Inspection, inspected
 
 from conftest import random_checkpoint
 

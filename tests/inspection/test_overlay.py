@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.overlay import fitted, heat, mask, overlay
 
 GRIDS = {(14, 14): (224, 224), (7, 7): (224, 160), (3, 9): (48, 144), (1, 1): (20, 30), (1, 6): (16, 96), (4, 4): (8, 8)}

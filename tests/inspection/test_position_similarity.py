@@ -11,8 +11,8 @@ from known_attention import hybrid, itself, looking, small
 from sklearn.metrics.pairwise import cosine_similarity
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
-from vitreous.inspection.positions import position_similarity
+from vitreous.core.errors import VitreousError
+from vitreous.inspection.position_similarity import position_similarity
 from vitreous.models.build import create
 
 from conftest import random_checkpoint

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection import attention_rollout as module
 from vitreous.inspection.attention_rollout import (
     class_activation,

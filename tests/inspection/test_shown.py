@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
-from vitreous.inspection.shown import shown
+from vitreous.core.errors import VitreousError
+from vitreous.inspection.denormalise import shown
 
 from conftest import random_checkpoint
 

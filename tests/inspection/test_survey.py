@@ -15,13 +15,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.attention_rollout import rollout
 from vitreous.inspection.distance import attention_distance
 from vitreous.inspection.entropy import attention_entropy
 from vitreous.inspection.gradient_weights import gradient_rolled_out, gradient_rollout
 from vitreous.inspection.head_view import seen_by_head
-from vitreous.inspection.survey import survey
+from vitreous.inspection.statistics import survey
 from vitreous.inspection.tokens import outliers, token_change, token_norms, token_similarity
 from vitreous.models.build import create
 from vitreous.models.vit import Attention

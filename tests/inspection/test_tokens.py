@@ -9,7 +9,7 @@ import pytest
 import torch
 from known_attention import KINDS, hybrid, itself, looking, pictures, run_by_numpy, small
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.tokens import mean_similarity, norm_quantiles, outliers, token_change, token_norms, token_similarity
 from vitreous.models.build import create
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import create
 

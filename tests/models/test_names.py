@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.build import create, layout
 from vitreous.models.config import ResNetConfig, ViTConfig, from_json, to_json
 from vitreous.models.names import KNOWN, SIZES, UNITS, describe, describe_trunk, parse

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.build import create
 from vitreous.models.vit import ViT
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.pages.cells import as_it_was, harmless
+from vitreous.core.csv_safe import as_it_was, harmless
 
 STARTS = "=+-@\t\r\n"  # from which spreadsheets take a cell for a formula
 

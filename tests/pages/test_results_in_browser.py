@@ -14,10 +14,10 @@ import torch
 from vitreous.classifier import Classifier
 from vitreous.data.source import Arrays
 from vitreous.evaluation.accuracy import measured
-from vitreous.evaluation.answers import answer
-from vitreous.evaluation.outcome import Mistake, Outcome
-from vitreous.evaluation.report import write_report as write_evaluation
-from vitreous.training.report import write_report as write_run
+from vitreous.evaluation.evaluation_report import write_report as write_evaluation
+from vitreous.evaluation.predictions import answer
+from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.training.run_report import write_report as write_run
 
 from conftest import random_checkpoint
 

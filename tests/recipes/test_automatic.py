@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
-from vitreous.recipes.automatic import automatic_finetune, automatic_pretrain
-from vitreous.recipes.fitting import fit
-from vitreous.recipes.recipe import Recipe, to_json
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain
+from vitreous.training.recipes.fitting import fit
+from vitreous.training.recipes.recipe import Recipe, to_json
 
 AMOUNTS = (1, 7, 31, 32, 60, 255, 1_097, 5_000, 19_999, 20_000, 60_000, 499_999, 500_000, 1_281_167, 14_200_000, 303_000_000)
 FIELDS = {field.name for field in dataclasses.fields(Recipe)}
@@ -234,7 +234,7 @@ def test_masked_patches_of_small_images_have_no_border_to_predict(size: tuple[in
 
     import numpy as np
 
-    from vitreous.data.preprocess import Preprocess
+    from vitreous.data.transforms.parse import Preprocess
 
     recipe, said = automatic_pretrain(5_000, 0, size, size, (), width=64, objective="masked-patch")
     made = Preprocess(recipe.preprocess)

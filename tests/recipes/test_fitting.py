@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
-from vitreous.recipes.fitting import fit
-from vitreous.recipes.recipe import Recipe, changed
-from vitreous.recipes.tables import RECIPES, find, published_steps
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.training.recipes.fitting import fit
+from vitreous.training.recipes.recipe import Recipe, changed
+from vitreous.training.recipes.tables import RECIPES, find, published_steps
 
 SIZES = {"jft": 303_000_000, "imagenet21k": 14_200_000, "imagenet": 1_281_167}
 FIELDS = [field.name for field in dataclasses.fields(Recipe)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from vitreous.errors import VitreousError
-from vitreous.recipes.recipe import Recipe, changed, from_json, parse_changes, to_json, typed
-from vitreous.recipes.tables import RECIPES
+from vitreous.core.errors import VitreousError
+from vitreous.training.recipes.recipe import Recipe, changed, from_json, parse_changes, to_json, typed
+from vitreous.training.recipes.tables import RECIPES
 
 
 def said(call: Any) -> str:

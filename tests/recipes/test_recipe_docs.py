@@ -9,10 +9,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models import config
 from vitreous.models.names import parse
-from vitreous.recipes.recipe import Recipe, typed
+from vitreous.training.recipes.recipe import Recipe, typed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Fields\n")[2].partition("\n## ")[0]

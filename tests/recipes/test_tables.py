@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from vitreous.cli import main
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.names import parse
-from vitreous.recipes.recipe import Recipe, from_json
-from vitreous.recipes.tables import (
+from vitreous.training.recipes.recipe import Recipe, from_json
+from vitreous.training.recipes.tables import (
     RECIPES,
     find,
     for_finetuning,

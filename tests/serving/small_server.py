@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from vitreous.classifier import Classifier
 from vitreous.serving.app import Service, build_app
-from vitreous.serving.loaded import Loaded
+from vitreous.serving.served_model import Loaded
 
 from conftest import random_checkpoint
 

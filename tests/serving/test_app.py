@@ -30,13 +30,13 @@ from small_server import (
 )
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.serving import pipeline
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
-from vitreous.serving.guard import LOOPBACK, SECURITY
 from vitreous.serving.limits import Limits
-from vitreous.serving.loaded import Loaded
+from vitreous.serving.middleware import LOOPBACK, SECURITY
+from vitreous.serving.served_model import Loaded
 
 from conftest import random_checkpoint
 

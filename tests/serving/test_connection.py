@@ -16,11 +16,11 @@ import httpx
 import pytest
 from small_server import Together, loaded, model_is_busy, picture, until
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.serving import connection, uploads
 from vitreous.serving.app import build_app
-from vitreous.serving.guard import LOOPBACK, SECURITY
 from vitreous.serving.limits import Limits
+from vitreous.serving.middleware import LOOPBACK, SECURITY
 from vitreous.serving.server import Running, bound, is_loopback, url_of
 
 

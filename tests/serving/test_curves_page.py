@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from browser import Watched, served
-from vitreous.evaluation.outcome import Mistake, Outcome
+from vitreous.evaluation.validation_result import Mistake, Outcome
 from vitreous.serving.app import build_app
-from vitreous.training.mistakes_file import write_mistakes
+from vitreous.training.mistakes import write_mistakes
 
 OLD = 1_700_000_000.0
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.serving.examples import MOST, SIDE, examples
 
 

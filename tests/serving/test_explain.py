@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.attention_rollout import probe_attention, read_by_head, rollout
 from vitreous.inspection.gradient_weights import gradient_rollout
 from vitreous.models.attention_maps import attention_maps
-from vitreous.serving.explain import explained, picture_uri, quantised
-from vitreous.serving.loaded import Loaded
+from vitreous.serving.attention_payload import explained, picture_uri, quantised
+from vitreous.serving.served_model import Loaded
 
 from conftest import random_checkpoint
 

@@ -21,7 +21,7 @@ from vitreous.classifier import Classifier
 from vitreous.inspection.gradient_weights import gradient_rollout
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
-from vitreous.serving.loaded import Loaded
+from vitreous.serving.served_model import Loaded
 
 from conftest import random_checkpoint
 

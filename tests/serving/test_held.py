@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from vitreous.serving.held import PART, Budget, Large
-from vitreous.serving.refusal import Refusal
+from vitreous.serving.byte_budget import PART, Budget, Large
+from vitreous.serving.http_errors import Refusal
 
 
 async def sent_by(answer: Large, budget: Budget) -> tuple[bytes, list[int], list[int]]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from vitreous.classifier import Classifier
-from vitreous.errors import VitreousError
-from vitreous.serving.loaded import Loaded, leading_tokens, loaded_models, name_of, slug, unique
+from vitreous.core.errors import VitreousError
+from vitreous.serving.served_model import Loaded, leading_tokens, loaded_models, name_of, slug, unique
 
 from conftest import random_checkpoint
 

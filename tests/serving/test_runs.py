@@ -20,13 +20,13 @@ import pytest
 from PIL import Image
 
 import vitreous
-from vitreous.evaluation.outcome import Mistake, Outcome
-from vitreous.pages.curves import measured
-from vitreous.progress import silenced
+from vitreous.core.progress import silenced
+from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.reports.curves import measured
 from vitreous.serving import run_metrics, runs
 from vitreous.serving.run_metrics import Metrics
 from vitreous.serving.runs import UnknownRun, listing, run_view, runs_in
-from vitreous.training.mistakes_file import write_mistakes
+from vitreous.training.mistakes import write_mistakes
 
 OLD = 1_600_000_000.0
 

@@ -22,13 +22,13 @@ from PIL import Image
 from small_server import CROP, picture
 from starlette.requests import Request
 
-from vitreous.data.preprocess import Preprocess
-from vitreous.serving import picture as picture_module
-from vitreous.serving.give_back import give_back
-from vitreous.serving.held import Budget
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.serving import image_decode as picture_module
+from vitreous.serving.byte_budget import Budget
+from vitreous.serving.http_errors import Gone, Refusal
+from vitreous.serving.image_decode import raw_pixels
 from vitreous.serving.limits import Limits
-from vitreous.serving.picture import raw_pixels
-from vitreous.serving.refusal import Gone, Refusal
+from vitreous.serving.malloc_trim import give_back
 from vitreous.serving.uploads import AROUND, Body, picture_in, received
 
 LIMITS = Limits(upload_bytes=100_000, pixels=1_000_000)

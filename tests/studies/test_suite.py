@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.vtab_tasks import TASKS
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
-from vitreous.data.vtab_tasks import TASKS
-from vitreous.errors import VitreousError
 from vitreous.studies.suite import Protocol, Task, parse_suite, read_suite, resolved
 from vitreous.studies.suite_data import final_parts, sweep_parts
 from vitreous.studies.suite_task import judging_string, training_string
 from vitreous.studies.vtab import vtab_suite
-from vitreous.training.images import images_of
-from vitreous.training.wanted import Wanted
+from vitreous.training.data_split import images_of
+from vitreous.training.options import Wanted
 
 TASK = '[[task]]\nname = "digits"\ndata = "builtin:digits"\n'
 
@@ -254,7 +254,7 @@ def test_vtab_has_nineteen_tasks_and_never_a_mean_of_fewer_by_its_name() -> None
 
 
 def test_augmentation_is_what_leaves_the_label_true() -> None:
-    from vitreous.data.preprocess import Preprocess
+    from vitreous.data.transforms.parse import Preprocess
 
     scales = Preprocess("resize(8)|normalise(imagenet)").scales
     by_name = {task.name: task for task in vtab_suite("there").tasks}

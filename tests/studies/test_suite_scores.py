@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.data.vtab_tasks import PAPER_MEAN, TASKS
-from vitreous.errors import VitreousError
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.vtab_tasks import PAPER_MEAN, TASKS
 from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
 from vitreous.studies.suite_results import Results, claim
@@ -20,7 +21,6 @@ from vitreous.studies.suite_run import best_setting
 from vitreous.studies.suite_summary import Summary, summarised
 from vitreous.studies.suite_table import markdown, plain
 from vitreous.studies.vtab import vtab_suite
-from vitreous.world import World
 
 ALONE = World(0, 1, None)  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ import torch
 
 import vitreous
 from vitreous.cli import main
-from vitreous.progress import silenced
+from vitreous.core.progress import silenced
 
 TINY = ("model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64")
 SMALL: dict[str, Any] = dict(

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from vitreous.training import allocator
+from vitreous.core import allocator
 
 # In a process of its own: the setting cannot be taken back, and pytest's heap is not the one to measure.
 _FAULTS = """
 import resource, sys
 import numpy as np
-from vitreous.training.allocator import keep_memory
+from vitreous.core.allocator import keep_memory
 told = keep_memory() if sys.argv[1] == "keep" else None
 def work():
     blocks = [np.ones(size * 2**20 // 8) for size in (24, 40, 64)]  # larger than any threshold glibc finds by itself

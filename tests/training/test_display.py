@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from vitreous import progress
-from vitreous.training import display
-from vitreous.training.display import Display, clock, memory_in_use
+from vitreous.core import progress
+from vitreous.training import progress_display as display
+from vitreous.training.progress_display import Display, clock, memory_in_use
 
 
 class Terminal(io.StringIO):

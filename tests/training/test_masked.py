@@ -15,12 +15,12 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from vitreous.data.operations import Range
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.ops import Range
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import create
-from vitreous.training.masked import MaskedPatches, corrupted, corrupted_count, draw_corruption, taken
-from vitreous.training.patch_targets import scales_of
+from vitreous.training.objectives.masked_patch import MaskedPatches, corrupted, corrupted_count, draw_corruption, taken
+from vitreous.training.objectives.patch_targets import scales_of
 
 from conftest import randomise
 
@@ -344,9 +344,9 @@ def test_under_bfloat16_autocast() -> None:
     """In a process of its own: some machines announce matrix instructions that they do not have, and die of the first."""
     program = """
 import torch
-from vitreous.data.operations import Range
+from vitreous.data.transforms.ops import Range
 from vitreous.models.build import create
-from vitreous.training.masked import MaskedPatches
+from vitreous.training.objectives.masked_patch import MaskedPatches
 torch.manual_seed(0)
 model = create("ViT-Ti/8", image_size=(32, 48), width=32, heads=2, mlp=64, depth=2, classes=0, mask_token=True)
 images = torch.randint(0, 256, (4, 3, 4, 6)).repeat_interleave(8, 2).repeat_interleave(8, 3) / 127.5 - 1

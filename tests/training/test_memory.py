@@ -10,15 +10,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from vitreous.data.operations import Range
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.ops import Range
 from vitreous.models.build import layout, with_memory
 from vitreous.models.cost import cost_of
 from vitreous.models.names import parse
 from vitreous.models.vit import ViT
-from vitreous.recipes.recipe import MaskTarget
-from vitreous.training.masked import MaskedPatches
 from vitreous.training.memory import memory_per_device
+from vitreous.training.objectives.masked_patch import MaskedPatches
+from vitreous.training.recipes.recipe import MaskTarget
 
 SMALL = dict(image_size=32, classes=10, width=96, depth=2, heads=3)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.training import micro_batch
 from vitreous.training.micro_batch import find_micro_batch
 

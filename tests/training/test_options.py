@@ -12,13 +12,13 @@ from PIL import Image
 from runs import TINY, pretrain
 
 import vitreous
-from vitreous.errors import VitreousError
-from vitreous.progress import silenced
-from vitreous.training import images as training_images
-from vitreous.training.images import images_of
+from vitreous.commands.training_run import Run
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import silenced
+from vitreous.training import data_split as training_images
+from vitreous.training.data_split import images_of
+from vitreous.training.options import wanted
 from vitreous.training.run_folder import read_config
-from vitreous.training.wanted import wanted
-from vitreous.verbs.training_run import Run
 
 
 @pytest.fixture(scope="module")

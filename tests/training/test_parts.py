@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.build import create
-from vitreous.recipes.recipe import Recipe
-from vitreous.training.average import Average
-from vitreous.training.objectives import Classification, balanced_weights
+from vitreous.training.ema import Average
+from vitreous.training.objectives.classification import Classification, balanced_weights
 from vitreous.training.optim import freeze, groups, optimizer, prepare_state, set_rate
+from vitreous.training.recipes.recipe import Recipe
 from vitreous.training.schedule import learning_rate
 
 # The schedule ----------------------------------------------------------------------------------------------------------

@@ -11,11 +11,19 @@ import pytest
 import torch
 from PIL import Image
 
-from vitreous.data.operations import InceptionCrop
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.ops import InceptionCrop
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.names import parse
-from vitreous.training.patch_targets import PatchTarget, check_levels, colours, pixel_levels, regions, scales_of, unscaled
+from vitreous.training.objectives.patch_targets import (
+    PatchTarget,
+    check_levels,
+    colours,
+    pixel_levels,
+    regions,
+    scales_of,
+    unscaled,
+)
 
 datasets = pytest.importorskip("sklearn.datasets")
 PHOTOS = [Path(datasets.__file__).parent / "images" / name for name in ("china.jpg", "flower.jpg")]

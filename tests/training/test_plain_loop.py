@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitreous
-from vitreous.data.preprocess import Preprocess
-from vitreous.progress import silenced
+from vitreous.core.progress import silenced
+from vitreous.data.transforms.parse import Preprocess
 
 STEPS, WARMUP, LR, CLIP = 10, 3, 0.05, 1.2
 FIXED = "resize(8)|range(-1,1)"  # nothing by chance, so that batches are all that is taken from the loader

@@ -19,13 +19,13 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from html_page import Page
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.evaluation.class_tables import confused_pairs, per_class
 from vitreous.evaluation.counts import PerClass
 from vitreous.evaluation.intervals import wilson
-from vitreous.evaluation.outcome import Mistake, Outcome
-from vitreous.pages.curves import Curve, chart, measured, running_mean, thinned
-from vitreous.training.report import write_report
+from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.reports.curves import Curve, chart, measured, running_mean, thinned
+from vitreous.training.run_report import write_report
 
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a'b\n\x1b[31m\u202e</svg>")
 

@@ -19,7 +19,7 @@ from runs import TINY, child, digest, metrics, pretrain, states, wait_for
 
 import vitreous
 from vitreous.cli import main
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.training import loop
 
 # Everything that goes by chance or remembers: augmentation, dropout, stochastic depth, mixup, averaging, accumulation.
@@ -226,7 +226,7 @@ def test_a_full_disk_is_a_clear_error_and_the_last_state_is_intact(tmp_path: Pat
 def test_config_json_replays_a_run(tmp_path: Path) -> None:
     pretrain(tmp_path / "run", set=("lr=0.002",))
     import vitreous
-    from vitreous.progress import silenced
+    from vitreous.core.progress import silenced
 
     with silenced():
         vitreous.pretrain(config=str(tmp_path / "run" / "config.json"), out=str(tmp_path / "again"))
@@ -369,7 +369,7 @@ def test_a_state_counts_as_soon_as_it_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_signal_during_an_evaluation_leaves_it_owed(tmp_path: Path) -> None:
-    from vitreous.training import judge
+    from vitreous.training import validation as judge
 
     pretrain(tmp_path / "whole")
     real, calls = judge.Counts.update, []
@@ -397,7 +397,7 @@ def test_a_signal_during_an_evaluation_leaves_it_owed(tmp_path: Path) -> None:
 
 def test_a_replayed_config_can_be_changed_field_by_field(tmp_path: Path) -> None:
     import vitreous
-    from vitreous.progress import silenced
+    from vitreous.core.progress import silenced
 
     pretrain(tmp_path / "run", set=("lr=0.002",))
     with silenced():
@@ -410,8 +410,8 @@ def test_a_replayed_config_can_be_changed_field_by_field(tmp_path: Path) -> None
 def test_a_replayed_config_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout goes by pass, so that another division of a batch, for want of memory, would be another run."""
     import vitreous
-    from vitreous.progress import silenced
-    from vitreous.training import passes
+    from vitreous.core.progress import silenced
+    from vitreous.training import batch_fitting as passes
 
     pretrain(tmp_path / "run", set=("dropout=0.2",))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["micro_batch"] == 32
@@ -425,7 +425,7 @@ def test_a_replayed_config_keeps_what_was_measured(tmp_path: Path, monkeypatch: 
 
 def test_an_option_takes_the_place_of_its_opposite_in_a_replayed_config(tmp_path: Path) -> None:
     import vitreous
-    from vitreous.progress import silenced
+    from vitreous.core.progress import silenced
 
     pretrain(tmp_path / "run", steps=None, epochs=0.5)
     with silenced():
@@ -436,8 +436,8 @@ def test_an_option_takes_the_place_of_its_opposite_in_a_replayed_config(tmp_path
 
 def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_path: Path) -> None:
     """Both find an empty folder; the lock decides, and only its owner writes."""
+    from vitreous.core.distributed import joined
     from vitreous.training.run_folder import RunFolder, read_config
-    from vitreous.world import joined
 
     pretrain(tmp_path / "made")
     config = read_config(tmp_path / "made" / "config.json")
@@ -454,8 +454,8 @@ def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_pa
 
 
 def _claims(out: Path, config: dict[str, Any]) -> None:
+    from vitreous.core.distributed import joined
     from vitreous.training.run_folder import RunFolder
-    from vitreous.world import joined
 
     look = RunFolder._check
     looks = []

@@ -19,9 +19,9 @@ from runs import SMALL, TINY, digest, metrics, pretrain, states
 from safetensors.torch import load_file
 
 import vitreous
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import silenced
 from vitreous.evaluation.ridge import Ridge
-from vitreous.progress import silenced
 
 
 def finetune(out: Path, **options: Any) -> Any:

@@ -10,8 +10,8 @@ import pytest
 from runs import SMALL, TINY, pretrain
 
 import vitreous
-from vitreous.errors import VitreousError
-from vitreous.progress import silenced
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import silenced
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def recipe(run: Path) -> dict[str, Any]:
 
 def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen anew for the 80 % of images that a trial has, length and warm-up would be others."""
-    monkeypatch.setattr("vitreous.recipes.automatic._FEWEST_STEPS", 1)  # a short run, whose length the images decide
-    monkeypatch.setattr("vitreous.recipes.automatic._MOST_EPOCHS", 10)
+    monkeypatch.setattr("vitreous.training.recipes.automatic._FEWEST_STEPS", 1)  # a short run, whose length the images decide
+    monkeypatch.setattr("vitreous.training.recipes.automatic._MOST_EPOCHS", 10)
     swept(tmp_path / "run", start, subset=320, set=("sweep=1e-5:0.02", "sweep_share=0.2"))
     whole = recipe(tmp_path / "run")
     assert whole["steps"] == round(10 * 320 / whole["batch_size"])
@@ -75,9 +75,9 @@ def test_a_folder_that_is_not_free_is_refused_before_the_first_trial(start: Path
 
 def test_a_sweep_chooses_by_accuracy(tmp_path: Path) -> None:
     """Masked patches learn no classes: said at once, and nothing is trained."""
-    from vitreous.training.wanted import wanted
-    from vitreous.training.whole_run import run
-    from vitreous.world import joined
+    from vitreous.core.distributed import joined
+    from vitreous.training.options import wanted
+    from vitreous.training.sweep import run
 
     options = {**SMALL, "out": str(tmp_path / "run"), "objective": "masked-patch"}
     options |= {"sweep": True, "set": (*TINY, "sweep=0.001:0.01")}

@@ -12,8 +12,8 @@ import torch
 from runs import digest, pretrain
 
 import vitreous
-from vitreous.files import cache_folder
-from vitreous.progress import silenced
+from vitreous.core.files import cache_folder
+from vitreous.core.progress import silenced
 from vitreous.training import threads
 
 STEPS: dict[str, Any] = dict(steps=2, eval_every=0)

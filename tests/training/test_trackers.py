@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from vitreous.errors import VitreousError
-from vitreous.progress import silenced
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import silenced
 from vitreous.training import trackers
 from vitreous.training.trackers import Trackers, parse_trackers
 

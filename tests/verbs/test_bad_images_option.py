@@ -8,9 +8,9 @@ from typing import get_type_hints
 import pytest
 
 from vitreous.cli import VERBS, main, verb
-from vitreous.training.wanted import Wanted
-from vitreous.verbs.run_options import RunOptions
-from vitreous.verbs.shared import BadImages
+from vitreous.commands.run_options import RunOptions
+from vitreous.commands.types import BadImages
+from vitreous.training.options import Wanted
 
 HAVE = ("pretrain", "finetune", "evaluate", "fewshot", "shard")
 

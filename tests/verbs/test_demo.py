@@ -12,10 +12,14 @@ import torch
 from PIL import Image
 
 from vitreous.classifier import load
+from vitreous.commands.demo import data_steps as demo_data
+from vitreous.commands.demo import demo
+from vitreous.commands.demo import inspection_steps as demo_looking
+from vitreous.commands.demo import model_steps as demo_steps
+from vitreous.commands.demo import training_steps as demo_training
+from vitreous.commands.training_run import Run
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
-from vitreous.errors import VitreousError
-from vitreous.verbs import demo, demo_data, demo_looking, demo_steps, demo_training
-from vitreous.verbs.training_run import Run
 from vitreous.weights.checkpoint import write_folder
 
 from conftest import random_checkpoint

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 import vitreous.cli as cli
+from vitreous.commands.doctor import doctor
 from vitreous.data.open import open_data
-from vitreous.data.shard_writer import write_shards
-from vitreous.verbs.doctor import doctor
+from vitreous.data.shards.writer import write_shards
 
 
 def make(root: Path, places: dict[str, int], count: int = 3) -> Path:
@@ -201,7 +201,7 @@ def test_odd_names_on_the_terminal(data: Path, capsys: pytest.CaptureFixture[str
 def test_a_killed_run_leaves_nothing_under_the_final_name(data: Path) -> None:
     program = """
 import pathlib, sys, time
-from vitreous.verbs.doctor import doctor
+from vitreous.commands.doctor import doctor
 real = pathlib.Path.write_text
 def slow(self, *args, **options):
     done = real(self, *args, **options)

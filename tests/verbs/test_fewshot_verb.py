@@ -114,8 +114,8 @@ def test_images_that_cannot_be_read_are_said(checkpoint: str, tmp_path: Path) ->
 
 def test_subset_and_per_class_choose_the_images_that_training_chooses(checkpoint: str) -> None:
     from vitreous.evaluation.fewshot_tasks import task_of
-    from vitreous.training.images import images_of
-    from vitreous.training.wanted import wanted
+    from vitreous.training.data_split import images_of
+    from vitreous.training.options import wanted
 
     clf = vitreous.load(checkpoint)
     for options in ({"subset": 90}, {"per_class": 7, "data_seed": 3}):

@@ -24,15 +24,15 @@ from predicting import NAMES, photographs, picture, small_checkpoint
 import vitreous
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.inference import batch_memory as predict_memory
+from vitreous.inference.batch_memory import fitting_batch, working_memory
+from vitreous.inference.decode_images import AHEAD, CHUNK, batches, prepared, shard
+from vitreous.inference.image_list import Named
+from vitreous.inference.predictor import Predictor
+from vitreous.inference.rows import AsCsv, AsJson, Row
 from vitreous.models.names import parse
-from vitreous.prediction import memory as predict_memory
-from vitreous.prediction.decode import AHEAD, CHUNK, batches, prepared, shard
-from vitreous.prediction.image_list import Named
-from vitreous.prediction.memory import fitting_batch, working_memory
-from vitreous.prediction.predictor import Predictor
-from vitreous.prediction.rows import AsCsv, AsJson, Row
 
 from conftest import random_checkpoint
 
@@ -132,7 +132,7 @@ def test_everything_that_can_be_wrong_with_an_image_is_one_row(checkpoint: str, 
 
 
 def test_a_file_that_may_not_be_opened_is_a_row(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitreous.data import decode
+    from vitreous.data.transforms import decode
 
     def guarded(image: Any, *more: Any, **options: Any) -> Any:
         if str(image).endswith("secret.png"):
@@ -237,7 +237,7 @@ def test_batches_hold_so_many_readable_images() -> None:
     whole = torch.arange(50.0)[:, None, None, None]
 
     def parts() -> Any:
-        from vitreous.prediction.decode import Prepared
+        from vitreous.inference.decode_images import Prepared
 
         for start in range(0, 50, 16):
             chunk = names[start : start + 16]

@@ -14,11 +14,11 @@ from predicting import command, photographs, picture, small_checkpoint, together
 
 import vitreous
 from vitreous.cli import main
-from vitreous.errors import VitreousError
-from vitreous.prediction.image_list import Named
-from vitreous.prediction.row_file import RowFile, about_path, merge, part_path
-from vitreous.prediction.rows import Row, writing
-from vitreous.progress import silenced
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import silenced
+from vitreous.inference.image_list import Named
+from vitreous.inference.resumable_output import RowFile, about_path, merge, part_path
+from vitreous.inference.rows import Row, writing
 
 ABOUT = {"weights": "abc", "top": 2}
 
@@ -61,7 +61,7 @@ def test_cut_anywhere_and_gone_on_with_it_is_the_same_file(checkpoint: str, tmp_
 
 
 def test_only_what_is_missing_is_predicted(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitreous.data.preprocess import Preprocess
+    from vitreous.data.transforms.parse import Preprocess
 
     names, out, decoded = photographs(tmp_path / "photos", 30), tmp_path / "rows.jsonl", []
     going = Preprocess.picture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from predicting import picture
 
-from vitreous.errors import VitreousError
-from vitreous.prediction.image_list import Named, image_list, is_encoded_image
+from vitreous.core.errors import VitreousError
+from vitreous.inference.image_list import Named, image_list, is_encoded_image
 
 
 def paths(*words: str | Path, stdin: bytes | None = None) -> list[str]:

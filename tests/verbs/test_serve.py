@@ -26,7 +26,7 @@ from predicting import picture, small_checkpoint
 import vitreous
 from vitreous.classifier import load
 from vitreous.cli import main
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous import progress
-from vitreous.data.shards import open_shards
-from vitreous.errors import VitreousError
-from vitreous.verbs.shard import shard
+from vitreous.commands.shard import shard
+from vitreous.core import progress
+from vitreous.core.errors import VitreousError
+from vitreous.data.shards.reader import open_shards
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_bad_images(photos: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "size"), [("256MB", 256_000_000), ("1GiB", 1 << 30), ("1.5 kb", 1500), ("7", 7), ("2B", 2)])
 def test_sizes(text: str, size: int) -> None:
-    from vitreous.verbs.shard import _bytes
+    from vitreous.commands.shard import _bytes
 
     assert _bytes(text) == size
 
@@ -95,8 +95,8 @@ def test_help_has_an_example_and_every_argument() -> None:
 
 KILLED = """
 import sys, time
-from vitreous.data import shard_writer
-from vitreous.verbs.shard import shard
+from vitreous.data.shards import writer as shard_writer
+from vitreous.commands.shard import shard
 add, count = shard_writer._Shard.add, 0
 def slow(self, *rest):
     global count

@@ -72,7 +72,7 @@ def rows(out: Path, name: str = "results.jsonl") -> list[dict[str, Any]]:
 
 
 def run(tiny: str, out: Path, **options: Any) -> Any:
-    from vitreous.progress import silenced
+    from vitreous.core.progress import silenced
 
     with silenced():
         return vitreous.vtab(tiny, out=str(out), **{**OPTIONS, **options})

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from vitreous.classifier import read_checkpoint
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
-from vitreous.files import cache_folder
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import cache_folder
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models import names
 from vitreous.models.build import create
 from vitreous.weights import catalogue
 from vitreous.weights.catalogue import entries
 from vitreous.weights.checkpoint import Checkpoint
-from vitreous.weights.find import find
+from vitreous.weights.locate import find
 from vitreous.weights.write import write
 
 OFFICIAL = [entry for entry in entries() if not entry.on_hub]

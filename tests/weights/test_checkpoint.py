@@ -15,7 +15,7 @@ import safetensors
 import torch
 
 from vitreous.classifier import Classifier, load
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.weights.checkpoint import read_folder, write_folder
 from vitreous.weights.read import read_path
 

@@ -25,7 +25,7 @@ from PIL import Image
 
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.weights.arrays import open_arrays
 from vitreous.weights.read import read_path
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from vitreous.classifier import Classifier, load
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 from conftest import Reference, fixture_names, random_checkpoint, relative
 

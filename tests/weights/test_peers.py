@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.classifier import Classifier, load
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 from conftest import random_checkpoint, randomise, relative
 

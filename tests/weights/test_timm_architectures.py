@@ -13,7 +13,7 @@ import timm
 import torch
 from torch import nn
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.config import ResNetConfig, ViTConfig
 from vitreous.weights import timm as reader
 from vitreous.weights.arrays import Arrays

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from vitreous.classifier import Classifier, load
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.weights.transfer import adapt, resize_patch
 
 from conftest import Reference, random_checkpoint, relative

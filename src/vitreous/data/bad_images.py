@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitreous.data.decode import BadImage
-from vitreous.files import whole_file
+from vitreous.core.files import whole_file
+from vitreous.data.transforms.decode import BadImage
 
 NAME = "bad_images.jsonl"
 

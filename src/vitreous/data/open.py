@@ -18,11 +18,11 @@ import dataclasses
 import os
 from pathlib import Path
 
-from vitreous.data.image_formats import is_image_name
-from vitreous.data.naming import SPLIT_NAMES, TARS
+from vitreous.core.errors import VitreousError, nearest
+from vitreous.core.files import user_path
+from vitreous.data.conventions import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
-from vitreous.errors import VitreousError, nearest
-from vitreous.files import user_path
+from vitreous.data.transforms.image_formats import is_image_name
 
 PLAIN = "folder:"
 
@@ -35,15 +35,15 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
         return open_data(whole, bad_shards).only(SPLIT_NAMES[split])
     path = user_path(text)
     if text.startswith("builtin:"):
-        from vitreous.data.builtin import open_builtin
+        from vitreous.data.datasets.builtin import open_builtin
 
         return open_builtin(text.removeprefix("builtin:"))
     if text.startswith("hf:"):
-        from vitreous.data.hub import open_hub
+        from vitreous.data.sources.hub import open_hub
 
         return open_hub(text)
     if text.startswith("vtab:"):
-        from vitreous.data.vtab import open_vtab
+        from vitreous.data.datasets.vtab import open_vtab
 
         return open_vtab(text, bad_shards)
     if text.startswith(PLAIN):
@@ -51,15 +51,15 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
     if path.is_dir() and (found := _originals(text, path) or _recognised(text, path)) is not None:
         return found
     if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
-        from vitreous.data.shards import open_shards
+        from vitreous.data.shards.reader import open_shards
 
         return open_shards(text, bad_shards=bad_shards)
     if path.is_dir():
-        from vitreous.data.folder import open_folder
+        from vitreous.data.sources.folder import open_folder
 
         return open_folder(path)
     if path.is_file():
-        from vitreous.data.manifest import ENDINGS, open_manifest
+        from vitreous.data.sources.manifest import ENDINGS, open_manifest
 
         if path.suffix.lower() in ENDINGS:
             return open_manifest(path)
@@ -69,8 +69,8 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
 
 def _originals(text: str, folder: Path) -> Dataset | None:
     """A folder that bears a known set's name and holds its original files is that set, and no folder of pictures or shards."""
-    from vitreous.data import named
-    from vitreous.data.formats.place import Absent
+    from vitreous.data.datasets import registry as named
+    from vitreous.data.datasets.dataset_dir import Absent
 
     if not (named.is_known(text) and named.find(text).files):
         return None
@@ -81,7 +81,7 @@ def _originals(text: str, folder: Path) -> Dataset | None:
 
 
 def _plain(text: str, path: Path) -> Dataset:
-    from vitreous.data.folder import open_folder
+    from vitreous.data.sources.folder import open_folder
 
     if not path.is_dir():
         raise VitreousError(f"{text}: no such folder; check the path")
@@ -90,7 +90,7 @@ def _plain(text: str, path: Path) -> Dataset:
 
 def _recognised(text: str, folder: Path) -> Dataset | None:
     """A folder in a known set's original layout, under any name: read as class folders, it would have two or three classes."""
-    from vitreous.data import named
+    from vitreous.data.datasets import registry as named
 
     try:
         found = named.recognise(folder)
@@ -120,7 +120,8 @@ def _holds_shards(folder: Path) -> bool:
 
 
 def _named(text: str) -> Dataset:
-    from vitreous.data import builtin, named
+    from vitreous.data.datasets import builtin
+    from vitreous.data.datasets import registry as named
 
     name, _, folder = text.partition("@")
     if named.is_known(name):

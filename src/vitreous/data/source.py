@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.image_formats import describe_left_out
+from vitreous.core.errors import VitreousError, one_line, some
 from vitreous.data.policy import Policy as Policy
-from vitreous.errors import VitreousError, one_line, some
+from vitreous.data.transforms.image_formats import describe_left_out
 
 Content: TypeAlias = bytes | NDArray[np.uint8]
 """An encoded image file, or pixels: height x width (grey) or height x width x 3."""

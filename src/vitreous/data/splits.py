@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.file_source import check_classes
-from vitreous.data.order import key
+from vitreous.core.errors import VitreousError
+from vitreous.data.sampling import key
 from vitreous.data.source import ALL, Dataset, Source, Stream
-from vitreous.errors import VitreousError
+from vitreous.data.sources.file_source import check_classes
 
 SHARE = 0.1  # of each class, held out
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.data.real import real_labels, with_real
+from vitreous.core.errors import VitreousError, some
+from vitreous.data.datasets.real_labels import real_labels, with_real
 from vitreous.data.source import Arrays, Source, Stream
-from vitreous.errors import VitreousError, some
-from vitreous.evaluation.answers import Answers, classes_there
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.class_tables import PAIRS
 from vitreous.evaluation.intervals import Method, of_mean_recall, of_share
 from vitreous.evaluation.majority import majority_rate
+from vitreous.evaluation.predictions import Answers, classes_there
 
 _ENOUGH = 50  # images by which to tell whether ReaL labels are of the same classes
 

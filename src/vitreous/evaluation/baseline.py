@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.classifier import Classifier
-from vitreous.data.loader import Loader
-from vitreous.data.order import permuted
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import Advance, shown
+from vitreous.data.loading.loader import Loader
+from vitreous.data.sampling import permuted
 from vitreous.data.source import Policy, Source, Stream
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.features import default_batch, features_in, frozen
 from vitreous.evaluation.majority import majority_rate, majority_words
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.models.build import Model
 from vitreous.models.cost import cost_of
-from vitreous.progress import Advance, shown
 
 TRAIN, TEST = 2000, 1000  # images, at most
 LEAST = 64  # of each, whatever they cost

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 BINS = 15  # as in Guo et al. 2017, and nearly everywhere since: the number changes the error, so it must be the same
 

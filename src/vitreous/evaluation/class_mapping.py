@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vitreous.errors import VitreousError, did_you_mean, nearest, some
-from vitreous.untrusted_json import parse_json
+from vitreous.core.errors import VitreousError, did_you_mean, nearest, some
+from vitreous.core.untrusted_json import parse_json
 
 Among = Literal["all", "mapped"]
 

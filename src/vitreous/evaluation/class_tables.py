@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.evaluation.counts import PerClass
-from vitreous.evaluation.outcome import Mistake, Outcome
-from vitreous.pages.html import picture, scrolled, text
+from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.reports.html import picture, scrolled, text
 
 ROWS = 1000  # classes in the table; of more, those with the lowest F1
 CELLS = 40  # classes up to which the whole matrix is drawn

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter
 
-from vitreous.data.decode import decode
-from vitreous.data.operations import Resize, ResizeSmall
-from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Content, Source, View
+from vitreous.data.transforms.decode import decode
+from vitreous.data.transforms.ops import Resize, ResizeSmall
+from vitreous.data.transforms.parse import Preprocess
 
 Picture = Image.Image
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 MOST_CONFUSED = 2048  # classes for which every pair is counted: 34 MB; of 21,843 classes it would be 3.8 GB
 _N, _UNLABELLED, _TOP1, _TOP5, _LOSS, _SCALARS = range(6)

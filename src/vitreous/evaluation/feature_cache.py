@@ -27,15 +27,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from vitreous.classifier import Classifier
-from vitreous.data.decode import BadImage
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.device import Name as Precision
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.files import cache_folder, whole_file
+from vitreous.core.progress import shown
+from vitreous.core.untrusted_json import parse_json
 from vitreous.data.source import Policy, Source, Stream
-from vitreous.errors import VitreousError, one_line
-from vitreous.files import cache_folder, whole_file
-from vitreous.machine import Name as Precision
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import to_json
-from vitreous.progress import shown
-from vitreous.untrusted_json import parse_json
 
 VERSION = 1  # of the entries; to be raised when a model's features come out otherwise than before
 MOST_BYTES = 20_000_000_000  # in all; beyond, what was not used for longest goes

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.classifier import Classifier
-from vitreous.data.loader import Batch
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.device import Name as Precision
+from vitreous.core.distributed import World, gathered, told
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.loader import Batch
 from vitreous.data.source import Policy, Source, Stream
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import feature_cache
-from vitreous.evaluation.shared_pass import shared_pass
-from vitreous.machine import Name as Precision
+from vitreous.evaluation.distributed_pass import shared_pass
 from vitreous.models.build import Model
 from vitreous.models.vit import ViT
-from vitreous.world import World, gathered, told
 
 _PIXELS = 32 * 224 * 224  # of a batch on a processor: enough to keep it busy, and small beside the model
 _MOST = 512

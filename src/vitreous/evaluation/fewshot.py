@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.data.order import key
-from vitreous.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, some
+from vitreous.core.progress import Advance
+from vitreous.data.sampling import key
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
-from vitreous.progress import Advance
 
 Shots = int | Literal["all"]
 Choice = float | Literal["leave-one-out", "joint"]

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from vitreous.core.files import whole_file
 from vitreous.evaluation.fewshot import Round, Shots
 from vitreous.evaluation.majority import beats_majority
-from vitreous.files import whole_file
 
 WORTH = 0.005  # half a point for a doubling of the labels: less is hardly worth the labelling
 _COLOURS = ("#2457a6", "#c0622d", "#1e7b34", "#8a3f9b", "#a4791f", "#0f7c84", "#b03a5b", "#5a5f66")  # told apart by all eyes

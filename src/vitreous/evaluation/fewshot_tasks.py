@@ -9,17 +9,17 @@ from dataclasses import replace
 import numpy as np
 
 from vitreous.classifier import Classifier
+from vitreous.core.device import Name as Precision
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError, some
+from vitreous.core.files import user_path
 from vitreous.data.open import open_data
-from vitreous.data.operations import Resize, ResizeSmall
-from vitreous.data.preprocess import Preprocess
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.splits import fewer_images, training_splits
-from vitreous.errors import VitreousError, some
+from vitreous.data.transforms.ops import Resize, ResizeSmall
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.features import Features, features_of
 from vitreous.evaluation.fewshot import Shots, Task, check_shots, fewest
-from vitreous.files import user_path
-from vitreous.machine import Name as Precision
-from vitreous.world import World
 
 SHOTS: tuple[Shots, ...] = (1, 5, 10, 25, "all")  # the paper's, and everything there is
 HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fits need few images, and a fair test many

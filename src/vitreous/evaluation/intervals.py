@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 Method: TypeAlias = Literal["wilson", "bootstrap"]
 SAMPLES = 2000  # drawings: the interval's ends are then sure to about a fortieth of its width

@@ -22,15 +22,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.manifest import check_expressible
+from vitreous.core.csv_safe import harmless
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import whole_file
 from vitreous.data.source import ALL, Source, Stream
-from vitreous.errors import VitreousError
-from vitreous.evaluation.answers import Answers
+from vitreous.data.sources.manifest import check_expressible
 from vitreous.evaluation.class_mapping import folded
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.nearest import nearest
-from vitreous.files import whole_file
-from vitreous.pages.cells import harmless
+from vitreous.evaluation.nearest_neighbours import nearest
+from vitreous.evaluation.predictions import Answers
 
 NEIGHBOURS = 10  # training images that are asked
 ASKED = 2000  # suspects for which they are; the ones with the smallest margins get along without

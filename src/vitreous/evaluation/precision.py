@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vitreous.machine import Precision, Wanted, choose_precision
-from vitreous.world import World, told
+from vitreous.core.device import Precision, Wanted, choose_precision
+from vitreous.core.distributed import World, told
 
 
 def agreed_precision(wanted: Wanted, world: World) -> Precision:

@@ -10,8 +10,8 @@ import numpy as np
 from vitreous.evaluation.calibration import leaning
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve
-from vitreous.pages.curves import Curve, chart
-from vitreous.pages.html import scrolled, text
+from vitreous.reports.curves import Curve, chart
+from vitreous.reports.html import scrolled, text
 
 
 def calibration_section(numbers: Mapping[str, Any]) -> str:

@@ -21,19 +21,19 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.classifier import Classifier
-from vitreous.data.decode import decode
-from vitreous.data.pictures import to_bytes, to_tensor
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import shown
 from vitreous.data.source import Content, Source, Stream
-from vitreous.errors import VitreousError
-from vitreous.evaluation.answers import Answers
+from vitreous.data.transforms.decode import decode
+from vitreous.data.transforms.image import to_bytes, to_tensor
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_tables import guess_bars
 from vitreous.evaluation.features import Features, default_batch, frozen
-from vitreous.evaluation.nearest import nearest
+from vitreous.evaluation.nearest_neighbours import nearest
+from vitreous.evaluation.predictions import Answers
 from vitreous.inspection.attention_rollout import looked_at
 from vitreous.models.vit import ViT
-from vitreous.pages.html import TINY, picture, text
-from vitreous.progress import shown
+from vitreous.reports.html import TINY, picture, text
 
 IN_CELL = 12  # pictures of one wrong cell
 WRONG = 200  # of all wrong cells

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 L2S = tuple(2.0**power for power in range(-10, 20))  # what the authors try
 BIAS = 100.0

@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.classifier import Classifier
-from vitreous.data.order import permuted
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.device import Name as Precision
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import shown, silenced
+from vitreous.data.sampling import permuted
 from vitreous.data.source import Content, Item, Source, Stream
-from vitreous.errors import VitreousError
-from vitreous.evaluation.answers import Answers, answer
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.corruptions import CORRUPTIONS, Corrupted, Corruption
 from vitreous.evaluation.intervals import wilson
-from vitreous.machine import Name as Precision
-from vitreous.progress import shown, silenced
-from vitreous.world import World
+from vitreous.evaluation.predictions import Answers, answer
 
 IMAGES = 1000  # an interval of about 3 points to either side, and 25 passes over them
 

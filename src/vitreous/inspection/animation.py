@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
-from vitreous.errors import VitreousError
-from vitreous.files import whole_file
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import whole_file
 from vitreous.inspection.checked_arrays import finite
 from vitreous.inspection.overlay import fitted, overlay
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.classifier import Images
-from vitreous.errors import VitreousError
-from vitreous.inspection.subject import Subject, at_rest, batches_of
+from vitreous.core.errors import VitreousError
+from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import watched, with_attention
 from vitreous.models.pooling import AttentionPool
 from vitreous.models.resnet import ResNet

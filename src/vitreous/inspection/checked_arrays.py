@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 
 def finite(values: ArrayLike, what: str, axes: Sequence[str], size: Sequence[int | None] = ()) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.classifier import Classifier
-from vitreous.inspection.causes import explain_module, explain_positions, explain_preprocessing
+from vitreous.inspection.diagnose import explain_module, explain_positions, explain_preprocessing
 from vitreous.models.build import Model
 from vitreous.models.config import ModelConfig, ViTConfig
 from vitreous.models.layers import LayerScale

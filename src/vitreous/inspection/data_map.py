@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown
 from vitreous.inspection.checked_arrays import finite
 
 Projection = Literal["auto", "tsne", "pca"]

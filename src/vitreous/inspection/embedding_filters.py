@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.errors import VitreousError
-from vitreous.inspection.subject import Subject, at_rest
+from vitreous.core.errors import VitreousError
+from vitreous.inspection.eval_mode import Subject, at_rest
 from vitreous.models.resnet import ResNet, Trunk
 from vitreous.models.vit import ViT
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.classifier import Images
+from vitreous.inspection.eval_mode import Subject
 from vitreous.inspection.head_view import averaged_by_head
-from vitreous.inspection.subject import Subject
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 

@@ -9,9 +9,9 @@ None is known to pyplot, so nothing piles up; a notebook shows one by `figure`, 
 
 from __future__ import annotations
 
+from vitreous.inspection.figure_style import DPI, save
 from vitreous.inspection.figures_embedding import plot_filters, plot_position_similarity
 from vitreous.inspection.figures_heads import plot_attention_distance, plot_attention_entropy
-from vitreous.inspection.figures_look import DPI, save
 from vitreous.inspection.figures_maps import plot_attention, plot_rollout
 from vitreous.inspection.figures_points import plot_data_map
 from vitreous.inspection.figures_tokens import plot_token_norms, plot_token_similarity

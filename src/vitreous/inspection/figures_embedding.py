@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from vitreous.inspection.checked_arrays import finite
-from vitreous.inspection.figures_look import FAINT, MARGIN, SIMILAR, drawn, sheet, tiled
+from vitreous.inspection.figure_style import FAINT, MARGIN, SIMILAR, drawn, sheet, tiled
 
 _FILTER = 96  # pixels, about, that a filter is wide
 _MOST_TILES = 16  # in each direction

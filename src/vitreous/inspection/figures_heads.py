@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import finite, shaped
-from vitreous.inspection.figures_look import COLOURS, DPI, INK, QUIET, chart, drawn, legend_above
+from vitreous.inspection.figure_style import COLOURS, DPI, INK, QUIET, chart, drawn, legend_above
 
 _AXES = ("layers", "heads")
 _ROOM = 0.09  # of the height stays free above and below the dots

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import as_rgb, finite
-from vitreous.inspection.figures_look import MARGIN, QUIET, drawn, letters_in, sheet, short, tiled
+from vitreous.inspection.figure_style import MARGIN, QUIET, drawn, letters_in, sheet, short, tiled
 from vitreous.inspection.overlay import fitted, heat, overlay
 
 _GAP = 6  # pixels between the pictures of one image

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import finite
-from vitreous.inspection.figures_look import COLOURS, QUIET, chart, drawn, short
+from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, short
 
 # Twelve that are told apart; with more classes they come again, with another mark.
 _MANY = (*COLOURS[:7], "#6fa8dc", "#e0a04a", "#7fbf7b", "#c49ad6", "#404040")

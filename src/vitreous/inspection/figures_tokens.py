@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import finite, shaped
-from vitreous.inspection.figures_look import COLOURS, QUIET, chart, drawn, legend_above
+from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, legend_above
 
 _STEEP = 30.0  # times as long as the shortest: beyond, only logarithms show both
 

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.classifier import Images, likeliest
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_residual
+from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
 from vitreous.inspection.head_view import grid_of
-from vitreous.inspection.subject import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import attention_layers, with_attention
 from vitreous.models.config import Size
 from vitreous.models.pooling import AttentionPool

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.classifier import Images
-from vitreous.inspection.subject import Subject, at_rest, batches_of
+from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import watched, with_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.inspection.whole_inspection import DataMap
-from vitreous.pages.html import text
+from vitreous.inspection.inspect_model import DataMap
+from vitreous.reports.html import text
 
 WIDTH, HEIGHT, _EDGE = 720, 520, 14
 ACROSS = 50  # thumbnails in a row

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitreous.classifier import Images
+from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
 from vitreous.inspection.head_view import by_image
-from vitreous.inspection.subject import Subject, at_rest, batches_of
 from vitreous.models.attention_maps import with_attention
 from vitreous.models.vit import ViT
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.axial import AxialBlock, spread_columns, spread_rows
 from vitreous.models.config import Size
 from vitreous.models.vit import Attention, ViT

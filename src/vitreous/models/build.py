@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from vitreous.errors import VitreousError, one_line
+from vitreous.core.errors import VitreousError, one_line
 from vitreous.models.config import ModelConfig, ResNetConfig, Size
 from vitreous.models.names import parse
 from vitreous.models.resnet import ResNet

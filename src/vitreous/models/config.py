@@ -14,7 +14,7 @@ import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from vitreous.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown
 
 Size: TypeAlias = tuple[int, int]
 """Height and width: always both, because a grid of patches need not be square."""

@@ -16,7 +16,7 @@ import math
 import re
 from typing import Any
 
-from vitreous.errors import VitreousError, did_you_mean
+from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.models.config import Form, ModelConfig, ResNetConfig, Size, ViTConfig, pair, replace
 
 # size: (depth, width, MLP, heads). B, L and H are the paper's table 1; Ti and S came with AugReg, the others with big_vision.

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.axial import AxialBlock
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.initialise import initialise_vit

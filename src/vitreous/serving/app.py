@@ -23,20 +23,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from vitreous.errors import VitreousError, did_you_mean
+from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.models.attention_maps import with_attention
+from vitreous.serving.byte_budget import Large
 from vitreous.serving.examples import Example
-from vitreous.serving.guard import Guard
-from vitreous.serving.held import Large
+from vitreous.serving.http_errors import Refusal, json_answer, json_bytes, of_input, quoted
 from vitreous.serving.limits import Limits
-from vitreous.serving.loaded import Loaded
 from vitreous.serving.metrics import MEDIA_TYPE, Metrics
+from vitreous.serving.middleware import Guard
 from vitreous.serving.openapi import description
-from vitreous.serving.page_files import file, page_files
 from vitreous.serving.pipeline import Pipeline
-from vitreous.serving.query import checked, whole
-from vitreous.serving.refusal import Refusal, json_answer, json_bytes, of_input, quoted
+from vitreous.serving.query_parameters import checked, whole
 from vitreous.serving.runs import UnknownRun, listing, run_view
+from vitreous.serving.served_model import Loaded
+from vitreous.serving.static_files import file, page_files
 
 T = TypeVar("T")
 STEPS = 2**53  # beyond it a browser's numbers are no longer whole

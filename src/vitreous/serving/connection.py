@@ -19,8 +19,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitreous.serving.guard import SECURITY
 from vitreous.serving.limits import Limits
+from vitreous.serving.middleware import SECURITY
 
 HEADERS = 10.0  # seconds
 SPARE = 10.0  # seconds more than the application takes at most

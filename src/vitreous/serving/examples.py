@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from vitreous.data.decode import BadImage, decode
+from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Item, Source, Stream
-from vitreous.errors import VitreousError
-from vitreous.serving.loaded import slug, unique
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.serving.served_model import slug, unique
 
 MOST = 12
 SIDE = 640  # pixels; a page has no use for more, and neither has a model of the paper's sizes

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from vitreous.training.display import memory_in_use
+from vitreous.training.progress_display import memory_in_use
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -16,14 +16,14 @@ import torch
 from starlette.requests import Request
 from torch import Tensor
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.serving.attention_payload import explained
 from vitreous.serving.batcher import Batcher, Full
-from vitreous.serving.explain import explained
-from vitreous.serving.held import Budget
+from vitreous.serving.byte_budget import Budget
+from vitreous.serving.http_errors import Gone, Refusal, busy, of_input
+from vitreous.serving.image_decode import raw_pixels
 from vitreous.serving.limits import Limits
-from vitreous.serving.loaded import Loaded
-from vitreous.serving.picture import raw_pixels
-from vitreous.serving.refusal import Gone, Refusal, busy, of_input
+from vitreous.serving.served_model import Loaded
 from vitreous.serving.uploads import Body, picture_in, received
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from vitreous.pages.curves import POINTS, Floats, number, thinned
-from vitreous.untrusted_json import parse_json
+from vitreous.core.untrusted_json import parse_json
+from vitreous.reports.curves import POINTS, Floats, number, thinned
 
 CELLS = POINTS  # of one curve: up to here every record is a point of its own
 CURVES = 64  # of one file; a stranger's file may name any number

@@ -20,13 +20,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import VitreousError
-from vitreous.pages.curves import Floats, number
-from vitreous.printable import printable
+from vitreous.core.errors import VitreousError
+from vitreous.core.printable import printable
+from vitreous.core.untrusted_json import parse_json
+from vitreous.reports.curves import Floats, number
 from vitreous.serving.run_metrics import LONGEST, Metrics, plain_file, record_of
-from vitreous.training.mistakes_file import MISTAKES
+from vitreous.training.mistakes import MISTAKES
 from vitreous.training.run_folder import CONFIG, DONE, METRICS
-from vitreous.untrusted_json import parse_json
 
 DEEP = 3  # folders below the one that is watched
 LISTED = 200  # runs, the newest

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.serving.app import Service
 from vitreous.serving.connection import Connection
 

@@ -19,10 +19,10 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from vitreous.serving.held import Account
+from vitreous.core.untrusted_json import parse_json
+from vitreous.serving.byte_budget import Account
+from vitreous.serving.http_errors import Gone, Refusal, quoted
 from vitreous.serving.limits import Limits
-from vitreous.serving.refusal import Gone, Refusal, quoted
-from vitreous.untrusted_json import parse_json
 
 FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
 Kind = Literal["form", "json", "image"]

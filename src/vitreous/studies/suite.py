@@ -22,8 +22,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import VitreousError, one_line, unknown
-from vitreous.files import user_path
+from vitreous.core.errors import VitreousError, one_line, unknown
+from vitreous.core.files import user_path
 
 PACKAGED = ("small",)
 
@@ -253,7 +253,7 @@ def _known(table: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any], w
 
 def resolved(data: str, base: Path) -> str:
     """DATA with its path, if it has one, relative to `base`. Names of known sets stay what they are."""
-    from vitreous.data import named
+    from vitreous.data.datasets import registry as named
 
     if "://" in data or data.startswith(("builtin:", "hf:")):
         return data

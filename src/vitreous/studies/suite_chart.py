@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from vitreous.files import whole_file
+from vitreous.core.files import whole_file
 from vitreous.studies.suite_summary import Mean, Summary
 from vitreous.studies.suite_table import how
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitreous.data.file_source import check_classes
+from vitreous.core.errors import VitreousError, some
 from vitreous.data.open import open_data
 from vitreous.data.source import ALL, Dataset, Source, Stream
+from vitreous.data.sources.file_source import check_classes
 from vitreous.data.splits import random_subset, stratified
-from vitreous.errors import VitreousError, some
 from vitreous.studies.suite import Protocol, Task
-from vitreous.training.images import fingerprint_of
+from vitreous.training.data_split import fingerprint_of
 
 HELD_OUT = 0.2  # for testing, where a set has one split only; and of the examples, for a sweep: VTAB's 200 of 1,000
 

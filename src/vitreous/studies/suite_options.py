@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from vitreous.classifier import read_checkpoint
-from vitreous.errors import VitreousError
-from vitreous.files import user_path
-from vitreous.hygiene.places import check_outside, folder_of
-from vitreous.recipes.recipe import parse_changes, typed
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import user_path
+from vitreous.core.output_dir import check_outside, folder_of
 from vitreous.studies.suite import Protocol, Suite, read_suite
 from vitreous.studies.suite_run import Mode, Study
 from vitreous.studies.suite_task import Machine
 from vitreous.studies.vtab import vtab_suite
+from vitreous.training.recipes.recipe import parse_changes, typed
 
 # Of the recipe's fields: what the suite itself decides for each task, and why it is not to be set for all.
 _NOT_SET = {

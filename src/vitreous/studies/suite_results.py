@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import VitreousError, one_line, some
-from vitreous.files import write_text
+from vitreous.core.distributed import World, told
+from vitreous.core.errors import VitreousError, one_line, some
+from vitreous.core.files import write_text
+from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.training.run_folder import RunFolder, difference
-from vitreous.untrusted_json import parse_json, read_json
-from vitreous.world import World, told
 
 STUDY, RESULTS, SWEEP = "study.json", "results.jsonl", "sweep.jsonl"
 

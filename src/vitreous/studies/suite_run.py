@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from vitreous.classifier import Classifier, read_checkpoint
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError, some
+from vitreous.core.device import Name as Precision
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError, some
+from vitreous.core.files import write_text
+from vitreous.core.progress import say
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.feature_cache import weights_hash
 from vitreous.evaluation.precision import agreed_precision
-from vitreous.files import write_text
-from vitreous.machine import Name as Precision
-from vitreous.progress import say
 from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
 from vitreous.studies.suite_data import Parts, final_parts, sweep_parts
@@ -34,7 +35,6 @@ from vitreous.studies.suite_table import markdown, plain
 from vitreous.studies.suite_task import Machine, Score, drop_weights, finetuned, judging_string, linear
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.transfer import adapt
-from vitreous.world import World
 
 Mode: TypeAlias = Literal["finetune", "linear"]
 Setting: TypeAlias = tuple[float, int]  # learning rate, steps

@@ -14,22 +14,22 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.classifier import Classifier
-from vitreous.data.operations import Flip, Scale
-from vitreous.data.preprocess import Preprocess
+from vitreous.core.device import Name as Precision
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, Stream
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.ops import Flip, Scale
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.features import features_of
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import Ridge
-from vitreous.machine import Name as Precision
-from vitreous.recipes import tables
 from vitreous.studies.suite import Protocol, Task
 from vitreous.studies.suite_data import Parts
-from vitreous.training.passes import with_passes
-from vitreous.training.prepare import plan_of
-from vitreous.training.start import train
-from vitreous.training.wanted import Wanted
-from vitreous.world import World
+from vitreous.training.batch_fitting import with_passes
+from vitreous.training.options import Wanted
+from vitreous.training.recipes import tables
+from vitreous.training.resolve import plan_of
+from vitreous.training.trainer import train
 
 RECIPE = "finetune-vtab"
 _BLOCK = 8_192  # test images whose features are held at once

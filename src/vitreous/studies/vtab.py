@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitreous.data.vtab_tasks import PAPER_TITLES, TASKS, VtabTask, find_task
+from vitreous.data.datasets.vtab_tasks import PAPER_TITLES, TASKS, VtabTask, find_task
 from vitreous.studies.suite import Protocol, Suite, Task
 
 

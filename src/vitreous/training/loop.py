@@ -21,29 +21,29 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from vitreous.core.distributed import World, gathered, total
+from vitreous.core.errors import VitreousError, some
+from vitreous.core.files import write_text
 from vitreous.data.bad_images import NAME as BAD_IMAGES
-from vitreous.data.decode import BadImage
-from vitreous.data.loader import Batch, Loader
-from vitreous.data.mixup import mixup, one_hot
-from vitreous.data.order import key
-from vitreous.data.preprocess import Preprocess
+from vitreous.data.loading.loader import Batch, Loader
+from vitreous.data.sampling import key
 from vitreous.data.source import Skipped, Source, Stream
-from vitreous.errors import VitreousError, some
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.mixup import mixup, one_hot
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.majority import majority_rate
-from vitreous.evaluation.outcome import Outcome
-from vitreous.files import write_text
-from vitreous.training.average import Average
-from vitreous.training.display import Display
-from vitreous.training.judge import Interrupted, judged, mean_of, never_empty
-from vitreous.training.masked import MaskedPatches
-from vitreous.training.objectives import Classification
+from vitreous.evaluation.validation_result import Outcome
+from vitreous.training.config import Plan
+from vitreous.training.ema import Average
+from vitreous.training.objectives.classification import Classification
+from vitreous.training.objectives.masked_patch import MaskedPatches
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
 from vitreous.training.parallel import accumulating, own, resharded, settles_later, spread, whole
-from vitreous.training.plan import Plan
+from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.schedule import learning_rate
 from vitreous.training.state import States, tensors_of
-from vitreous.world import World, gathered, total
+from vitreous.training.validation import Interrupted, judged, mean_of, never_empty
 
 Objective = Classification | MaskedPatches
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.build import Model, layout, with_memory
 from vitreous.models.config import ModelConfig
 from vitreous.models.vit import ViT
-from vitreous.recipes.recipe import MaskTarget, Optimizer
-from vitreous.training.masked import MaskedPatches
+from vitreous.training.objectives.masked_patch import MaskedPatches
+from vitreous.training.recipes.recipe import MaskTarget, Optimizer
 
 _FLOAT = 4  # bytes
 _OUTSIDE, _ENTERING = -1, -2  # places beside the numbers of blocks

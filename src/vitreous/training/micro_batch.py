@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from vitreous.errors import VitreousError
-from vitreous.free_memory import free_memory
+from vitreous.core.errors import VitreousError
+from vitreous.core.memory import free_memory
 
 SHARE = 0.8  # of the free memory: the data's workers, the state that is being saved and others need some too
 SECONDS = 20.0  # after which no further candidate is timed

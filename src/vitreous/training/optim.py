@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.build import Model
 from vitreous.models.vit import ViT
-from vitreous.recipes.recipe import Recipe
+from vitreous.training.recipes.recipe import Recipe
 
 HEAD = ("model.head.", "model.distillation_head.")
 

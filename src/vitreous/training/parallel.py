@@ -19,9 +19,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from vitreous.errors import VitreousError
+from vitreous.core.distributed import World, processes_here
+from vitreous.core.errors import VitreousError
 from vitreous.models.vit import ViT
-from vitreous.world import World, processes_here
 
 Parallel = Literal["ddp", "fsdp", "hybrid"]
 

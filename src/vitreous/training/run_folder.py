@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from vitreous.errors import VitreousError, one_line, some
-from vitreous.files import write_text
+from vitreous.core.distributed import World, told
+from vitreous.core.errors import VitreousError, one_line, some
+from vitreous.core.files import write_text
+from vitreous.core.printable import printable
+from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.models.config import from_json, to_json
-from vitreous.printable import printable
-from vitreous.untrusted_json import parse_json, read_json
-from vitreous.world import World, told
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vitreous.recipes.recipe import Recipe
+from vitreous.training.recipes.recipe import Recipe
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:

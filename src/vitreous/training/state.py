@@ -31,11 +31,11 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from vitreous.errors import VitreousError, one_line
-from vitreous.files import flush, write_text
-from vitreous.training.average import Average
-from vitreous.untrusted_json import read_json
-from vitreous.world import World, gathered, told
+from vitreous.core.distributed import World, gathered, told
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.files import flush, write_text
+from vitreous.core.untrusted_json import read_json
+from vitreous.training.ema import Average
 
 DOCUMENT = "state.json"
 _FAILURES = (Exception, CheckpointException)  # the latter is none of the former

@@ -20,16 +20,16 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import VitreousError
-from vitreous.files import cache_folder, write_text
-from vitreous.machine import using_threads
+from vitreous.core.device import using_threads
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import cache_folder, write_text
+from vitreous.core.untrusted_json import read_json
 from vitreous.models.config import to_json
 from vitreous.models.cost import cost_of
+from vitreous.training.config import Plan
 from vitreous.training.optim import freeze
-from vitreous.training.plan import Plan
-from vitreous.training.start import objective_of
-from vitreous.untrusted_json import read_json
-from vitreous.world import World
+from vitreous.training.trainer import objective_of
 
 VARIABLE = "OMP_NUM_THREADS"  # set by the user or by torchrun: respected, and nothing is measured
 ROUNDS = 3

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitreous.errors import VitreousError, one_line, unknown
-from vitreous.files import write_text
-from vitreous.progress import say, silent
+from vitreous.core.errors import VitreousError, one_line, unknown
+from vitreous.core.files import write_text
+from vitreous.core.progress import say, silent
 
 
 class _Tracker(Protocol):

@@ -19,10 +19,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitreous.errors import VitreousError, one_line
-from vitreous.untrusted_json import read_json
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.untrusted_json import read_json
 from vitreous.weights.bounded_zip import ZIP_ERRORS, open_zip
-from vitreous.weights.torchfile import TensorsOnlyFile
+from vitreous.weights.torch_file import TensorsOnlyFile
 
 Shape = tuple[int, ...]
 

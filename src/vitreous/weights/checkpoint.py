@@ -23,14 +23,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError, unknown
-from vitreous.files import flush, whole_file
+from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.files import flush, whole_file
+from vitreous.core.untrusted_json import read_json
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import layout
 from vitreous.models.config import ModelConfig, Size, from_json, to_json
-from vitreous.untrusted_json import read_json
 from vitreous.weights.arrays import SafetensorsArrays
-from vitreous.weights.families import Family
+from vitreous.weights.formats import Family
 
 FORMAT = "vitreous-checkpoint"
 VERSION = 1

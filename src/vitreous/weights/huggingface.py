@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, pair, replace
 from vitreous.models.names import describe
 from vitreous.weights.arrays import Arrays, Renamed, roots_of

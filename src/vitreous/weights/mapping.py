@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.build import layout
 from vitreous.models.config import ModelConfig
 from vitreous.weights.arrays import Arrays, Shape

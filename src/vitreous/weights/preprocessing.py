@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.data.operations import (
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.image import FILTERS
+from vitreous.data.transforms.ops import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     CentralCrop,
@@ -13,9 +15,7 @@ from vitreous.data.operations import (
     Resize,
     ResizeSmall,
 )
-from vitreous.data.pictures import FILTERS
-from vitreous.data.preprocess import parse
-from vitreous.errors import VitreousError
+from vitreous.data.transforms.parse import parse
 from vitreous.models.config import Size, pair
 
 _BY_NUMBER = {int(value): name for name, value in FILTERS.items()}

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import torch
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.core.untrusted_json import read_json
 from vitreous.models.config import ModelConfig, ViTConfig
-from vitreous.untrusted_json import read_json
 from vitreous.weights import huggingface, official, preprocessing, timm
 from vitreous.weights.arrays import Arrays, Renamed, open_arrays
 from vitreous.weights.checkpoint import (
@@ -28,7 +28,7 @@ from vitreous.weights.checkpoint import (
     read_document,
     read_folder,
 )
-from vitreous.weights.families import Family
+from vitreous.weights.formats import Family
 from vitreous.weights.mapping import Rule, read_tensors
 from vitreous.weights.unfinished import best_so_far
 

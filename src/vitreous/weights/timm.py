@@ -9,7 +9,7 @@ import math
 import re
 from typing import Any
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
 from vitreous.models.names import describe, describe_trunk
 from vitreous.weights.arrays import Arrays, subtree

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, Pool, ResNetConfig, Size, pair
 from vitreous.models.names import SIZES, describe_trunk
 

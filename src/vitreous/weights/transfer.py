@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import ModelConfig, PositionResize, ResNetConfig, Size, ViTConfig, pair, replace
 from vitreous.models.positions import resize_grid, resize_line, resize_relative
 from vitreous.weights.checkpoint import Checkpoint

@@ -15,15 +15,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.data.pictures import FILTERS
-from vitreous.data.preprocess import Preprocess
-from vitreous.errors import VitreousError, unknown
-from vitreous.files import whole_file, whole_folder, write_text
+from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.files import whole_file, whole_folder, write_text
+from vitreous.data.transforms.image import FILTERS
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import ModelConfig, ViTConfig, replace
 from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
 from vitreous.weights.card import card
 from vitreous.weights.checkpoint import CARD, Checkpoint, document, file_hash, may_write_card, read_document, write_folder
-from vitreous.weights.families import Family
+from vitreous.weights.formats import Family
 from vitreous.weights.mapping import write_arrays
 
 

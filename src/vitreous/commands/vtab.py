@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from vitreous.commands.types import Checkpoint, ImageSize
+
+if TYPE_CHECKING:
+    from vitreous.studies.suite_summary import Summary
+
+_DECIDED = tyro.conf.arg(help_behavior_hint="")  # the text itself says what holds if it is not given
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model came to on a suite."""
+
+    out: str
+    summary: Summary
+    table: str
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+    def text(self) -> str:
+        return f"{self.table}\n\n{self.out}/vtab.png shows it; results.jsonl, vtab.json and table.md have the numbers"
+
+    def records(self) -> list[dict[str, Any]]:
+        return self.summary.records()
+
+
+def vtab(
+    checkpoint: Checkpoint,
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    *,
+    out: str,
+    suite: Annotated[str, tyro.conf.arg(metavar="FILE|small", help_behavior_hint="")] = "",
+    tasks: Annotated[str, tyro.conf.arg(metavar="A,B", help_behavior_hint="")] = "",
+    mode: Literal["finetune", "linear"] = "finetune",
+    seeds: Annotated[int | None, _DECIDED] = None,
+    sweep: bool = False,
+    image_size: Annotated[ImageSize, _DECIDED] = None,
+    steps: Annotated[int | None, _DECIDED] = None,
+    batch_size: Annotated[int | None, _DECIDED] = None,
+    set: Annotated[tuple[str, ...], _DECIDED, tyro.conf.arg(metavar="NAME=VALUE[,...]")] = (),
+    keep_weights: bool = False,
+    workers: Annotated[int | None, _DECIDED] = None,
+    device: str = "auto",
+    precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    seed: int = 0,
+    data_seed: int = 0,
+) -> Scores:
+    """Transfer a model to the 19 tasks of VTAB-1k, a thousand examples each, or to a suite of your own.
+
+    The paper's protocol: the same settings for all tasks, three seeds, the mean of the test accuracies, beside its Table 9.
+    Kill it at any moment and start the same command again: it does what is missing. Several processes: torchrun.
+
+    Example: vitreous vtab ViT-B/16@imagenet21k vtab-1k/ --mode linear --out runs/vtab
+
+    Args:
+        checkpoint: a run, a checkpoint, or a name of `vitreous list weights`.
+        data: the folder that holds VTAB's task folders (see docs/vtab-data.md); not with --suite.
+        out: the folder for results.jsonl, the table, the chart and the runs. Started again, it goes on where it was.
+        suite: a TOML file that lists tasks of your own, or `small`, which needs no download (see docs/vtab.md).
+        tasks: some of the tasks only.
+        mode: finetune, as the paper; or linear: closed form on frozen features, for a quick answer.
+        seeds: how many runs of each task. Default: the suite's, 3.
+        sweep: first choose among two learning rates and two lengths, by the mean over all tasks' validation images.
+        image_size: pixels. Default: the suite's, 384; for VTAB in closed form the checkpoint's own.
+        steps: of each run. Default: the suite's, 2,500.
+        batch_size: images per step; the learning rate follows. Default: the suite's, 512. In closed form: images at once.
+        set: change the recipe of all runs, as lr=0.003,schedule=linear; see docs/recipes.md.
+        keep_weights: keep every run's checkpoint, which is dropped otherwise once its score is recorded.
+        workers: processes that read images; as many as there are cores if not given, 0 for none.
+        device: cpu, cuda, mps; auto: the best there is.
+        precision: auto: whichever this machine is faster in.
+        seed: the first of the seeds.
+        data_seed: random seed of examples and test images, where a task does not list them: the same for all seeds.
+    """
+    from vitreous.core.device import choose_device
+    from vitreous.core.distributed import joined
+    from vitreous.studies.suite_options import study_of
+    from vitreous.studies.suite_run import measure
+    from vitreous.studies.suite_task import Machine
+
+    study = study_of(
+        checkpoint=checkpoint,
+        data=data,
+        suite=suite,
+        tasks=tasks,
+        out=out,
+        mode=mode,
+        seeds=seeds,
+        seed=seed,
+        data_seed=data_seed,
+        sweep=sweep,
+        image_size=image_size,
+        steps=steps,
+        batch_size=batch_size,
+        changes=set,
+        keep_weights=keep_weights,
+        machine=Machine(workers, choose_device(device), precision),
+    )
+    with joined(study.machine.device) as world:
+        found = measure(study, world)
+    return Scores(str(study.out), found.summary, found.table, found.notes)

@@ -1,0 +1,286 @@
+"""What this machine can do: which device there is, and whether bfloat16 runs on it and is worth having.
+
+Processors announce more than they do. Some virtual machines announce AMX, whose tiles make bfloat16 fast, but hide the
+description of the tiles; the first bfloat16 layer then dies of an illegal instruction and takes the program with it. And
+where bfloat16 runs without such tiles, it is often slower than float32. So neither is looked up: a child process tries.
+
+A forked child has this process's oneDNN, which matters: oneDNN reads its limit, `ONEDNN_MAX_CPU_ISA`, once. Found by
+experiment with torch 2.13 (`tests/test_machine.py` repeats it): importing torch, making tensors, creating a model and
+drawing its weights leave the limit open; a matrix product, a convolution, attention or GELU in float32 fix it. So
+`choose_precision` belongs before the first forward pass. If it comes later, the limit has no effect, the second child
+dies like the first, and bfloat16 is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import multiprocessing as mp
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vitreous.core.errors import VitreousError, one_line
+
+Wanted = Literal["auto", "float32", "bfloat16"]
+Name = Literal["float32", "bfloat16"]
+
+VARIABLE = "ONEDNN_MAX_CPU_ISA"
+LIMIT = "AVX512_CORE_BF16"  # all but the tiles
+WORTH = 1.2  # times float32's speed, from which `auto` gives up digits for it
+PATIENCE = 30.0  # seconds; a trial takes one or two
+
+_CPUINFO = Path("/proc/cpuinfo")
+_ROWS, _WIDTH, _HIDDEN = 1024, 384, 1536  # the first layer of ViT-S's MLP, five images of 197 tokens
+_REPEATS, _SECONDS = 6, 1.0  # at most: where bfloat16 is imitated, once is enough to tell
+
+
+class Precision(NamedTuple):
+    name: Name
+    note: str | None  # one line for the user: what was found, where it is not what one would expect
+
+
+class Trial(NamedTuple):
+    """How a child process fared with bfloat16."""
+
+    speed: float | None = None  # as a multiple of float32's; None where it did not come to the end
+    fault: str | None = None  # then: what ended it
+    limited: bool = False  # it needed the limit to survive
+
+
+# Devices ---------------------------------------------------------------------------------------------------------------
+
+
+def choose_device(wanted: str = "auto") -> str:
+    """The device to run on. "auto" takes the first accelerator there is, "cuda:1" a certain one."""
+    import torch
+
+    present = _devices()
+    if wanted == "auto":
+        return next(iter(present))
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise VitreousError(f"--device {wanted}: no such kind of device; here there is {_listed(present)}") from None
+    if device.type not in present:
+        raise VitreousError(f"--device {wanted}: not on this machine or not in this torch; here there is {_listed(present)}")
+    if device.index is not None and device.index >= present[device.type]:
+        raise VitreousError(f"--device {wanted}: there is no number {device.index}; here there is {_listed(present)}")
+    return wanted
+
+
+def _devices() -> dict[str, int]:
+    """How many there are of each kind, the best first."""
+    import torch
+
+    found = {
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "xpu": torch.xpu.device_count() if torch.xpu.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+        "cpu": 1,
+    }
+    return {kind: count for kind, count in found.items() if count}
+
+
+def _listed(present: dict[str, int]) -> str:
+    return ", ".join(
+        kind if count == 1 else f"{kind} ({count} of them, {kind}:0 to {kind}:{count - 1})" for kind, count in present.items()
+    )
+
+
+@contextlib.contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """So many threads inside, or as many as there are; set in any case, so that libraries below do not change it later."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# Precision -------------------------------------------------------------------------------------------------------------
+
+
+def choose_precision(wanted: Wanted, device: str) -> Precision:
+    """The precision to train in: bfloat16 where it is wanted or pays, never where it would kill the process.
+
+    The weights stay float32 either way (the loop's autocast decides what is computed in bfloat16), so bfloat16 costs
+    digits in the products and not in the optimiser.
+    """
+    if wanted not in ("auto", "float32", "bfloat16"):
+        raise VitreousError(f"--precision {wanted}: it must be auto, float32 or bfloat16")
+    if wanted == "float32":
+        return Precision("float32", None)
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return _on_cpu(wanted)
+    return _on_accelerator(wanted, kind, device)
+
+
+def _on_accelerator(wanted: Wanted, kind: str, device: str) -> Precision:
+    import torch
+
+    if kind == "mps":
+        if wanted == "auto":
+            return Precision("float32", None)
+        return Precision("bfloat16", "bfloat16 on mps has not been tried by the authors of vitreous")
+    module: Any = torch.xpu if kind == "xpu" else torch.cuda
+    with module.device(device):
+        supported = bool(module.is_bf16_supported(including_emulation=False))
+    if supported:
+        return Precision("bfloat16", None)
+    if wanted == "auto":
+        return Precision("float32", f"float32, because {device} has no bfloat16 arithmetic")
+    return Precision("bfloat16", f"{device} has no bfloat16 arithmetic and only imitates it; float32 is likely to be faster")
+
+
+def _on_cpu(wanted: Wanted) -> Precision:
+    if wanted == "auto" and not _may_be_fast():
+        return Precision("float32", None)
+    trial = cpu_trial()
+    if trial.speed is None:
+        if wanted == "auto":
+            return Precision("float32", f"float32, because bfloat16 does not run in this process ({trial.fault})")
+        raise VitreousError(
+            f"--precision bfloat16: it does not run in this process ({trial.fault}); "
+            f"use float32, or set {VARIABLE}={LIMIT} in the environment and start again"
+        )
+    limit = f"; this processor's AMX is not usable, so oneDNN is limited to {LIMIT}" if trial.limited else ""
+    if wanted == "auto" and trial.speed < WORTH:
+        return Precision("float32", f"float32, because bfloat16 has {trial.speed:.2g} times its speed here{limit}")
+    slow = "" if trial.speed >= 1 else " and saves memory only"
+    return Precision("bfloat16", f"bfloat16 has {trial.speed:.2g} times the speed of float32 here{slow}{limit}")
+
+
+def _may_be_fast() -> bool:
+    """Whether the processor claims arithmetic in bfloat16 (x86 `flags`, Arm `Features`); unknown counts as yes."""
+    try:
+        text = _CPUINFO.read_text()
+    except OSError:
+        return True
+    return "bf16" in text
+
+
+# The trial -------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def cpu_trial() -> Trial:
+    """bfloat16 in a child process, with the limit if it needs that, which then holds for this process too."""
+    if not _can_fork():
+        # A fresh process tells what the processor does, but not whether a limit would still be heeded by this one.
+        return _separate()
+    first = _forked(_measure)
+    if first.speed is not None or "SIGILL" not in (first.fault or ""):
+        return first
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = LIMIT
+    second = _forked(_measure)
+    if second.speed is not None:
+        return second._replace(limited=True)
+    if before is None:
+        del os.environ[VARIABLE]
+    else:
+        os.environ[VARIABLE] = before
+    return second
+
+
+def _can_fork() -> bool:
+    return "fork" in mp.get_all_start_methods() and sys.platform != "darwin"  # Apple's libraries do not survive a fork
+
+
+def _measure() -> float:
+    """bfloat16's speed over float32's, in a layer of a ViT forward and backward. bfloat16 is first: it may be the end.
+
+    The backward products are written out: autograd would start threads, of which a forked child may have none. One
+    thread, because those of the parent are not here; tiles belong to a core, so the ratio holds for many.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        best = {torch.bfloat16: float("inf"), torch.float32: float("inf")}
+        query = torch.ones(2, 3, 197, 64, dtype=torch.bfloat16)
+        F.scaled_dot_product_attention(query, query, query)  # has kernels of its own, with the same tiles
+        start = time.perf_counter()
+        for _ in range(_REPEATS):
+            for kind in best:
+                x, w = torch.ones(_ROWS, _WIDTH, dtype=kind), torch.ones(_HIDDEN, _WIDTH, dtype=kind)
+                b, g = torch.ones(_HIDDEN, dtype=kind), torch.ones(_ROWS, _HIDDEN, dtype=kind)
+                began = time.perf_counter()
+                F.linear(x, w, b)
+                torch.mm(g, w)
+                torch.mm(g.T, x)
+                best[kind] = min(best[kind], time.perf_counter() - began)
+            if time.perf_counter() - start > _SECONDS:
+                break
+    return best[torch.float32] / best[torch.bfloat16]
+
+
+def _forked(measure: Callable[[], float]) -> Trial:
+    context = mp.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(measure, theirs))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses one only
+            process.start()
+        theirs.close()
+        process.join(PATIENCE)
+        if process.is_alive():
+            return Trial(fault=f"a trial of it did not end within {PATIENCE:.0f} s")
+        with contextlib.suppress(EOFError):
+            return ours.recv() if ours.poll() else _died(process.exitcode)
+        return _died(process.exitcode)
+    except OSError as error:  # no process or no descriptor left
+        return Trial(fault=f"a trial of it could not begin: {one_line(error)}")
+    finally:
+        if process.pid is not None:
+            process.kill()  # nothing where it has ended
+            process.join()
+        ours.close()
+
+
+def _report(measure: Callable[[], float], theirs: Any) -> None:
+    """In the child: measure, tell, and leave no trace of a death that was expected."""
+    faulthandler.disable()
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # not the parent's handlers, which save a run
+    try:
+        trial = Trial(speed=measure())
+    except Exception as error:
+        trial = Trial(fault=one_line(error))
+    theirs.send(trial)
+
+
+def _died(code: int | None) -> Trial:
+    if code is not None and code < 0:
+        return Trial(fault=f"a trial of it died of {signal.Signals(-code).name}")
+    return Trial(fault=f"a trial of it ended with code {code}")
+
+
+def _separate() -> Trial:
+    """Where there is no fork: a new interpreter."""
+    command = [sys.executable, "-c", "from vitreous import machine; print(machine._measure())"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Trial(fault=f"a trial of it failed: {one_line(error)}")
+    if done.returncode:
+        return _died(done.returncode)
+    return Trial(speed=float(done.stdout.split()[-1]))

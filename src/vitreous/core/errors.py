@@ -1,0 +1,51 @@
+"""Errors for the person at the keyboard: what was wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from vitreous.core.printable import printable
+
+
+class VitreousError(Exception):
+    """A mistake in the input or the command. The command line prints it as one line and exits with 2."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # it names files and what they hold
+
+
+def nearest(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
+    """The choices that look most like `word`; none where nothing is near enough to be a misspelling of it."""
+    choices = list(choices)
+    by_folded: dict[str, str] = {}
+    for choice in choices:
+        by_folded.setdefault(choice.casefold(), choice)
+    hits = difflib.get_close_matches(word.casefold(), list(by_folded), n=count, cutoff=0.6)
+    return [by_folded[hit] for hit in hits]
+
+
+def did_you_mean(word: str, choices: Iterable[str], count: int = 1) -> str:
+    """The question with a space behind it, or nothing: what follows it is said in either case."""
+    close = nearest(word, choices, count)
+    return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+
+
+def unknown(what: str, word: str, choices: Iterable[str]) -> VitreousError:
+    """The error for a misspelt name: says what it was, the nearest valid one, and all of them if they are few."""
+    choices = sorted(choices)
+    hint = did_you_mean(word, choices)
+    if len(choices) <= 30 or not hint:
+        hint += f"(valid: {some(choices, 30)})"
+    return VitreousError(f"unknown {what} {word!r}; {hint.rstrip()}")
+
+
+def one_line(error: object, most: int = 300) -> str:
+    """What an error says, as part of a line of ours: its own message may have several, or none."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """The first few, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

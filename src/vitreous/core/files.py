@@ -1,0 +1,115 @@
+"""Files are written whole or not at all: to a neighbour first, flushed to the disk, then renamed over the target."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitreous.core.errors import VitreousError, one_line
+
+
+def cache_folder() -> Path:
+    """Where fetched files and indexes lie: $VITREOUS_CACHE, else $XDG_CACHE_HOME/vitreous, else ~/.cache/vitreous."""
+    if chosen := os.environ.get("VITREOUS_CACHE"):
+        return user_path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (user_path(base) if base else Path.home() / ".cache") / "vitreous"
+
+
+def user_path(text: str | Path) -> Path:
+    """A path as it is typed: `~` and `~name` are home folders. What no file can be called is refused."""
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise VitreousError(f"{text}: there is no such user; write the whole path") from error
+    try:
+        path.lstat()
+    except (OSError, ValueError) as error:  # the latter for a zero inside
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            raise VitreousError(f"{one_line(path, 100)}: cannot be the name of a file ({error.args[-1]})") from error
+    return path
+
+
+@contextlib.contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A path to write to; on leaving it becomes `target`, and on any error it is removed and `target` is untouched."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise VitreousError(
+            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
+        ) from error
+    part = Path(name)
+    try:
+        yield part
+        flush(part)
+        os.chmod(part, 0o666 & ~_umask())
+        os.replace(part, target)
+        flush(target.parent)
+    except OSError as error:
+        raise VitreousError(f"{target}: cannot write ({error.strerror or error}); nothing was changed") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path, replace: bool = True) -> Iterator[Path]:
+    """A folder to fill; on leaving it becomes `target`, in place of one that was there. On any error nothing changes.
+
+    Without `replace`, what was there must be empty, also if it was put there in the meantime.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    except OSError as error:
+        raise VitreousError(
+            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
+        ) from error
+    old = part.with_suffix(".old")
+    try:
+        yield part
+        for path in part.iterdir():
+            if path.is_file():  # safetensors makes its files for their owner alone
+                path.chmod(0o666 & ~_umask())
+            flush(path)
+        part.chmod(0o777 & ~_umask())
+        if target.exists():
+            if replace:
+                os.replace(target, old)
+            else:
+                target.rmdir()
+        os.replace(part, target)
+        flush(target.parent)
+    except OSError as error:
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        raise VitreousError(f"{target}: cannot write ({error.strerror or error}); nothing was changed") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    with whole_file(target) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

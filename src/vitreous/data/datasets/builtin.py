@@ -1,0 +1,119 @@
+"""Data that needs no download: `builtin:NAME`, or `builtin:NAME?size=64&count=100000&seed=0` for rendered sets.
+
+`digits` are real: 1,797 handwritten digits that come with scikit-learn. All others are rendered by this package: made
+for pre-training and for tests of what a model has learnt, and no substitute for photographs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from vitreous.core.errors import VitreousError, unknown
+from vitreous.data.source import SPLITS, Arrays, Dataset, Source
+from vitreous.data.synthetic import letters
+from vitreous.data.synthetic.random_draws import keys, uniform
+from vitreous.data.synthetic.rendered import LARGEST, TASKS, Rendered
+
+_DIGITS = {"train": 1_097, "validation": 200, "test": 500}
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    kind: Literal["real", "rendered"]
+    classes: int
+    images: Mapping[str, int]  # in each split
+    description: str
+
+
+BUILTIN = (
+    Entry("digits", "real", 10, _DIGITS, "handwritten digits from scikit-learn, 8 x 8, grey"),
+    *(
+        Entry(name, "rendered", len(task.classes), dict(zip(SPLITS, task.images, strict=True)), task.question)
+        for name, task in TASKS.items()
+    ),
+    Entry("letters", "rendered", len(letters.LETTERS), letters.IMAGES, "which letter; printed, grey, light on dark"),
+)
+
+_OPTIONS = {  # smallest, largest
+    "size": (8, 2048),
+    "count": (1, LARGEST),  # images to train on
+    "seed": (0, LARGEST),
+}
+
+
+def names() -> dict[str, str]:
+    return {entry.name: entry.description for entry in BUILTIN}
+
+
+def open_builtin(name: str) -> Dataset:
+    """The data set called `builtin:<name>`."""
+    base, asked, text = name.partition("?")
+    if base not in names():
+        raise unknown("built-in data set", base, names())
+    where = f"builtin:{name}"
+    if base == "digits":
+        if asked:
+            raise VitreousError(f"{where}: the digits are what they are and take no options; write builtin:digits")
+        return _digits()
+    small = base == "letters"  # which are still letters where the smallest symbols of a scene would be a pixel or two
+    options = _parse(where, text, smallest=8 if small else 16) if asked else {}
+    size, seed = options.get("size", 32 if small else 64), options.get("seed", 0)
+    entry = next(entry for entry in BUILTIN if entry.name == base)
+    images = {**entry.images, "train": options.get("count", entry.images["train"])}
+    splits: dict[str, Source] = {}
+    for split, count in images.items():
+        if small:
+            splits[split] = letters.Letters(where, split, count=count, size=size, seed=seed)
+        else:
+            splits[split] = Rendered(where, split, base, count=count, size=size, seed=seed)
+    note = f"{where}: rendered pictures, not photographs; {size} x {size} pixels, seed {seed}"
+    return Dataset(where, splits["train"].classes, splits, notes=(note,))
+
+
+def _parse(where: str, text: str, smallest: int) -> dict[str, int]:
+    options: dict[str, int] = {}
+    for part in text.split("&"):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise VitreousError(f"{where}: {part!r} is no option; write builtin:NAME?size=64&count=100000&seed=0")
+        if key not in _OPTIONS:
+            raise unknown(f"option of {where}:", key, _OPTIONS)
+        if key in options:
+            raise VitreousError(f"{where}: {key} is given twice; leave one out")
+        low, high = _OPTIONS[key]
+        low = smallest if key == "size" else low
+        if not re.fullmatch("[0-9]{1,19}", value) or not low <= int(value) <= high:
+            raise VitreousError(f"{where}: {key}={value} must be a whole number from {low} to {high}")
+        options[key] = int(value)
+    return options
+
+
+def _digits() -> Dataset:
+    """A fixed split with the same shares of every digit in all parts. An item's id is its number in scikit-learn."""
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        remedy = "pip install 'vitreous[demo]'"
+        raise VitreousError(f"builtin:digits comes with scikit-learn, which is not installed: {remedy}") from error
+    data = datasets.load_digits()
+    images = np.round(data.images * (255 / 16)).astype(np.uint8)
+    targets = np.asarray(data.target, np.int64)
+    draws = uniform(keys(0, 0, np.arange(len(targets), dtype=np.uint64)), 0)
+    rank = np.empty(len(targets))
+    for digit in range(10):  # each digit's images spread evenly over 0..1, in a drawn order: any cut then divides all alike
+        own = np.flatnonzero(targets == digit)
+        rank[own[np.argsort(draws[own], kind="stable")]] = (np.arange(len(own)) + 0.5) / len(own)
+    order = np.argsort(rank, kind="stable")
+    classes = tuple(str(digit) for digit in range(10))
+    splits, start = {}, 0
+    for split in ("test", "validation", "train"):
+        own = np.sort(order[start : start + _DIGITS[split]])
+        start += _DIGITS[split]
+        splits[split] = Arrays("builtin:digits", split, classes, images[own], targets[own], [f"{i:04d}" for i in own])
+    return Dataset("builtin:digits", classes, {split: splits[split] for split in SPLITS})

@@ -1,0 +1,53 @@
+"""What is made from original files once and kept in the cache: unpacked archives, arrays that can be mapped from the disk.
+
+The directory that holds the originals is only ever read, so that it may belong to somebody else. What was made lies in
+<cache>/prepared/NAME-HASH; the hash is of the originals' paths, sizes and dates, so that a changed file is noticed.
+A process that is killed on the way leaves a folder that the next one throws away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vitreous.core.download import alone
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import cache_folder
+
+_VERSION = 1  # of what is made
+
+
+def prepared(name: str, files: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """The folder that `make` fills from `files`; made now if it was not before, by one process alone."""
+    target = cache_folder() / "prepared" / f"{name}-{_key(files)}"
+    if target.is_dir():
+        return target
+    try:
+        with alone(target) as part:
+            if not target.is_dir():  # else another process made it while this one waited
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir()
+                try:
+                    make(part)
+                    if hasattr(os, "sync"):
+                        os.sync()  # after a power cut, too, a folder of this name is whole
+                    os.replace(part, target)
+                finally:
+                    shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise VitreousError(
+            f"{target}: cannot be made from {files[0]} ({error.strerror or error}); make room, or set VITREOUS_CACHE to "
+            f"another folder"
+        ) from error
+    return target
+
+
+def _key(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256(f"{_VERSION}".encode())
+    for path in files:
+        found = path.stat()
+        digest.update(f"\0{path.resolve()}\0{found.st_size}\0{found.st_mtime_ns}".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,150 @@
+"""CLEVR: rendered scenes of three to ten objects, and files that tell where each object is. CLEVR_v1.0.zip or unpacked.
+
+VTAB takes 800 of the first 90 % of the training scenes in the order of TensorFlow Datasets, 200 of the others, and is judged
+by the validation scenes, because those for testing have no descriptions. The descriptions are hundreds of megabytes of
+JSON: they are read scene by scene, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.progress import shown
+from vitreous.data.datasets.cache import prepared
+from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.image_files import Listed, unpacked
+from vitreous.data.datasets.row_subset import load, save
+from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.vtab_parts import Parts, chosen, picture_parts
+from vitreous.data.datasets.vtab_rules import by_count, by_thresholds, check_labels
+from vitreous.data.datasets.vtab_tasks import CLEVR_DISTANCES, VtabTask
+
+FOLDER, ARCHIVE = "CLEVR_v1.0", "CLEVR_v1.0.zip"
+
+_SPLITS = {"train": "train", "test": "val"}  # ours, and theirs
+_CHUNK, _LARGEST = 1 << 20, 1 << 24  # characters read at a time, and of one scene at most
+
+
+def open_clevr(place: Place, task: VtabTask) -> Parts:
+    base, archive = _where(place)
+    scenes = {split: base / f"scenes/CLEVR_{name}_scenes.json" for split, name in _SPLITS.items()}
+    for path in scenes.values():
+        if not path.is_file():
+            raise VitreousError(f"{place.where}: no {path}; unpack the whole of {ARCHIVE}")
+    folder = prepared("vtab-clevr", list(scenes.values()), lambda made: _make(scenes, made))
+    names = {split: load(folder, f"{split}-names").tolist() for split in scenes}
+    labels = {split: _labels(task, scenes[split], folder, split, names[split]) for split in scenes}
+    train, test = tfds_order("train", names["train"]), tfds_order("validation", names["test"])
+    edge = len(train) * 9 // 10
+    part = chosen(train[:edge], train[edge:], test, place.where)
+    wanted = {"train": part.training, "test": part.test}
+    listed: dict[str, Listed] = {
+        split: [(f"images/{_SPLITS[split]}/{names[split][n]}", int(labels[split][n])) for n in numbers.tolist()]
+        for split, numbers in wanted.items()
+    }
+    if archive is not None:
+        base = _images(place, archive, {path for own in listed.values() for path, _ in own})
+    return picture_parts(place, base, task, listed, len(part.train))
+
+
+def _where(place: Place) -> tuple[Path, Path | None]:
+    """The folder with `scenes` in it, and the archive if the pictures are still in one."""
+    if base := place.base("scenes/CLEVR_train_scenes.json", FOLDER):
+        return base, None
+    archive = place.need(ARCHIVE)
+    inside = dataclasses.replace(place, name="vtab-clevr-scenes")
+    wanted = {f"{FOLDER}/scenes/CLEVR_{name}_scenes.json" for name in _SPLITS.values()}
+    return unpacked(inside, [archive], wanted.__contains__) / FOLDER, archive
+
+
+def _images(place: Place, archive: Path, paths: set[str]) -> Path:
+    """Unpacks the 16,000 pictures that are used, of 100,000."""
+    wanted = {f"{FOLDER}/{path}" for path in paths}
+    return unpacked(dataclasses.replace(place, name="vtab-clevr-images"), [archive], wanted.__contains__) / FOLDER
+
+
+def _labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:
+    if task.name == "clevr-count":
+        labels = by_count(load(folder, f"{split}-counts"))
+    else:
+        labels = by_thresholds(load(folder, f"{split}-closest"), CLEVR_DISTANCES)
+    return check_labels(str(path), names, labels, task.classes)
+
+
+# Descriptions -----------------------------------------------------------------------------------------------------------------
+
+
+def _make(scenes: dict[str, Path], folder: Path) -> None:
+    for split, path in scenes.items():
+        names: list[str] = []
+        counts: list[int] = []
+        closest: list[float] = []
+        with shown(f"reading {path.name}", None) as advance:
+            for scene in read_scenes(path):
+                name, distances = _facts(path, len(names), scene)
+                names.append(name)
+                counts.append(len(distances))
+                closest.append(min(distances, default=float("inf")))
+                advance(1)
+        if len(set(names)) != len(names):
+            raise VitreousError(f"{path}: describes a picture twice; another file than the original")
+        save(folder, {f"{split}-names": np.array(names, str), f"{split}-counts": np.array(counts, np.int64)})
+        save(folder, {f"{split}-closest": np.array(closest, np.float64)})
+
+
+def _facts(path: Path, number: int, scene: Any) -> tuple[str, list[float]]:
+    """The picture's name, and how far each object is: the third of its pixel coordinates."""
+    try:
+        name = scene["image_filename"]
+        distances = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise VitreousError(
+            f"{path}: scene {number:,} lacks image_filename or objects with three pixel_coords ({one_line(repr(error))}); "
+            f"another file than the original"
+        ) from error
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.png", name):
+        raise VitreousError(f"{path}: scene {number:,} names the picture {name!a}; another file than the original")
+    return name, distances
+
+
+def read_scenes(path: Path) -> Iterator[Any]:
+    """One scene after another of `{"info": ..., "scenes": [...]}`, a megabyte of text in memory at a time."""
+    decoder = json.JSONDecoder()
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_CHUNK)
+            begin = re.search(r'"scenes"\s*:\s*\[', text)
+            if begin is None:
+                raise VitreousError(f"{path}: no list of scenes in it; another file than the original")
+            place = begin.end()
+            while True:
+                place = _after(text, place)
+                if text[place : place + 1] == "]":
+                    return
+                try:
+                    scene, end = decoder.raw_decode(text, place)
+                except (json.JSONDecodeError, RecursionError) as error:
+                    more = file.read(_CHUNK)
+                    if not more or len(text) - place > _LARGEST:
+                        raise VitreousError(f"{path}: broken or cut short ({one_line(error)}); fetch it again") from error
+                    text, place = text[place:] + more, 0
+                    continue
+                yield scene
+                place = end
+    except (OSError, UnicodeDecodeError) as error:
+        raise VitreousError(f"{path}: cannot be read as text ({one_line(error)}); replace it by the original") from error
+
+
+def _after(text: str, place: int) -> int:
+    """Past white space and the comma between two scenes."""
+    found = re.compile(r"[\s,]*").match(text, place)
+    return found.end() if found else place

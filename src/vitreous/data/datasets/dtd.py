@@ -1,0 +1,38 @@
+"""Describable Textures: dtd/images/CLASS/*.jpg and ten divisions into three; the first is the one people report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.dataset_dir import Place, text_lines
+from vitreous.data.datasets.image_files import picture_dataset, unpacked
+from vitreous.data.source import Dataset
+
+_ARCHIVE = "dtd-r1.0.1.tar.gz"
+_LISTS = {"train": "labels/train1.txt", "validation": "labels/val1.txt", "test": "labels/test1.txt"}
+_NOTE = "division 1 of the 10 that DTD has"
+
+
+def open_dtd(place: Place) -> Dataset:
+    root = _root(place)
+    listed = {split: _lines(root / file) for split, file in _LISTS.items()}
+    classes = tuple(sorted({line.partition("/")[0] for lines in listed.values() for line in lines}))
+    number = {name: label for label, name in enumerate(classes)}
+    splits = {split: [(f"images/{line}", number[line.partition("/")[0]]) for line in lines] for split, lines in listed.items()}
+    return picture_dataset(place, root, classes, splits, (f"{place.where}: {_NOTE}",))
+
+
+def _lines(path: Path) -> list[str]:
+    lines = text_lines(path)
+    for line in lines:
+        if line.count("/") != 1 or ".." in line or "\\" in line:
+            raise VitreousError(f"{path}: {line!r} is not CLASS/IMAGE; another file than the original")
+    return lines
+
+
+def _root(place: Place) -> Path:
+    if found := place.base(_LISTS["test"], "dtd", "dtd/dtd"):
+        return found
+    archive = place.need(_ARCHIVE)
+    return unpacked(place, [archive], lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values()))) / "dtd"

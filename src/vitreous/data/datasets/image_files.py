@@ -1,0 +1,92 @@
+"""Data sets that are image files, with lists that say which belongs where; unpacked once if they come in archives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.archive import Wanted, unpack
+from vitreous.data.datasets.cache import prepared
+from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.source import Dataset
+from vitreous.data.sources.file_source import FileSource, TableBuilder
+
+Listed = Sequence[tuple[str, int]]  # paths below the root, with slashes, and the class of each
+
+
+def unpacked(place: Place, archives: Sequence[Path], wanted: Wanted) -> Path:
+    """A folder with the wanted members of these archives."""
+
+    def make(folder: Path) -> None:
+        for archive in archives:
+            unpack(archive, folder, wanted)
+
+    return prepared(place.name, archives, make)
+
+
+def picture_dataset(
+    place: Place,
+    root: Path,
+    classes: tuple[str, ...],
+    splits: Mapping[str, Listed],
+    notes: tuple[str, ...] = (),
+    remedy: str = "",
+) -> Dataset:
+    """One table over all splits; every file that a list names must be there, and `remedy` says what to do if it is not."""
+    remedy = remedy or f"unpack the whole archive, or put the archive itself in {place.root}"
+    here = _present(root, {path.rpartition("/")[0] for listed in splits.values() for path, _ in listed})
+    builder, ranges = TableBuilder(str(root)), {}
+    for split, listed in splits.items():
+        missing = [path for path, _ in listed if path not in here]
+        if missing:
+            others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
+            raise VitreousError(f"{place.where}: {root / missing[0]}{others} of the {split} list are not there; {remedy}")
+        start = len(builder)
+        for folder, names, labels in _by_folder(listed):
+            builder.add_labelled(folder, names, [(label,) for label in labels])
+        ranges[split] = (start, len(builder))
+    table = builder.table()
+    sources = {split: FileSource(place.where, split, classes, table, *ends) for split, ends in ranges.items()}
+    return Dataset(place.where, classes, sources, notes)
+
+
+def _present(root: Path, folders: Iterable[str]) -> set[str]:
+    """Looking into a folder once is far quicker than asking for each file."""
+    found: set[str] = set()
+    for folder in folders:
+        try:
+            with os.scandir(root / folder) as entries:
+                found.update(f"{folder}/{entry.name}" if folder else entry.name for entry in entries)
+        except OSError:
+            continue  # its files are reported as missing
+    return found
+
+
+def _by_folder(listed: Listed) -> Iterable[tuple[str, list[str], list[int]]]:
+    """Runs of files in the same folder, so that the order of the list is kept."""
+    names: list[str] = []
+    labels: list[int] = []
+    current = ""
+    for path, label in listed:
+        folder, _, name = path.rpartition("/")
+        if folder != current and names:
+            yield current, names, labels
+            names, labels = [], []
+        current = folder
+        names.append(name)
+        labels.append(label)
+    if names:
+        yield current, names, labels
+
+
+def class_folders(root: Path, endings: tuple[str, ...]) -> dict[str, list[str]]:
+    """The image files in each folder of `root`, all in the order of their names."""
+    found: dict[str, list[str]] = {}
+    try:
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            found[folder.name] = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(endings))
+    except OSError as error:
+        raise VitreousError(f"{root}: cannot be looked into ({error.strerror or error})") from error
+    return {name: files for name, files in found.items() if files}

@@ -1,0 +1,147 @@
+"""KITTI's object set: training/image_2/000000.png and training/label_2/000000.txt, unpacked or in their two zip files.
+
+The pictures are frames of drives, and neighbouring frames look alike. TensorFlow Datasets, and VTAB with it, therefore
+deals whole drives to the splits: a tenth for testing, a tenth for validation, drawn with a fixed seed from the list of
+drives in the development kit (mapping/train_rand.txt and mapping/train_mapping.txt of devkit_object.zip). With that kit the
+splits are the same here. Without it nobody can tell which frames belong together, and frames are dealt one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.dataset_dir import Place, text_lines
+from vitreous.data.datasets.image_files import Listed, unpacked
+from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.vtab_parts import Parts, chosen, picture_parts
+from vitreous.data.datasets.vtab_rules import by_thresholds, check_labels
+from vitreous.data.datasets.vtab_tasks import KITTI_DISTANCES, VtabTask
+
+IMAGES, LABELS, KIT = "data_object_image_2.zip", "data_object_label_2.zip", "devkit_object.zip"
+
+_VEHICLES = ("Car", "Van", "Truck")
+_TYPES = (*_VEHICLES, "Pedestrian", "Person_sitting", "Cyclist", "Tram", "Misc", "DontCare")
+_COLUMNS, _Z = 15, 13  # type, truncated, occluded, alpha, box (4), size (3), place (x, y, z), rotation
+_NO_VEHICLE = 1000.0
+_SEED, _SHARE = 123, 10  # TensorFlow Datasets' own; in percent
+_NOTE = (
+    f"without mapping/ of {KIT} frames are dealt to the splits one by one; frames of one drive fall into both, so that the "
+    f"score comes out too high to compare"
+)
+
+
+def open_kitti(place: Place, task: VtabTask) -> Parts:
+    folder = _labels_folder(place)
+    names = sorted(path.stem for path in folder.glob("*.txt") if path.stem.isascii() and path.stem.isdigit())
+    if not names:
+        raise VitreousError(f"{place.where}: no label files (000000.txt ...) in {folder}; unpack {LABELS} again")
+    kit = _mapping(place)
+    splits = _by_frame(names) if kit is None else _by_drive(names, kit)
+    ordered = {split: own[tfds_order(split, [f"{names[n]}.png" for n in own.tolist()])] for split, own in splits.items()}
+    part = chosen(ordered["train"], ordered["validation"], ordered["test"], place.where)
+    wanted = {"train": part.training, "test": part.test}
+    listed: dict[str, Listed] = {}
+    for split, numbers in wanted.items():
+        own = [names[n] for n in numbers.tolist()]
+        distances = np.array([closest_vehicle(folder / f"{name}.txt") for name in own])
+        labels = check_labels(str(folder), own, by_thresholds(distances, KITTI_DISTANCES), task.classes)
+        listed[split] = [(f"training/image_2/{name}.png", label) for name, label in zip(own, labels.tolist(), strict=True)]
+    root = _images_root(place, {path for pictures in listed.values() for path, _ in pictures})
+    notes = (f"{place.where}: {_NOTE}",) if kit is None else ()
+    return picture_parts(place, root, task, listed, len(part.train), notes)
+
+
+def closest_vehicle(path: Path) -> float:
+    """How far ahead, in metres, the nearest car, van or truck is; 1000 if there is none."""
+    distances = [_NO_VEHICLE]
+    for number, line in enumerate(text_lines(path), start=1):
+        words = line.split()
+        if len(words) != _COLUMNS or words[0] not in _TYPES:
+            raise VitreousError(
+                f"{path}: line {number}: {len(words)} columns, the first {words[0]!a}, where KITTI has a type and "
+                f"{_COLUMNS - 1} numbers; another file than the original"
+            )
+        if words[0] in _VEHICLES:
+            try:
+                distances.append(float(words[_Z]))
+            except ValueError:
+                raise VitreousError(
+                    f"{path}: line {number}: {words[_Z]!a} is no distance; replace it by the original"
+                ) from None
+    return min(distances)
+
+
+# Where the files are --------------------------------------------------------------------------------------------------------
+
+
+def _labels_folder(place: Place) -> Path:
+    if found := place.base("training/label_2", "kitti"):
+        return found / "training/label_2"
+    archive = place.need(LABELS, f"kitti/{LABELS}")
+    inside = dataclasses.replace(place, name="vtab-kitti-labels")
+    return unpacked(inside, [archive], lambda name: name.startswith("training/label_2/")) / "training/label_2"
+
+
+def _images_root(place: Place, paths: set[str]) -> Path:
+    if found := place.base("training/image_2", "kitti"):
+        return found
+    archive = place.need(IMAGES, f"kitti/{IMAGES}")
+    return unpacked(dataclasses.replace(place, name="vtab-kitti-images"), [archive], paths.__contains__)
+
+
+def _mapping(place: Place) -> Path | None:
+    """The folder `mapping` of the development kit."""
+    if found := place.base("mapping/train_rand.txt", "devkit", "devkit_object", "kitti", "kitti/devkit", "kitti/devkit_object"):
+        return found / "mapping"
+    archive = place.find(KIT, f"kitti/{KIT}")
+    if archive is None:
+        return None
+    inside = dataclasses.replace(place, name="vtab-kitti-mapping")
+    wanted = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
+    return unpacked(inside, [archive], wanted.__contains__) / "mapping"
+
+
+# Which frame belongs to which split -------------------------------------------------------------------------------------------
+
+
+def _by_drive(names: list[str], mapping: Path) -> dict[str, NDArray[np.int64]]:
+    drives = _drives(mapping)
+    if any(int(name) >= len(drives) for name in names):
+        raise VitreousError(f"{mapping}: tells the drives of {len(drives):,} frames, not of {names[-1]}; not this set's kit")
+    every = sorted(set(drives))
+    count = max(1, len(every) * _SHARE // 100)
+    if len(every) <= 2 * count:
+        raise VitreousError(f"{mapping}: {len(every)} drives are too few to be dealt; replace it by the original")
+    drawing = np.random.RandomState(_SEED)  # numpy keeps this generator's numbers the same for good
+    test = set(drawing.choice(every, count, replace=False).tolist())
+    validation = set(drawing.choice(sorted(set(every) - test), count, replace=False).tolist())
+    own = [drives[int(name)] for name in names]
+    kinds = np.array(["test" if drive in test else "validation" if drive in validation else "train" for drive in own])
+    return {split: np.flatnonzero(kinds == split) for split in ("train", "validation", "test")}
+
+
+def _drives(mapping: Path) -> list[str]:
+    """The drive of each frame: `train_rand` has, for frame after frame, a line number of `train_mapping`, from 1."""
+    lines = text_lines(mapping / "train_mapping.txt")
+    source = mapping / "train_rand.txt"
+    try:
+        numbers = [int(word) for word in "".join(text_lines(source)).split(",")]
+        if min(numbers) < 1:
+            raise IndexError
+        return [lines[number - 1].split()[1] for number in numbers]
+    except (ValueError, IndexError):
+        raise VitreousError(
+            f"{source}: does not number the lines of train_mapping.txt; replace both by the originals"
+        ) from None
+
+
+def _by_frame(names: list[str]) -> dict[str, NDArray[np.int64]]:
+    """Shares as the drives have them: 6,347, 423 and 711 frames."""
+    order = tfds_order("train", [f"{name}.png" for name in names])
+    first, second = len(order) * 6347 // 7481, len(order) * 6770 // 7481
+    return dict(zip(("train", "validation", "test"), np.split(order, [first, second]), strict=True))

@@ -1,0 +1,170 @@
+"""Data sets by name: found where their files lie, else fetched from their authors.
+
+A set is looked for, in this order, in
+
+    $VITREOUS_DATA/NAME         a directory that holds data sets by name; it is only read
+    where a package of the system installs it (Debian: dataset-fashion-mnist)
+    <cache>/data/NAME           where it is fetched to, and where files may be put by hand
+
+or in the one directory that is given. Archives may lie there as they are distributed, or unpacked.
+VITREOUS_DATA_MIRROR names a server that has the files as NAME/FILE, in place of the authors'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from vitreous.core.download import Missing, fetch
+from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.files import cache_folder, user_path
+from vitreous.core.progress import shown_bytes
+from vitreous.data.datasets.dataset_dir import Absent, Place
+from vitreous.data.datasets.known import SETS, Known, Original
+from vitreous.data.source import Dataset, Source
+from vitreous.data.transforms.image_formats import is_image_name
+
+
+def names() -> tuple[str, ...]:
+    return tuple(known.name for known in SETS)
+
+
+def is_known(name: str) -> bool:
+    """Whether this is the name of a set, in whichever spelling."""
+    return _folded(name) in _spellings()
+
+
+def find(name: str) -> Known:
+    try:
+        return _spellings()[_folded(name)]
+    except KeyError:
+        raise unknown("data set", name, names()) from None
+
+
+def recognise(folder: Path) -> tuple[Known, ...]:
+    """The sets whose original files this folder holds, whatever it is called. MNIST and Fashion-MNIST have the same names.
+
+    Archives count where nothing else is there: beside class folders they are what these were unpacked from.
+    """
+    with os.scandir(folder) as entries:
+        archives_only = not any(entry.is_dir() or is_image_name(entry.name) for entry in entries if entry.name[0] != ".")
+
+    def holds(paths: Iterable[str]) -> bool:
+        return all((folder / path).exists() for path in paths)
+
+    return tuple(
+        known
+        for known in SETS
+        if any(map(holds, known.signs)) or (archives_only and known.files and holds(file.name for file in known.files))
+    )
+
+
+def open_named(name: str, root: Path | None = None) -> Dataset:
+    """The data set of that name; from `root` and nowhere else if that is given."""
+    known = find(name)
+    if root is not None:
+        return _from_directory(known, root)
+    for directory in _directories(known):
+        try:
+            return _opened(known, Place(known.name, known.name, directory))
+        except Absent as error:
+            if directory != _own(known):  # a directory of the user's that is not what it seems
+                raise _incomplete(known, error) from error
+    _fetch(known)
+    found = _opened(known, Place(known.name, known.name, _own(known)))
+    host = urlsplit(_address(known, known.files[0])).netloc
+    note = f"{known.name}: fetched from {host}; terms: {known.terms} ({known.page})"
+    return dataclasses.replace(found, notes=(*found.notes, note))
+
+
+def _from_directory(known: Known, root: Path) -> Dataset:
+    root = user_path(root)
+    if not root.is_dir():
+        raise VitreousError(f"{known.name}@{root}: no such directory; it should hold {known.needed}")
+    try:
+        return _opened(known, Place(known.name, f"{known.name}@{root}", root))
+    except Absent as error:
+        raise _incomplete(known, error) from error
+
+
+def _incomplete(known: Known, error: Absent) -> Absent:
+    return Absent(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
+
+
+def _opened(known: Known, place: Place) -> Dataset:
+    try:
+        found = known.open(place)
+    except OSError as error:
+        raise VitreousError(
+            f"{place.where}: {error.filename or place.root} cannot be read ({error.strerror or error})"
+        ) from error
+    return dataclasses.replace(found, notes=(*found.notes, *_counts(known, found)), own_classes=dict(_own_classes(found)))
+
+
+def _counts(known: Known, found: Dataset) -> Iterator[str]:
+    """What differs from the published set is said, lest figures be compared that cannot be."""
+    for split, expected in known.images.items():
+        source = found.splits.get(split)
+        count = len(source) if isinstance(source, Source) else 0
+        if count != expected:
+            yield f"{found.where}: {split} has {count:,} images; {known.title} as published has {expected:,}"
+
+
+def _own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for split, source in found.splits.items():
+        if isinstance(source, Source):
+            yield split, tuple(name for name, count in zip(found.classes, source.counts().tolist(), strict=True) if count)
+
+
+# Where ----------------------------------------------------------------------------------------------------------------------
+
+
+def _own(known: Known) -> Path:
+    return cache_folder() / "data" / known.name
+
+
+def _directories(known: Known) -> Iterator[Path]:
+    """Directories that exist and should hold the set."""
+    if chosen := os.environ.get("VITREOUS_DATA"):
+        parent = user_path(chosen)
+        if not parent.is_dir():
+            raise VitreousError(f"VITREOUS_DATA is {chosen}, which is no directory; make it, or unset the variable")
+        spellings = {_folded(name) for name in (known.name, *known.aliases)}
+        yield from sorted(path for path in parent.iterdir() if path.is_dir() and _folded(path.name) in spellings)
+    yield from (path for path in map(Path, known.installed) if path.is_dir())
+    if _own(known).is_dir():
+        yield _own(known)
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _spellings() -> dict[str, Known]:
+    return {_folded(name): known for known in SETS for name in (known.name, *known.aliases)}
+
+
+# Fetching -------------------------------------------------------------------------------------------------------------------
+
+
+def _address(known: Known, file: Original) -> str:
+    mirror = os.environ.get("VITREOUS_DATA_MIRROR")
+    return f"{mirror.rstrip('/')}/{known.name}/{file.name}" if mirror else file.url
+
+
+def _fetch(known: Known) -> None:
+    folder = _own(known)
+    put = f"put {known.needed} into {folder}, or a directory {known.name} with them into one that VITREOUS_DATA names"
+    if not known.files:
+        raise VitreousError(f"{known.name}: not found, and its terms let nobody fetch it for you: see {known.page}, then {put}")
+    for file in known.files:
+        address = _address(known, file)
+        with shown_bytes(f"{known.name} {file.name}") as progress:
+            try:
+                remedy = f"or {put}; VITREOUS_DATA_MIRROR names another server"
+                fetch(address, folder / file.name, sha256=file.sha256, md5=file.md5, progress=progress, remedy=remedy)
+            except Missing as error:
+                raise VitreousError(f"{error}; see {known.page}, then {put}") from error

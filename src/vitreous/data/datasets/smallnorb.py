@@ -1,0 +1,116 @@
+"""smallNORB: 24,300 pairs of 96 x 96 for training and as many for testing, in the matrix files of its authors.
+
+A matrix file is, little-endian: a magic number for the type, the number of dimensions, at least three sizes, the values.
+The first picture of each pair is used. `info` has instance, elevation (0 to 8), azimuth (0, 2 ... 34) and lighting.
+VTAB takes 800 of the training pictures, 200 of the first half of the test pictures, and is judged by the second half.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.cache import prepared
+from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.row_subset import BROKEN, Picked, broken, load, rows, save
+from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.vtab_parts import Parts, chosen
+from vitreous.data.datasets.vtab_rules import check_labels
+from vitreous.data.datasets.vtab_tasks import VtabTask
+
+STEMS = {
+    "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
+}
+
+_TYPES: dict[int, np.dtype[Any]] = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+_MOST = 1 << 30  # bytes; each of the originals has half of it
+_ELEVATION, _AZIMUTH = 1, 2
+
+
+def open_smallnorb(place: Place, task: VtabTask) -> Parts:
+    files = {(split, kind): _find(place, split, kind) for split in STEMS for kind in ("dat", "info")}
+    folder = prepared("vtab-smallnorb", list(files.values()), lambda made: _make(files, made, place.where))
+    sources = {}
+    for part in ("train", "test"):
+        info, ids = load(folder, f"{part}-info"), load(folder, f"{part}-ids")
+        labels = info[:, _AZIMUTH] // 2 if task.name == "smallnorb-azimuth" else info[:, _ELEVATION]
+        check_labels(place.where, ids.tolist(), labels, task.classes)
+        sources[part] = Picked(place.where, part, task.names, labels, folder, part)
+    return Parts(sources["train"], int(load(folder, "first")), sources["test"])
+
+
+def _find(place: Place, split: str, kind: str) -> Path:
+    name = f"{STEMS[split]}-{kind}.mat"
+    return place.need(f"{name}.gz", name, f"smallnorb/{name}.gz", f"smallnorb/{name}")
+
+
+def _make(files: dict[tuple[str, str], Path], folder: Path, where: str) -> None:
+    info = {split: _whole(files[split, "info"]) for split in STEMS}
+    train, test = (tfds_order(split, range(len(info[split]))) for split in STEMS)
+    half = len(test) // 2
+    part = chosen(train, test[:half], test[half:], where)
+    images = {"train": part.train, "test": np.concatenate((part.validation, part.test))}
+    pixels = {split: _first_of_pairs(files[split, "dat"], len(info[split]), wanted) for split, wanted in images.items()}
+    second = len(part.validation)
+    save(folder, {"first": np.array(len(part.train))})
+    save(folder, {"train-images": np.concatenate((pixels["train"], pixels["test"][:second]))})
+    save(folder, {"test-images": pixels["test"][second:]})
+    for name, places in {
+        "train": [("train", part.train), ("test", part.validation)],
+        "test": [("test", part.test)],
+    }.items():
+        ids = [f"{split}/{number:05d}" for split, numbers in places for number in numbers.tolist()]
+        facts = np.concatenate([info[split][numbers] for split, numbers in places])
+        save(folder, {f"{name}-ids": np.array(ids), f"{name}-info": facts})
+
+
+def _whole(path: Path) -> NDArray[np.int64]:
+    """The table of four columns that an info file is."""
+    with _matrix(path) as (stream, shape, kind):
+        if kind != np.dtype("<i4") or len(shape) != 2 or shape[1] != 4:
+            raise VitreousError(f"{path}: a matrix of {kind} and {shape}, where an info file has four columns; a wrong file")
+        length = math.prod(shape) * kind.itemsize
+        data = stream.read(length + 1)
+        if len(data) != length:
+            raise VitreousError(f"{path}: should hold {length:,} bytes of values and does not; cut short, fetch it again")
+        return np.frombuffer(data, kind).reshape(shape).astype(np.int64)
+
+
+def _first_of_pairs(path: Path, count: int, wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
+    with _matrix(path) as (stream, shape, kind):
+        if kind != np.uint8 or len(shape) != 4 or shape[:2] != (count, 2) or min(shape[2:]) < 1:
+            raise VitreousError(
+                f"{path}: a matrix of {kind} and {shape}, where {count:,} pairs of pictures should be; a wrong file"
+            )
+        return rows(path, stream, shape, wanted, lambda pairs: pairs[:, 0])
+
+
+@contextmanager
+def _matrix(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]]:
+    """The values as a stream, with their shape and type."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
+            start = stream.read(8)
+            magic, dimensions = struct.unpack("<ii", start.ljust(8, b"\0"))
+            if magic not in _TYPES or not 1 <= dimensions <= 8:
+                raise VitreousError(f"{path}: not a matrix file of smallNORB; it begins with {start[:4].hex() or 'nothing'}")
+            sizes = struct.unpack(f"<{max(3, dimensions)}i", stream.read(4 * max(3, dimensions)))
+            shape, kind = sizes[:dimensions], _TYPES[magic]
+            if min(shape) < 0 or math.prod(shape) * kind.itemsize > _MOST:
+                raise VitreousError(f"{path}: claims a matrix of {shape}, which is not believed; damaged or another file")
+            yield stream, shape, kind
+    except (*BROKEN, struct.error) as error:
+        raise broken(path, error) from error

@@ -1,0 +1,165 @@
+"""The data of VTAB-1k (Zhai and others, 2019): 19 tasks of 1,000 training images each.
+
+    vtab:pets@DIR           train (the 1,000) and test
+    vtab:pets/sweep@DIR     train (800) and validation (200), to choose settings by; the test split stays out of reach
+
+DIR holds the task folders of the `vtab-1k` layout, with lists or shards in them (see `vtab_lists`), or is such a folder. The
+tasks whose labels are computed are also read from the original files, in DIR itself or in the task's folder: dSprites,
+smallNORB, CLEVR and KITTI. Without DIR, $VITREOUS_DATA/vtab-1k is meant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from vitreous.core.errors import VitreousError, some
+from vitreous.core.files import user_path
+from vitreous.data.datasets import clevr, dsprites, kitti, smallnorb
+from vitreous.data.datasets.dataset_dir import Absent, Place
+from vitreous.data.datasets.vtab_lists import has_lists, has_shards, open_lists, open_task_shards
+from vitreous.data.datasets.vtab_parts import Parts
+from vitreous.data.datasets.vtab_tasks import TASKS, TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask, find_task
+from vitreous.data.source import Dataset, Policy, Source
+
+PREFIX = "vtab:"
+
+_SMALLNORB = smallnorb.STEMS["train"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Original:
+    """What a task can be made from, beside lists and shards."""
+
+    open: Callable[[Place, VtabTask], Parts]
+    signs: tuple[str, ...]  # any of these files or folders tells that it is there
+    needed: str
+
+
+_CLEVR = _Original(clevr.open_clevr, (clevr.FOLDER, clevr.ARCHIVE, "scenes/CLEVR_train_scenes.json"), clevr.ARCHIVE)
+_DSPRITES = _Original(dsprites.open_dsprites, (dsprites.FILE,), dsprites.FILE)
+_KITTI = _Original(
+    kitti.open_kitti,
+    ("training/label_2", "kitti/training/label_2", kitti.LABELS, f"kitti/{kitti.LABELS}"),
+    f"{kitti.IMAGES}, {kitti.LABELS} and {kitti.KIT}",
+)
+_NORB = _Original(
+    smallnorb.open_smallnorb,
+    tuple(f"{folder}{_SMALLNORB}-dat.mat{ending}" for folder in ("", "smallnorb/") for ending in ("", ".gz")),
+    f"{_SMALLNORB}-{{dat,info}}.mat and {smallnorb.STEMS['test']}-{{dat,info}}.mat",
+)
+_ORIGINALS = {
+    "clevr-count": _CLEVR,
+    "clevr-distance": _CLEVR,
+    "dsprites-location": _DSPRITES,
+    "dsprites-orientation": _DSPRITES,
+    "kitti-distance": _KITTI,
+    "smallnorb-azimuth": _NORB,
+    "smallnorb-elevation": _NORB,
+}
+
+
+def open_vtab(text: str, bad_shards: Policy = "stop") -> Dataset:
+    """What a person types: `vtab:TASK@DIR` or `vtab:TASK/sweep@DIR`."""
+    name, _, folder = text.removeprefix(PREFIX).partition("@")
+    name, slash, part = name.partition("/")
+    if slash and part != "sweep":
+        raise VitreousError(f"{text}: {name}/{part}; write {PREFIX}{name} or, to choose settings by, {PREFIX}{name}/sweep")
+    return open_task(find_task(name), Path(folder) if folder else None, sweep=bool(slash), bad_shards=bad_shards)
+
+
+def open_task(task: VtabTask, root: Path | None, *, sweep: bool = False, bad_shards: Policy = "stop") -> Dataset:
+    """A task's data from `root`, or from $VITREOUS_DATA/vtab-1k."""
+    typed = f"{PREFIX}{task.name}{'/sweep' if sweep else ''}"
+    where = f"{typed}@{root}" if root is not None else typed
+    root = _root(where, task, root)
+    try:
+        found = _open(task, where, root, sweep, bad_shards)
+    except OSError as error:
+        raise VitreousError(f"{where}: {error.filename or root} cannot be read ({error.strerror or error})") from error
+    return dataclasses.replace(found, notes=(*found.notes, *_counts(task, found, sweep)))
+
+
+def found_tasks(root: Path) -> tuple[VtabTask, ...]:
+    """The tasks that seem to lie in this folder. Nothing is read: `open_task` tells whether they are whole."""
+    root = user_path(root)
+    return tuple(task for task in TASKS if _kind(task, root) is not None)
+
+
+def _root(where: str, task: VtabTask, root: Path | None) -> Path:
+    if root is None:
+        chosen = os.environ.get("VITREOUS_DATA")
+        if not chosen:
+            raise VitreousError(
+                f"{where}: say where its files are, as in {PREFIX}{task.name}@DIR; docs/vtab-data.md tells which"
+            )
+        root = Path(chosen) / "vtab-1k"
+    root = user_path(root)
+    if not root.is_dir():
+        raise VitreousError(f"{where}: no folder {root}; it should hold the task folders of VTAB-1k, such as {task.folder}/")
+    return root
+
+
+def _folders(task: VtabTask, root: Path) -> Iterator[Path]:
+    """Where lists or shards of the task may be: in its folder, or in `root` where that is its folder."""
+    yield from (folder for folder in (root / task.folder, root / task.name) if folder.is_dir())
+    yield root
+
+
+def _kind(task: VtabTask, root: Path) -> tuple[str, Path] | None:
+    """What the task would be read from: lists, shards or originals, and in which folder."""
+    for folder in _folders(task, root):
+        if folder == root and not _may_be_of(task, root):
+            continue
+        if has_lists(folder):
+            return "lists", folder
+        if has_shards(folder):
+            return "shards", folder
+    if original := _ORIGINALS.get(task.name):
+        for folder in _folders(task, root):
+            if any((folder / sign).exists() for sign in original.signs):
+                return "original", folder
+    return None
+
+
+def _may_be_of(task: VtabTask, root: Path) -> bool:
+    """Whether lists in `root` itself may be this task's. Labels that happen to fit would not tell another's."""
+    name = root.resolve().name
+    if any(name in (other.folder, other.name) for other in TASKS):
+        return name in (task.folder, task.name)
+    return not any((root / other.folder).is_dir() for other in TASKS)
+
+
+def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Policy) -> Dataset:
+    kind, folder = _kind(task, root) or (None, root)
+    place = Place(f"vtab-{task.name}", where, folder)
+    if kind == "lists":
+        return open_lists(place, task, sweep)
+    if kind == "shards":
+        return open_task_shards(place, task, sweep, bad_shards)
+    original = _ORIGINALS.get(task.name)
+    if kind is None or original is None:
+        also = f", or the original {original.needed}" if original else ""
+        others = [other.name for other in found_tasks(root)]
+        there = f"there are {some(others, 19)}" if others else "docs/vtab-data.md tells what is read"
+        raise VitreousError(
+            f"{where}: neither {task.folder}/train800.txt nor {task.folder}/train800-*.tar in {root}{also}; {there}"
+        )
+    try:
+        return original.open(place, task).dataset(where, sweep)
+    except Absent as error:
+        raise VitreousError(f"{error}; it should hold {original.needed}") from error
+
+
+def _counts(task: VtabTask, found: Dataset, sweep: bool) -> Iterator[str]:
+    """What differs from the benchmark is said, lest figures be compared that cannot be."""
+    published = {"train": TRAIN_IMAGES, "validation": VALIDATION_IMAGES}
+    if not sweep:
+        published = {"train": TRAIN_IMAGES + VALIDATION_IMAGES, "test": task.test_images}
+    for split, expected in published.items():
+        source = found.splits[split]
+        count = len(source) if isinstance(source, Source) else source.count()
+        if count is not None and count != expected:
+            yield f"{found.where}: {split} has {count:,} images; VTAB-1k's {task.title} has {expected:,}"

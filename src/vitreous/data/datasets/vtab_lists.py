@@ -1,0 +1,166 @@
+"""VTAB-1k as most papers pass it around: a folder for each task, with pictures and lists of them.
+
+    clevr_count/train800.txt  val200.txt  train800val200.txt  test.txt      images/test/000000.jpg 3
+    clevr_count/images/...
+
+Also as tar shards in the webdataset layout: clevr_count/train800-000.tar, val200-000.tar, test-000.tar ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path, PurePosixPath
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.conventions import TARS
+from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.image_files import picture_dataset
+from vitreous.data.datasets.vtab_tasks import VtabTask
+from vitreous.data.shards.index import INDEX
+from vitreous.data.shards.reader import Shards, open_shards
+from vitreous.data.source import Dataset, Policy
+
+FIRST, SECOND, BOTH, TEST = "train800", "val200", "train800val200", "test"
+
+_REMEDY = "unpack the whole of the task's folder again"
+
+
+# Lists ----------------------------------------------------------------------------------------------------------------------
+
+
+def has_lists(folder: Path) -> bool:
+    return any((folder / f"{name}.txt").is_file() for name in (FIRST, BOTH))
+
+
+def open_lists(place: Place, task: VtabTask, sweep: bool) -> Dataset:
+    if sweep:
+        splits = {"train": _list(place, task, FIRST), "validation": _list(place, task, SECOND)}
+    elif (place.root / f"{BOTH}.txt").is_file():
+        splits = {"train": _list(place, task, BOTH), "test": _list(place, task, TEST)}
+    else:
+        both = [*_list(place, task, FIRST), *_list(place, task, SECOND)]
+        splits = {"train": both, "test": _list(place, task, TEST)}
+    _check_apart(place, splits)
+    return picture_dataset(place, place.root, task.names, splits, remedy=_REMEDY)
+
+
+def _list(place: Place, task: VtabTask, name: str) -> list[tuple[str, int]]:
+    path = place.root / f"{name}.txt"
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise VitreousError(f"{place.where}: no {path}; {_REMEDY}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise VitreousError(f"{path}: cannot be read as text ({error}); {_REMEDY}") from error
+    found: list[tuple[str, int]] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        picture, label = _entry(path, number, line, task)
+        if picture in seen:
+            raise VitreousError(f"{path}: line {number}: {picture} stands on line {seen[picture]} already; remove one of them")
+        seen[picture] = number
+        found.append((picture, label))
+    if not found:
+        raise VitreousError(f"{path}: lists no images; each line names one and its label, as in images/{name}/000000.jpg 3")
+    return found
+
+
+def _entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int]:
+    picture, _, word = line.strip().replace("\t", " ").rpartition(" ")
+    picture = picture.rstrip()
+    if not picture or not (word.isascii() and word.removeprefix("-").isdigit()):
+        raise VitreousError(f"{path}: line {number}: {line.strip()!a} is not PATH LABEL, as in images/test/000000.jpg 3")
+    plain = PurePosixPath(picture)
+    if plain.is_absolute() or ".." in plain.parts or any(sign in picture for sign in "\\:\0"):
+        raise VitreousError(f"{path}: line {number}: {picture!a} leads out of the task's folder; such a list is not read")
+    label = int(word)
+    if not 0 <= label < task.classes:
+        raise VitreousError(
+            f"{path}: line {number}: label {label}; {task.title} has the classes 0 to {task.classes - 1}; is it another task's?"
+        )
+    return str(plain), label
+
+
+def _check_apart(place: Place, splits: dict[str, list[tuple[str, int]]]) -> None:
+    """An image in two splits is no benchmark."""
+    (one, first), (other, second) = splits.items()
+    both = {path for path, _ in first}.intersection(path for path, _ in second)
+    if both:
+        example = min(both)
+        raise VitreousError(f"{place.where}: {example} is in {one} and in {other} ({len(both):,} such images); {_REMEDY}")
+
+
+# Shards ---------------------------------------------------------------------------------------------------------------------
+
+
+def has_shards(folder: Path) -> bool:
+    return bool(_shards(folder, FIRST) or _shards(folder, BOTH))
+
+
+def open_task_shards(place: Place, task: VtabTask, sweep: bool, bad_shards: Policy) -> Dataset:
+    if sweep:
+        files = {"train": _need(place, FIRST), "validation": _need(place, SECOND)}
+    else:
+        both = _shards(place.root, BOTH) or [*_need(place, FIRST), *_need(place, SECOND)]
+        files = {"train": both, "test": _need(place, TEST)}
+    opened = {path: open_shards(str(path), bad_shards=bad_shards) for own in files.values() for path in own}
+    classes = _classes(place, task, list(opened.values()))
+    splits = {split: _joined(place, split, classes, [opened[path] for path in own]) for split, own in files.items()}
+    noted = [note for data in opened.values() for note in data.notes]
+    notes = (
+        (f"{place.where}: {noted[0]} (and so for {len(noted) - 1:,} more shards)" if len(noted) > 1 else noted[0],)
+        if noted
+        else ()
+    )
+    return Dataset(place.where, classes, splits, notes)
+
+
+def _shards(folder: Path, name: str) -> list[Path]:
+    try:
+        entries = sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return []
+    return [folder / entry for entry in entries if entry.startswith((f"{name}-", f"{name}.")) and entry.endswith(TARS)]
+
+
+def _need(place: Place, name: str) -> list[Path]:
+    found = _shards(place.root, name)
+    if not found:
+        raise VitreousError(f"{place.where}: no {name}-*.tar in {place.root}, beside the other shards; fetch or make it")
+    return found
+
+
+def _classes(place: Place, task: VtabTask, opened: list[Dataset]) -> tuple[str, ...]:
+    """The task's, for labels that are numbers; the shards' own names where they have as many."""
+    numbered = all(name.isascii() and name.isdigit() for data in opened for name in data.classes)
+    found = {name: None for data in opened for name in data.classes}
+    if numbered and len(found) <= task.classes:
+        return task.names
+    if not numbered and len(found) == task.classes:
+        indexed = [data.classes for data in opened if len(data.classes) == task.classes]
+        return indexed[0] if indexed else tuple(sorted(found))
+    raise VitreousError(
+        f"{place.where}: the shards have {len(found):,} classes, {task.title} has {task.classes:,}; "
+        f"is it another task's, or is an {INDEX} with their names missing?"
+    )
+
+
+def _joined(place: Place, split: str, classes: tuple[str, ...], opened: list[Dataset]) -> Shards:
+    """One stream over shards that were opened one by one."""
+    parts = [stream for data in opened for stream in data.splits.values() if isinstance(stream, Shards)]
+    lengths: list[int] | None = []
+    for part in parts:
+        lengths = None if lengths is None or part.lengths is None else [*lengths, *part.lengths]
+    return dataclasses.replace(
+        parts[0],
+        where=place.where,
+        split=split,
+        classes=classes,
+        shards=tuple(shard for part in parts for shard in part.shards),
+        names=tuple(name for part in parts for name in part.names),
+        lengths=None if lengths is None else tuple(lengths),
+        skipped=[],
+    )

@@ -1,0 +1,66 @@
+"""A task of VTAB-1k from original files: which of their images, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.image_files import Listed, picture_dataset
+from vitreous.data.datasets.vtab_rules import Numbers
+from vitreous.data.datasets.vtab_tasks import TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask
+from vitreous.data.source import Dataset, Source
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which items of an original's splits are used, by number and in the benchmark's order."""
+
+    train: Numbers  # the 800
+    validation: Numbers  # the 200
+    test: Numbers
+
+    @property
+    def training(self) -> Numbers:
+        """The 1,000 that the final run is trained on."""
+        return np.concatenate((self.train, self.validation))
+
+
+def chosen(train: Numbers, validation: Numbers, test: Numbers, where: str) -> Chosen:
+    """The first 800 and 200 of what may be chosen from, and all of the test split."""
+    found = Chosen(train[:TRAIN_IMAGES], validation[:VALIDATION_IMAGES], test)
+    for name, part in (("train", train), ("validation", validation), ("test", test)):
+        if not len(part):
+            raise VitreousError(f"{where}: too few images to make the {name} split of VTAB from; fetch the whole set")
+    return found
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A task from original files: the 800 and the 200 in one source, in this order, and the test split."""
+
+    train: Source
+    first: int  # how many of them are the 800
+    test: Source
+    notes: tuple[str, ...] = ()
+
+    def dataset(self, where: str, sweep: bool) -> Dataset:
+        if not sweep:
+            return Dataset(where, self.train.classes, {"train": self.train, "test": self.test}, self.notes)
+        train = self.train.subset(range(self.first), "train")
+        validation = self.train.subset(range(self.first, len(self.train)), "validation")
+        return Dataset(where, self.train.classes, {"train": train, "validation": validation}, self.notes)
+
+
+def picture_parts(
+    place: Place, root: Path, task: VtabTask, listed: dict[str, Listed], first: int, notes: tuple[str, ...] = ()
+) -> Parts:
+    """The same from lists of files, which must be there."""
+    found = picture_dataset(place, root, task.names, listed).splits
+    train, test = found["train"], found["test"]
+    assert isinstance(train, Source)
+    assert isinstance(test, Source)
+    return Parts(train, first, test, notes)

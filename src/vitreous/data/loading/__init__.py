@@ -1,0 +1,1 @@
+"""Batches in a fixed order, read by worker processes."""

@@ -1,0 +1,260 @@
+"""Batches: items read, decoded and preprocessed in worker processes, in an order that depends on nothing but the seed.
+
+    Loader(source, "inception_crop(224)|flip|range(-1,1)", 512, seed=0, workers=2).training(start=1000)
+    Loader(source, "resize(224)|range(-1,1)", 512).once()
+
+`training` is endless and begins at any step; `once` gives every item once, the last batch as small as it comes. A worker
+writes 8-bit pixels into shared memory, and this process scales them on their way into the batch: nothing large is sent.
+
+A stream of shards is read as a fixed number of virtual streams: example n of a run comes from stream n mod `streams`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.bad_images import line
+from vitreous.data.loading.worker_task import Fill, Memory, Task
+from vitreous.data.loading.workers import default_workers, run_in_order
+from vitreous.data.sampling import examples
+from vitreous.data.shards.virtual_stream import Turns, stream_lengths
+from vitreous.data.source import Policy, Skipped, Source, Stream
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.ops import Normalise
+from vitreous.data.transforms.parse import Preprocess
+
+STREAMS = 32  # virtual streams that shards are read as: the order of training depends on it
+_CHUNK = 16  # items per task: small enough to spread a batch over the workers, large enough to cost nothing
+_AHEAD = 4  # tasks begun per worker: what is ready while the model takes its step
+
+
+@dataclass(frozen=True)
+class Batch:
+    images: Tensor  # (B, C, H, W)
+    labels: tuple[tuple[int, ...], ...]
+    ids: tuple[str, ...]
+    step: int  # of training; the number of the batch otherwise
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def targets(self) -> Tensor:
+        """The first label of each, -1 where there is none."""
+        return torch.tensor([labels[0] if labels else -1 for labels in self.labels])
+
+
+class Loader:
+    def __init__(
+        self,
+        data: Source | Stream,
+        preprocess: Preprocess | str,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        workers: int | None = None,
+        process: int = 0,
+        processes: int = 1,
+        streams: int = STREAMS,
+        bad_images: Policy = "stop",
+        bad_log: Path | None = None,
+        quick: bool | None = None,
+    ) -> None:
+        """Batches of `batch_size` over all `processes`, of which this is number `process`.
+
+        `bad_images` "stop" raises at the first image that cannot be read; "skip" leaves it out of its batch, keeps it in
+        `bad` and writes it to `bad_log`. `quick` allows the decoding of `pictures.JPEG`, which may differ by a shade from
+        the exact one; by default, strings for training do and others do not.
+        """
+        self.preprocess = Preprocess(preprocess) if isinstance(preprocess, str) else preprocess
+        if self.preprocess.size is None:
+            raise VitreousError(
+                f"preprocessing {str(self.preprocess)!r} leaves pictures of different sizes; end it with a crop"
+            )
+        for op in self.preprocess.scales:
+            if isinstance(op, Normalise) and len(op.mean) != self.preprocess.channels:
+                raise VitreousError(f"{op} is for {len(op.mean)} channels, the pictures have {self.preprocess.channels}")
+        if not 0 <= process < processes:
+            raise VitreousError(f"process {process} of {processes}: they are numbered from 0")
+        if batch_size < 1 or batch_size % processes:
+            raise VitreousError(f"--batch-size {batch_size} cannot be dealt to {processes} processes; choose a multiple")
+        if bad_images not in ("stop", "skip"):
+            raise VitreousError(f"--bad-images is {bad_images!r}; it must be stop or skip")
+        self.data, self.seed, self.process, self.processes = data, seed, process, processes
+        self.own_batch = batch_size // processes
+        self.workers = default_workers() if workers is None else workers
+        self.streams = min(streams, len(data.shards)) if isinstance(data, Stream) else 0
+        self.bad_images, self.bad_log = bad_images, bad_log
+        self.bad: dict[str, BadImage] = {}  # by place: what was left out
+        self._written = set(bad_log.read_text().splitlines(keepends=True)) if bad_log and bad_log.exists() else set()
+        self.skipped: list[Skipped] = []
+        self.quick = self.preprocess.random if quick is None else quick
+
+    # Which items -------------------------------------------------------------------------------------------------------
+
+    def training(self, start: int = 0) -> Iterator[Batch]:
+        """Batch after batch without end, from step `start`."""
+        lengths = [len(self.data)] if isinstance(self.data, Source) else stream_lengths(self.data, self.streams)
+        if lengths is not None and not sum(lengths):
+            raise VitreousError(f"{self.data.where}: there are no images to train on")
+        if isinstance(self.data, Source):
+            of_step: Callable[[int], Iterator[Task]] = self._numbered
+        elif lengths is not None:
+            of_step = partial(self._counted, Turns(lengths))
+        else:
+            of_step = self._uncounted
+        tasks = itertools.chain.from_iterable(map(of_step, itertools.count(start)))
+        return self._batches(tasks, start, None)
+
+    def _own(self, step: int) -> NDArray[np.int64]:
+        """This process's examples of a step: every `processes`-th of the whole batch."""
+        batch = self.own_batch * self.processes
+        return np.arange(step * batch + self.process, (step + 1) * batch, self.processes)
+
+    def _numbered(self, step: int) -> Iterator[Task]:
+        assert isinstance(self.data, Source)
+        items, epochs = examples(self._own(step), len(self.data), self.seed)
+        for at in range(0, len(items), _CHUNK):
+            yield Task(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
+
+    def _counted(self, turns: Turns, step: int) -> Iterator[Task]:
+        """Of a stream: example n of the run is example n mod total of its epoch, which some stream gives in its turn."""
+        own = self._own(step)
+        epochs = own // turns.total
+        for epoch in np.unique(epochs).tolist():
+            streams, positions = turns(own[epochs == epoch] % turns.total)
+            for stream in np.unique(streams).tolist():
+                wanted = positions[streams == stream].tolist()
+                for at in range(0, len(wanted), _CHUNK):
+                    yield Task(step, wanted[at : at + _CHUNK], stream=stream, epoch=epoch)
+
+    def _uncounted(self, step: int) -> Iterator[Task]:
+        """Where nobody knows how long the shards are, streams take turns without end, the shorter ones more often anew."""
+        if self.streams % self.processes:
+            raise VitreousError(
+                f"{self.data.where}: shards of unknown length, as {self.streams} streams, cannot be dealt to "
+                f"{self.processes} processes; write an index.json with `vitreous shard`, or use a number that divides them"
+            )
+        own = self._own(step)
+        for stream in np.unique(own % self.streams).tolist():
+            wanted = (own[own % self.streams == stream] // self.streams).tolist()
+            for at in range(0, len(wanted), _CHUNK):
+                yield Task(step, wanted[at : at + _CHUNK], stream=stream)
+
+    def once(self) -> Iterator[Batch]:
+        """Every item once, in the order of the source; of a stream, its virtual streams taking turns."""
+        finished: set[int] = set()
+        return self._batches(self._all(finished), 0, finished)
+
+    def _all(self, finished: set[int]) -> Iterator[Task]:
+        if isinstance(self.data, Source):
+            own = range(self.process, len(self.data), self.processes)
+            for at in range(0, len(own), _CHUNK):
+                part = list(own[at : at + _CHUNK])
+                yield Task(0, part, [0] * len(part))
+            return
+        streams = range(self.process, self.streams, self.processes)
+        for position in itertools.count(0, _CHUNK):
+            for stream in streams:
+                if stream not in finished:
+                    yield Task(0, list(range(position, position + _CHUNK)), stream=stream, shuffled=False)
+            if finished.issuperset(streams):
+                return
+
+    # From tasks to batches ---------------------------------------------------------------------------------------------
+
+    def _batches(self, tasks: Iterator[Task], start: int, finished: set[int] | None) -> Iterator[Batch]:
+        """`finished`, which streams have come to their end, is given where batches are cut by count and not by step."""
+        height, width = self.preprocess.size or (0, 0)
+        shape = (_CHUNK, self.preprocess.channels, height, width)
+        slots = max(1, self.workers) * (_AHEAD + 1)
+        memory = Memory(slots, shape, eight_bit=self.preprocess.eight_bit)
+        fill = Fill(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
+        numbered = (replace(task, slot=number % slots) for number, task in enumerate(tasks))
+        results = run_in_order(fill, numbered, self.workers, ahead=_AHEAD, owner=self._owner if self.streams else None)
+        made = _Making(self.own_batch, (self.preprocess.channels, height, width))
+        step, unread = start, 0
+        most = len(self.data) if isinstance(self.data, Source) else 1000
+        for result in results:
+            if finished is None:
+                while step < result.step:  # the batch is smaller by what could not be read; it may be empty
+                    yield made.batch(step)
+                    step += 1
+                unread = 0 if result.ids else unread + max(1, len(result.bad))
+                if unread >= most:
+                    last = f"; the last: {result.bad[-1]}" if result.bad else "; see `vitreous doctor`"
+                    raise VitreousError(f"{self.data.where}: none of the last {unread:,} images could be read{last}")
+            if finished is not None and result.ended is not None:
+                finished.add(result.ended)
+            self._note(result.bad)
+            self.skipped += [entry for entry in result.skipped if entry not in self.skipped]
+            pixels = memory.array()[result.slot]
+            at = 0
+            while at < len(result.ids):
+                at += made.take(self.preprocess, pixels[at:], result.ids[at:], result.labels[at:])
+                if len(made) == self.own_batch:
+                    yield made.batch(step)
+                    step += 1
+        if len(made):
+            yield made.batch(step)
+
+    def _owner(self, task: Task) -> int:
+        return (task.stream or 0) // self.processes  # neighbouring streams of this process go to different workers
+
+    def _note(self, bad: list[BadImage]) -> None:
+        for error in bad:
+            if error.place in self.bad:
+                continue
+            self.bad[error.place] = error
+            if self.bad_log is not None and line(error) not in self._written:
+                self.bad_log.parent.mkdir(parents=True, exist_ok=True)
+                with self.bad_log.open("a", encoding="ascii") as file:
+                    file.write(line(error))
+
+
+class _Making:
+    """The batch that is being filled."""
+
+    def __init__(self, size: int, shape: tuple[int, int, int]) -> None:
+        self._size, self._shape = size, shape
+        self._begin()
+
+    def _begin(self) -> None:
+        self._images: Tensor | None = None
+        self._ids: list[str] = []
+        self._labels: list[tuple[int, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def take(self, preprocess: Preprocess, pixels: NDArray[Any], ids: list[str], labels: list[tuple[int, ...]]) -> int:
+        """As many of these as there is room for; returns how many that was."""
+        if self._images is None:
+            self._images = torch.empty(self._size, *self._shape)
+        start = len(self)
+        count = min(len(ids), self._size - start)
+        images = self._images.numpy()
+        for row in range(count):  # one by one: a picture stays in the processor's cache while it is scaled
+            images[start + row] = pixels[row]
+            for scale in preprocess.scales:
+                scale.in_place(images[start + row])
+        self._ids += ids[:count]
+        self._labels += labels[:count]
+        return count
+
+    def batch(self, step: int) -> Batch:
+        images = torch.empty(0, *self._shape) if self._images is None else self._images[: len(self)]
+        made = Batch(images, tuple(self._labels), tuple(self._ids), step)
+        self._begin()
+        return made

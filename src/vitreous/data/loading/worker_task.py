@@ -1,0 +1,145 @@
+"""What the loader's workers do: items read, decoded and preprocessed into memory that the loader sees too."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.workers import context, working_on
+from vitreous.data.sampling import generator
+from vitreous.data.shards.virtual_stream import VirtualStream
+from vitreous.data.source import Item, Policy, Skipped, Source, Stream
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.image import to_bytes, to_tensor
+from vitreous.data.transforms.parse import Preprocess
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which items go into one slot of the shared memory: by number, or by their positions in a virtual stream."""
+
+    step: int
+    items: list[int]
+    epochs: list[int] | None = None  # of each item, where they are numbers
+    stream: int | None = None
+    epoch: int | None = None  # of the stream; None where it is endless
+    shuffled: bool = True
+    slot: int = 0
+
+
+@dataclass(frozen=True)
+class Filled:
+    step: int
+    slot: int
+    ids: list[str]
+    labels: list[tuple[int, ...]]
+    bad: list[BadImage]
+    skipped: list[Skipped]
+    ended: int | None = None  # the stream that has no more items
+
+
+class Memory:
+    """Pixels that both sides see."""
+
+    def __init__(self, slots: int, shape: tuple[int, ...], eight_bit: bool) -> None:
+        self.shape, self.dtype = (slots, *shape), np.dtype(np.uint8 if eight_bit else np.float32)
+        size = int(np.prod(self.shape)) * self.dtype.itemsize
+        try:
+            self._raw = context().RawArray(ctypes.c_ubyte, size)
+        except (OSError, MemoryError) as error:
+            raise VitreousError(
+                f"no {size / 1e6:,.0f} MB of shared memory for batches ({error}); use fewer --workers"
+            ) from error
+
+    def array(self) -> NDArray[Any]:
+        return np.frombuffer(self._raw, self.dtype).reshape(self.shape)
+
+
+class Fill:
+    """A task in, a filled slot out."""
+
+    def __init__(
+        self,
+        data: Source | Stream,
+        preprocess: Preprocess,
+        memory: Memory,
+        seed: int,
+        streams: int,
+        bad_images: Policy,
+        quick: bool,
+    ) -> None:
+        self.data, self.preprocess, self.memory, self.seed = data, preprocess, memory, seed
+        self.streams, self.bad_images, self.quick = streams, bad_images, quick
+        self._reading: dict[int, VirtualStream] = {}
+
+    def __call__(self, task: Task) -> Filled:
+        threads = torch.get_num_threads()
+        try:  # one picture is too little to share, and waiting for other threads takes longer than the work
+            torch.set_num_threads(1)
+            return self._filled(task)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _filled(self, task: Task) -> Filled:
+        slot = self.memory.array()[task.slot]
+        filled = Filled(task.step, task.slot, [], [], [], [])
+        if isinstance(self.data, Source):
+            for number, epoch in zip(task.items, task.epochs or (), strict=True):
+                working_on(self.data.place(number))
+                try:
+                    self._put(slot, filled, self.data[number], epoch)
+                except BadImage as error:
+                    self._bad(filled, error)
+            return filled
+        assert task.stream is not None
+        before = len(self.data.skipped)
+        reading = self._reading_for(task)
+        for position in task.items:
+            working_on(f"{self.data.where}: what follows {filled.ids[-1]}" if filled.ids else self.data.where)
+            found = reading.at(position)
+            if found is None:
+                break
+            working_on(found[0].place)
+            try:
+                self._put(slot, filled, *found)
+            except BadImage as error:
+                self._bad(filled, error)
+        filled.skipped.extend(self.data.skipped[before:])
+        return replace(filled, ended=task.stream if reading.ended else None)
+
+    def _put(self, slot: NDArray[Any], filled: Filled, item: Item, epoch: int) -> None:
+        rng = generator(self.seed, epoch, item.id) if self.preprocess.random else None
+        try:
+            picture = self.preprocess.picture(item.content, rng, item.place, quick=self.quick)
+            row = len(filled.ids)
+            if self.preprocess.eight_bit:
+                slot[row] = to_bytes(picture).transpose(2, 0, 1)
+            else:
+                slot[row] = to_tensor(picture).numpy()
+        except BadImage:
+            raise
+        except VitreousError as error:
+            raise VitreousError(f"{item.place}: {error}") from error
+        filled.ids.append(item.id)
+        filled.labels.append(item.labels)
+
+    def _bad(self, filled: Filled, error: BadImage) -> None:
+        if self.bad_images == "stop":
+            raise error
+        filled.bad.append(error)
+
+    def _reading_for(self, task: Task) -> VirtualStream:
+        """The stream as the last task left it, or from its beginning where that task was not the one before this."""
+        assert isinstance(self.data, Stream)
+        assert task.stream is not None
+        reading = self._reading.get(task.stream)
+        if reading is None or reading.epoch != task.epoch or (reading.position > task.items[0] and not reading.ended):
+            reading = VirtualStream(self.data, task.stream, self.streams, self.seed, task.epoch, task.shuffled)
+            self._reading[task.stream] = reading
+        return reading

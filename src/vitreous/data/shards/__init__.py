@@ -1,0 +1,1 @@
+"""Tar shards in the webdataset layout: index, reader, writer."""

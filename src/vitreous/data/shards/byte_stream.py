@@ -1,0 +1,207 @@
+"""Where a shard's bytes come from: a file, an http(s) server, or anything that fsspec can open.
+
+A read that fails is tried again from the byte where it stopped, so what is read is read once, whatever the line does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import IO, Any
+
+from vitreous.core.errors import VitreousError
+
+DELAY = 0.5  # seconds before the first further attempt; doubled for each, up to LONGEST_DELAY
+LONGEST_DELAY = 30.0
+_ENOUGH = 1 << 20  # an attempt that brought this many bytes was no failure: the count begins anew
+_TIMEOUT = 60  # seconds of silence from a server
+
+
+class Fault(Exception):
+    """What is wrong with a shard or a sample; becomes an error or a `Skipped`."""
+
+
+class Unreadable(Fault):
+    """The bytes cannot be had; whether they would be a tar file nobody knows."""
+
+
+class Missing(Unreadable):
+    pass
+
+
+# Addresses ----------------------------------------------------------------------------------------------------------------
+
+
+def is_remote(shard: str) -> bool:
+    return "://" in shard
+
+
+def is_http(shard: str) -> bool:
+    return shard.startswith(("http://", "https://"))
+
+
+def bare(shard: str) -> str:
+    """The address without a query, in which signatures are sent; they belong in no id, message or file."""
+    return shard.partition("?")[0] if is_http(shard) else shard
+
+
+def shown(shard: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@", "", bare(shard)) if is_remote(shard) else shard
+
+
+def base_name(shard: str) -> str:
+    return re.split(r"[/\\]" if os.name == "nt" else "/", bare(shard))[-1]
+
+
+# Bytes --------------------------------------------------------------------------------------------------------------------
+
+
+class ShardBytes(io.RawIOBase):
+    """A shard's bytes. A read that fails is tried again where it stopped, and only then is the shard at fault."""
+
+    def __init__(self, shard: str, retries: int) -> None:
+        self._shard, self._retries = shard, retries
+        self._file: IO[bytes] | None = None
+        self._position = self._failures = self._since_failure = 0
+        self.size: int | None = None
+        self.mark: str | None = None  # by which the server knows this version of the file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return not is_remote(self._shard)
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_CUR:
+            offset += self._position
+        elif whence == os.SEEK_END:
+            self.connect()
+            offset += self.size or 0
+        if self._file is not None:
+            self._file.seek(offset)
+        self._position = offset
+        return offset
+
+    def close(self) -> None:
+        self._drop()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            self.connect()
+            assert self._file is not None
+            try:
+                data = self._file.read(len(buffer))
+                if not data and self.size is not None and self._position < self.size and not self.seekable():
+                    raise OSError(f"the connection ended after {self._position:,} of {self.size:,} bytes")
+            except MemoryError:
+                raise
+            except Exception as error:  # each kind of storage has its own errors, and not all are OSErrors
+                self._failed(error)
+                continue
+            buffer[: len(data)] = data
+            self._position += len(data)
+            self._since_failure += len(data)
+            if self._since_failure >= _ENOUGH:
+                self._failures = 0
+            return len(data)
+
+    def connect(self) -> None:
+        while self._file is None:
+            try:
+                size, mark = self._open()
+            except (Fault, VitreousError, MemoryError):
+                raise
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+                raise Missing("no such file") from error
+            except PermissionError as error:  # which is also how object stores answer for what is not there
+                raise (Missing if is_remote(self._shard) else Unreadable)("may not be read") from error
+            except Exception as error:
+                self._drop()
+                self._failed(error)
+                continue
+            if (self.size, self.mark) != (None, None) and (size, mark) != (self.size, self.mark):
+                raise Unreadable("was changed while it was read")
+            self.size, self.mark = size, mark
+
+    def _failed(self, error: Exception) -> None:
+        self._drop()
+        if self._failures >= self._retries:
+            raise Unreadable(f"cannot be read ({why(error)}; tried {self._failures + 1} times)") from error
+        time.sleep(min(DELAY * 2**self._failures, LONGEST_DELAY))
+        self._failures += 1
+        self._since_failure = 0
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(Exception):
+                self._file.close()
+        self._file = None
+
+    def _open(self) -> tuple[int | None, str | None]:
+        """Opens the file where reading is to go on; its size, and its mark if it has one."""
+        if is_http(self._shard):
+            self._file, begins, size, mark = _get(self._shard, self._position)
+        elif is_remote(self._shard):
+            files, path = filesystem(self._shard)
+            self._file = files.open(path, "rb")
+            size, mark, begins = getattr(self._file, "size", None), None, 0
+            with contextlib.suppress(OSError, ValueError):  # not every file system can begin in the middle
+                begins = self._file.seek(self._position)
+        else:
+            self._file = Path(self._shard).open("rb")  # noqa: SIM115
+            begins, size, mark = self._file.seek(self._position), Path(self._shard).stat().st_size, None
+        while begins < self._position:
+            passed = len(self._file.read(min(self._position - begins, 1 << 20)))
+            if not passed:
+                raise OSError("the file ends before the place where reading stopped")
+            begins += passed
+        return size, mark
+
+
+def _get(url: str, position: int) -> tuple[IO[bytes], int, int | None, str | None]:
+    """An open answer, the byte with which it begins, and the whole file's size and mark."""
+    headers = {"User-Agent": "vitreous", "Accept-Encoding": "identity"}
+    if position:
+        headers["Range"] = f"bytes={position}-"
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (404, 410):
+            raise Missing("no such file") from error
+        if error.code in (401, 403):
+            raise Missing(f"the server refuses it ({error.code})") from error
+        if error.code < 500 and error.code not in (408, 425, 429):
+            raise Unreadable(f"the server answers {error.code} {error.reason}") from error
+        raise
+    begins = position if answer.status == 206 else 0
+    length = answer.headers.get("Content-Length")
+    size = begins + int(length) if length and length.isdecimal() else None
+    return answer, begins, size, answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+
+
+def filesystem(address: str) -> tuple[Any, str]:
+    import fsspec  # only for what is far away
+
+    try:
+        files, path = fsspec.core.url_to_fs(address)
+    except ImportError as error:  # which says what to install
+        raise VitreousError(f"{shown(address)}: {why(error)}") from error
+    except ValueError as error:
+        raise VitreousError(f"{shown(address)}: {why(error)}; expected a path, or an address as s3://BUCKET/NAME") from error
+    return files, path
+
+
+def why(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,197 @@
+"""Which shards a pattern names, and what the `index.json` beside them says of them.
+
+Patterns are a path, a glob, a brace range (`train-{000..127}.tar`), or a folder; here, or at an address.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import user_path
+from vitreous.core.untrusted_json import parse_json
+from vitreous.data.conventions import SPLIT_NAMES
+from vitreous.data.shards.byte_stream import (
+    Fault,
+    Missing,
+    ShardBytes,
+    bare,
+    base_name,
+    filesystem,
+    is_http,
+    is_remote,
+    shown,
+    why,
+)
+from vitreous.data.source import ALL, SPLITS
+
+INDEX = "index.json"
+INDEX_BYTES = 1 << 30
+MOST_SHARDS = 1_000_000
+_TARS = (".tar", ".tar.gz", ".tgz")
+
+
+def expand_braces(text: str) -> list[str]:
+    """`{0..2}`, `{000..127}`, `{train,val}-{0..3}`, one inside the other: what a shell would make of it."""
+    begin = text.find("{")
+    if begin < 0:
+        return [text]
+    depth, cuts = 0, [begin]
+    for place in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            break
+        if depth == 1 and text[place] == ",":
+            cuts.append(place)
+    else:
+        raise VitreousError(f"{text}: a brace is opened and never closed; write {{000..127}} or {{train,val}}")
+    choices = [text[a + 1 : b] for a, b in zip(cuts, [*cuts[1:], place], strict=True)]
+    if len(choices) > 1:
+        inside = [word for choice in choices for word in expand_braces(choice)]
+    elif span := re.fullmatch(r"(\d+)\.\.(\d+)", choices[0]):
+        first, last = int(span[1]), int(span[2])
+        padded = any(len(end) > 1 and end.startswith("0") for end in span.groups())
+        width = max(len(span[1]), len(span[2])) if padded else 0
+        if abs(last - first) >= MOST_SHARDS:
+            raise VitreousError(f"{text}: {abs(last - first) + 1:,} shards; at most {MOST_SHARDS:,}")
+        inside = [f"{n:0{width}d}" for n in range(first, last + (1 if last >= first else -1), 1 if last >= first else -1)]
+    else:
+        raise VitreousError(f"{text}: {{{choices[0]}}} is neither a range, as {{000..127}}, nor a list, as {{train,val}}")
+    rest = expand_braces(text[place + 1 :])
+    if len(inside) * len(rest) > MOST_SHARDS:
+        raise VitreousError(f"{text}: {len(inside) * len(rest):,} shards; at most {MOST_SHARDS:,}")
+    return [f"{text[:begin]}{middle}{end}" for middle in inside for end in rest]
+
+
+def find(pattern: str, retries: int) -> list[str]:
+    pattern = re.sub(r"^(file|local)://", "", pattern)
+    if not is_remote(pattern):
+        pattern = str(user_path(pattern))
+        if Path(pattern).exists():
+            return _in_folder(pattern, retries) if Path(pattern).is_dir() else [pattern]
+    found: list[str] = []
+    for text in expand_braces(pattern):
+        if re.search(r"[*\[]" if is_http(text) else r"[*?\[]", text):
+            found += _glob(text)
+        elif is_remote(text) and not bare(text).endswith(_TARS):
+            found += _in_folder(text, retries)
+        else:
+            found.append(text)
+    return list(dict.fromkeys(found))
+
+
+def _in_folder(folder: str, retries: int) -> list[str]:
+    join = f"{folder.rstrip('/')}/" if is_remote(folder) else f"{folder}{os.sep}"
+    index = _read_index(f"{join}{INDEX}", retries)
+    if index is not None and index.lengths:
+        return [f"{join}{name}" for name in index.lengths]
+    if is_http(folder):
+        return [folder]  # an address may look like anything, and such a server lists nothing
+    found = [shard for suffix in _TARS for shard in _glob(f"{glob.escape(join)}*{suffix}", must=False)]
+    if not found:
+        raise VitreousError(f"{folder}: neither shards (*.tar) nor an {INDEX} in it; name the shards, as in out/train-*.tar")
+    return sorted(found)
+
+
+def _glob(text: str, must: bool = True) -> list[str]:
+    if not is_remote(text):
+        found = [path for path in glob.glob(text, recursive=True) if Path(path).is_file()]  # noqa: PTH207
+    elif is_http(text):
+        raise VitreousError(f"{shown(text)}: an http server does not list its files; write a range, as {{000..127}}")
+    elif "::" in text:
+        raise VitreousError(f"{shown(text)}: a chained address cannot be searched; write a range, as {{000..127}}")
+    else:
+        files, path = filesystem(text)
+        try:
+            found = [files.unstrip_protocol(path) for path in files.glob(path)]
+        except Exception as error:  # each kind of storage has its own errors
+            raise VitreousError(f"{shown(text)}: cannot be listed ({why(error)}); write a range, as {{000..127}}") from error
+    if must and not found:
+        raise VitreousError(f"{shown(text)}: no shard matches")
+    return sorted(found)
+
+
+def splits_of(where: str, shards: Sequence[str], index: Index | None) -> dict[str, list[int]]:
+    """The shards' numbers by split: as the index says, else as their names or folders do, else all in one."""
+    found: dict[str | None, list[int]] = {}
+    for number, shard in enumerate(shards):
+        split = index.splits.get(base_name(shard)) if index is not None else None
+        if split is None:
+            folder = bare(shard).replace(os.sep, "/").rpartition("/")[0].rpartition("/")[2]
+            words = [*re.split(r"[-_.]", base_name(shard).lower()), folder.lower()]
+            split = next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), None)
+        found.setdefault(split, []).append(number)
+    if None in found and len(found) > 1:
+        shard = shown(shards[found[None][0]])
+        raise VitreousError(
+            f"{where}: {shard} is of no split, others are; name them train-, val- or test-*.tar, or choose some"
+        )
+    order = [*SPLITS, *sorted(split for split in found if split and split not in SPLITS), None]
+    return {split or ALL: found[split] for split in order if split in found}
+
+
+def distinct(shards: Sequence[str]) -> tuple[str, ...]:
+    """What ids begin with: the shards' own names, and folders above them only where those alone are not distinct."""
+    parts = [bare(shard).replace(os.sep, "/").split("/") for shard in shards]
+    depth = 1
+    while len({tuple(part[-depth:]) for part in parts}) < len(parts) and depth < max(len(part) for part in parts):
+        depth += 1
+    return tuple("/".join(part[-depth:]) for part in parts)
+
+
+# The index ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Index:
+    """What `index.json` says. `lengths` and `splits` are by the shard's name, in its order."""
+
+    classes: tuple[str, ...]
+    lengths: dict[str, int]
+    splits: dict[str, str]
+    own_classes: dict[str, tuple[str, ...]]
+
+
+def index_beside(shards: Sequence[str], retries: int) -> Index | None:
+    folders = {bare(shard)[: len(bare(shard)) - len(base_name(shard))] for shard in shards}
+    return _read_index(f"{folders.pop()}{INDEX}", retries) if len(folders) == 1 else None
+
+
+def _read_index(path: str, retries: int) -> Index | None:
+    try:
+        with ShardBytes(path, retries) as file:
+            text = io.BufferedReader(file).read(INDEX_BYTES)
+    except Missing:
+        return None
+    except Fault as fault:
+        raise VitreousError(f"{shown(path)}: {fault}; try again later") from fault
+    try:
+        document = parse_json(text)
+        classes = document["classes"]
+        shards = document.get("shards", [])
+        index = Index(
+            tuple(classes),
+            {shard["name"]: shard["count"] for shard in shards},
+            {shard["name"]: shard["split"] for shard in shards},
+            {split: tuple(names) for split, names in document.get("own_classes", {}).items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_index(path, f"{type(error).__name__}: {error}") from error
+    strings = [*classes, *index.splits.values(), *(name for names in index.own_classes.values() for name in names)]
+    if not isinstance(classes, list) or not all(isinstance(text, str) for text in strings):
+        raise _no_index(path, "classes and splits must be names")
+    if not all(isinstance(name, str) and re.fullmatch(r"[^/\\:]+\.(tar|tar\.gz|tgz)", name) for name in index.lengths):
+        raise _no_index(path, "shards must be plain .tar names")
+    if not all(type(count) is int and count >= 0 for count in index.lengths.values()) or len(index.lengths) != len(shards):
+        raise _no_index(path, "each shard must be there once, with a count")
+    return index
+
+
+def _no_index(path: str, why: str) -> VitreousError:
+    return VitreousError(f'{shown(path)}: not an index of shards ({why}); expected at least {{"classes": ["cat", "dog"]}}')

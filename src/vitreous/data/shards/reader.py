@@ -1,0 +1,227 @@
+"""Tar shards in the webdataset layout, read as a stream: nothing is unpacked, and nothing but one sample is held in memory.
+
+    train-000000.tar:  cat/1.jpg  cat/1.cls  dog/7.jpg  dog/7.cls ...
+
+Consecutive members with the same key (the name up to the first dot after the last slash) are one sample: an image, and its
+labels in `.cls` (class numbers) or in `.json` ("label", "labels" or "cls": numbers or names). Shards are named by a path, a
+glob, a brace range or a folder, here or at any address that fsspec can open; http(s) is read with the standard library.
+
+Class names, splits and counts come from the `index.json` beside the shards that `vitreous shard` writes. For shards of others
+`{"classes": ["cat", "dog"]}` is enough. Without one the shards are read through once for their labels, unless they are far
+away and large, and what was found is cached; numbered classes are then called "0", "1", ... up to the highest.
+
+A read that fails is tried again from the byte where it stopped, so no sample is lost or given twice. What tarfile takes for
+an end of the archive, a bad header or a missing end mark, is a broken shard here: samples must not vanish unnoticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import cache_folder, write_text
+from vitreous.core.untrusted_json import read_json
+from vitreous.data.shards.byte_stream import Fault, ShardBytes, base_name, filesystem, is_http, is_remote, shown, why
+from vitreous.data.shards.index import INDEX, distinct, find, index_beside, splits_of
+from vitreous.data.shards.samples import Label, samples
+from vitreous.data.source import Dataset, Item, Policy, Skipped, Stream
+
+SCAN_BYTES = 1 << 30  # more than this is not fetched only to learn which labels there are
+MOST_CLASSES = 1_000_000
+
+
+@dataclass(eq=False, repr=False)
+class Shards(Stream):
+    """The shards of one split. Holds no open file: cheap to hand to a worker process, whose `skipped` is its own."""
+
+    where: str
+    split: str
+    classes: tuple[str, ...]
+    shards: tuple[str, ...]  # paths or addresses
+    names: tuple[str, ...]  # of the shards, as ids begin
+    lengths: tuple[int, ...] | None = None  # how many items each shard has, where an index says so
+    bad_shards: Policy = "stop"
+    retries: int = 3
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def count(self) -> int | None:
+        return None if self.lengths is None else sum(self.lengths)
+
+    def shard_lengths(self) -> tuple[int, ...] | None:
+        return self.lengths
+
+    def read(self, shard: int) -> Iterator[Item]:
+        place, name = shown(self.shards[shard]), self.names[shard]
+        numbers = {label: number for number, label in enumerate(self.classes)}
+        delivered = without_image = bad = 0
+        first_bad = ""
+        try:
+            for sample in samples(self.shards[shard], self.retries):
+                if sample.image is None and not sample.fault:
+                    if sample.texts and self.bad_shards == "stop":
+                        raise Fault(f"{sample.key} has labels and no image; members of one key must follow each other")
+                    without_image += 1
+                    continue
+                try:
+                    item = sample.item(name, place, numbers, len(self.classes))
+                except Fault as fault:
+                    if self.bad_shards == "stop":
+                        raise
+                    bad, first_bad = bad + 1, first_bad or str(fault)
+                    continue
+                delivered += 1
+                yield item
+            found = delivered + bad
+            if without_image and not found:
+                raise Fault("holds no images")
+            if self.lengths is not None and found != self.lengths[shard]:
+                raise Fault(f"{found:,} samples, where {INDEX} says {self.lengths[shard]:,}")
+        except Fault as fault:
+            if self.bad_shards == "stop":
+                raise _named(place, fault) from fault
+            self.skipped.append(Skipped(place, str(fault), delivered))
+        if bad:
+            self.skipped.append(Skipped(place, f"{bad:,} bad samples ({first_bad})", delivered))
+        if without_image and delivered:
+            self.skipped.append(Skipped(place, f"{without_image:,} samples without an image", delivered))
+
+
+def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) -> Dataset:
+    """The data set that a path, a glob, a brace range, a folder or an address of shards names."""
+    where, shards = shown(pattern), find(pattern, retries)
+    if bad_shards == "stop":
+        for shard in shards:
+            if not is_remote(shard) and not Path(shard).is_file():
+                raise VitreousError(f"{shard}: no such shard; fetch it, or name only those that are there")
+    index = index_beside(shards, retries)
+    notes: list[str] = []
+    lengths: list[int] | None
+    own_classes: dict[str, tuple[str, ...]] = {}
+    splits = splits_of(where, shards, index)
+    if index is not None:
+        classes, own_classes = index.classes, index.own_classes
+        known = [index.lengths.get(base_name(shard)) for shard in shards]
+        lengths = [length for length in known if length is not None]
+        if len(lengths) < len(shards):
+            if index.lengths:
+                notes.append(f"{INDEX} does not list {len(shards) - len(lengths):,} of {len(shards):,} shards")
+            lengths = None
+    else:
+        contents = _scan(where, shards, bad_shards, retries)
+        classes, named = _classes(where, contents)
+        lengths = [content.length for content in contents] if all(content.whole for content in contents) else None
+        if named:  # where the data says numbers, they mean the same in every split
+            for split, members in splits.items():
+                own = {label for member in members for label in contents[member].labels}
+                own_classes[split] = tuple(name for name in classes if name in own)
+        total = "" if lengths is None else f"{sum(lengths):,} samples, "
+        notes.append(f"no {INDEX} beside the shards: they were read through for their labels ({total}{len(classes):,} classes)")
+    names = distinct(shards)
+    streams = {
+        split: Shards(
+            where=where,
+            split=split,
+            classes=classes,
+            shards=tuple(shards[member] for member in members),
+            names=tuple(names[member] for member in members),
+            lengths=None if lengths is None else tuple(lengths[member] for member in members),
+            bad_shards=bad_shards,
+            retries=retries,
+        )
+        for split, members in splits.items()
+    }
+    return Dataset(where, classes, streams, tuple(notes), own_classes=own_classes)
+
+
+def _named(place: str, fault: Fault) -> VitreousError:
+    return VitreousError(f"{place}: {why(fault)}; fetch or make this shard again, or leave it out")
+
+
+# Shards without an index --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Content:
+    length: int
+    labels: dict[Label, int]  # how often each occurs
+    whole: bool = True
+
+
+def _scan(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -> list[_Content]:
+    """What the labels in each shard are, as far as a broken one goes. Cached while no shard changes."""
+    total, marks = 0, []
+    for shard in shards:
+        size, mark = _facts(shard, retries)
+        marks.append((shown(shard), size, mark))
+        total += (SCAN_BYTES if size is None else size) if is_remote(shard) else 0
+        if total > SCAN_BYTES:
+            raise VitreousError(
+                f"{where}: no {INDEX} beside these shards, and they are too large to fetch only for their labels; "
+                f'put an {INDEX} with {{"classes": ["cat", "dog"]}} (names in their order) there'
+            )
+    key = hashlib.sha256(json.dumps([1, marks]).encode(errors="surrogatepass")).hexdigest()
+    cached = cache_folder() / "shards" / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        entries = read_json(cached, most=1 << 30)
+        return [_Content(entry["length"], dict(entry["labels"])) for entry in entries]
+    contents = [_scan_shard(shard, bad_shards, retries) for shard in shards]
+    if all(content.whole for content in contents) and all(mark for _, _, mark in marks):
+        entries = [{"length": content.length, "labels": list(content.labels.items())} for content in contents]
+        with contextlib.suppress(VitreousError):  # a cache that cannot be written costs time and nothing else
+            write_text(cached, json.dumps(entries))
+    return contents
+
+
+def _scan_shard(shard: str, bad_shards: Policy, retries: int) -> _Content:
+    labels: Counter[Label] = Counter()
+    length = 0
+    try:
+        for sample in samples(shard, retries, pixels=False):
+            length += sample.image is not None or bool(sample.fault)
+            try:
+                labels.update(sample.labels())
+            except Fault:
+                if bad_shards == "stop":
+                    raise
+    except Fault as fault:
+        if bad_shards == "stop":
+            raise _named(shown(shard), fault) from fault
+        return _Content(length, dict(labels), whole=False)
+    return _Content(length, dict(labels))
+
+
+def _classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[str, ...], bool]:
+    """The classes, and whether the data itself names them."""
+    labels = {label for content in contents for label in content.labels}
+    names = sorted(label for label in labels if isinstance(label, str))
+    numbers = [label for label in labels if isinstance(label, int)]
+    if names and numbers:
+        raise VitreousError(f"{where}: some labels are numbers ({numbers[0]}), some names ({names[0]!r}); use one kind")
+    highest = max(numbers, default=-1)
+    if highest >= MOST_CLASSES:
+        raise VitreousError(f"{where}: label {highest:,} is no class number; put an {INDEX} with the classes beside the shards")
+    return (tuple(names), True) if names else (tuple(str(number) for number in range(highest + 1)), False)
+
+
+def _facts(shard: str, retries: int) -> tuple[int | None, str | None]:
+    """The size, and what changes when the content does; None where that is not known."""
+    try:
+        if not is_remote(shard):
+            found = Path(shard).stat()
+            return found.st_size, f"{Path(shard).resolve()} {found.st_mtime_ns}"
+        if is_http(shard):
+            with ShardBytes(shard, retries) as file:
+                file.connect()
+                return file.size, file.mark
+        files, path = filesystem(shard)
+        return files.size(path), str(files.ukey(path))
+    except VitreousError:
+        raise
+    except Exception:  # a missing or broken one is named when it is read
+        return 0, None

@@ -1,0 +1,296 @@
+"""Any data set, written as tar shards in the webdataset layout (`shards` reads them; so does every reader of that layout).
+
+    out/train-000000.tar ...     SPLIT-NUMBER.tar: the images' own bytes, untouched, each with its class numbers in `.cls`
+    out/index.json               classes, splits, and for each shard its count, bytes and SHA-256
+    out/bad_images.jsonl         what was left out, where that was allowed and there was something
+
+The items are written in a shuffled order, because a stream can only be shuffled within a window afterwards: shards sorted by
+class would give batches of one class. The order depends on the seed alone, and so do the bytes: times and owners are zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import whole_folder
+from vitreous.data import sampling as order
+from vitreous.data.bad_images import NAME as BAD_IMAGES
+from vitreous.data.bad_images import write_bad_images
+from vitreous.data.conventions import SUFFIXES
+from vitreous.data.shards.index import INDEX
+from vitreous.data.shards.samples import MEMBER_BYTES, UNKNOWN_SUFFIX
+from vitreous.data.source import Content, Dataset, Item, Policy, Source, Stream
+from vitreous.data.transforms.decode import BadImage, decode, from_array, open_image
+
+SHARD_BYTES = 256_000_000  # large enough that opening one costs nothing, small enough to have many for many workers
+_NAMED = 20  # bad images named in an error; those who have more need the list, which `skip` writes
+_FORMATS = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}  # where the suffix is not the format's name
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    name: str
+    split: str
+    count: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    out: Path
+    classes: tuple[str, ...]
+    shards: tuple[ShardEntry, ...]
+    bad: tuple[BadImage, ...]
+    notes: tuple[str, ...]
+
+
+def write_shards(
+    dataset: Dataset,
+    out: Path,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    seed: int = 0,
+    shuffle: bool = True,
+    bad_images: Policy = "stop",
+    full_check: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> ShardReport:
+    """Write every split to the folder `out`, which must be new or empty: whole, or not at all.
+
+    Each image's header is read first; with `full_check`, all its pixels. `progress` is called with the number of items done.
+    """
+    if shard_bytes < 1:
+        raise VitreousError(f"shards of {shard_bytes} bytes: give a size such as 256MB")
+    for split in dataset.splits:
+        if not re.fullmatch(r"[A-Za-z0-9_]+", split):
+            raise VitreousError(f"{dataset.where}: split {split!r} cannot be part of a file name; rename it")
+    target = out.resolve()  # a link to a folder, or `.`, stands for the folder itself
+    check_free(out)
+    parts = sorted(target.parent.glob(f".{glob.escape(target.name)}.*.part"))
+    notes = [f"{part}: left by a run that was killed, or of one that goes on; if killed, delete it" for part in parts]
+    shards: list[ShardEntry] = []
+    bad: list[BadImage] = []
+    with whole_folder(target, replace=False) as folder:
+        for split, source in dataset.splits.items():
+            if shuffle and isinstance(source, Stream):
+                notes.append(f"{split}: a stream, so its items keep their order within each shard that was read")
+            with _Writer(folder, split, shard_bytes) as writer:
+                for place, item in _items(source, order.key("shards", seed, split) if shuffle else None):
+                    stopping = bool(bad) and bad_images == "stop"
+                    wrong = item if isinstance(item, BadImage) else _write(writer, item, full_check, stopping)
+                    if wrong is not None:
+                        bad.append(BadImage(place, wrong.kind, wrong.why))
+                    if bad_images == "stop" and len(bad) >= _NAMED:
+                        raise _stop(dataset.where, bad)
+                    if progress is not None:
+                        progress(1)
+            shards += writer.done
+        if bad and bad_images == "stop":
+            raise _stop(dataset.where, bad)
+        if not shards:
+            raise VitreousError(f"{dataset.where}: not one image to write" + (f"; the first: {bad[0].why}" if bad else ""))
+        if bad:
+            write_bad_images(folder / BAD_IMAGES, bad)
+        (folder / INDEX).write_text(_index(dataset, shards, seed if shuffle else None), encoding="utf-8")
+    return ShardReport(out, dataset.classes, tuple(shards), tuple(bad), tuple(notes))
+
+
+def check_free(out: Path) -> None:
+    """Whatever lies at `out` would be replaced, so nothing may lie there."""
+    if out.is_mount():
+        raise VitreousError(f"{out}: is a mount point, which cannot be replaced; choose a folder in it")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise VitreousError(f"{out}: is there already; choose another place, or delete it first")
+
+
+def _stop(where: str, bad: list[BadImage]) -> VitreousError:
+    named = "; ".join(map(str, bad))
+    many = f"{_NAMED} bad images and perhaps more" if len(bad) >= _NAMED else f"{len(bad)} bad images"
+    return VitreousError(f"{where}: {many}, nothing was written ({named}); with --bad-images skip they are left out")
+
+
+def _index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) -> str:
+    splits: dict[str, Any] = {}
+    for shard in shards:
+        total = splits.setdefault(shard.split, {"shards": 0, "count": 0, "bytes": 0})
+        for key, more in (("shards", 1), ("count", shard.count), ("bytes", shard.bytes)):
+            total[key] += more
+    document = {
+        "format": "vitreous shards 1",
+        "classes": list(dataset.classes),
+        "own_classes": {split: list(names) for split, names in dataset.own_classes.items() if split in splits},
+        "seed": seed,
+        "splits": splits,
+        "shards": [asdict(shard) for shard in shards],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+# What is written ------------------------------------------------------------------------------------------------------------
+
+
+def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Item | BadImage]]:
+    """Each item, or what is wrong with it, and its place; in the order of the seed, if there is one."""
+    if isinstance(source, Stream):
+        turns = np.arange(len(source.shards))
+        for shard in turns if seed is None else order.permuted(turns, len(turns), seed, 0):
+            for item in source.read(int(shard)):
+                yield item.place, item
+        return
+    numbers = np.arange(len(source))
+    for number in numbers if seed is None else order.permuted(numbers, len(numbers), seed, 0):
+        place = source.path(int(number)) or source.place(int(number))
+        try:
+            yield place, source[int(number)]
+        except BadImage as error:
+            yield place, error
+        except VitreousError as error:
+            yield place, BadImage(place, "unreadable", str(error).removeprefix(f"{place}: "))
+
+
+def _write(writer: _Writer, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
+    """Writes the item, unless the run is to stop anyway and only the other bad images are wanted."""
+    try:
+        content, suffix = _encoded(item.content, item.id, item.place, full_check)
+    except BadImage as error:
+        return error
+    if not stopping:
+        writer.add(_key(item.id), suffix, content, item.labels)
+    return None
+
+
+def _encoded(content: Content, name: str, place: str, full_check: bool) -> tuple[bytes, str]:
+    """The bytes to write, which are those that came wherever some did, and a suffix that readers know."""
+    if isinstance(content, np.ndarray):
+        buffer = io.BytesIO()
+        from_array(content, 1 if content.ndim == 2 or content.shape[2] == 1 else 3).save(buffer, "PNG")
+        return buffer.getvalue(), ".png"
+    if len(content) > MEMBER_BYTES:
+        raise BadImage(place, "too-large", f"{len(content):,} bytes; at most {MEMBER_BYTES:,} can be read from a shard")
+    with open_image(content, place) as image:
+        form = image.format or ""
+    if full_check:
+        decode(content, place=place)
+    own = Path(name).suffix.lower()
+    usual = _FORMATS.get(form, f".{form.lower()}")
+    return content, own if own in SUFFIXES else usual if usual in SUFFIXES else UNKNOWN_SUFFIX
+
+
+def _key(name: str) -> str:
+    """A name for all members of a sample: the item's own, without what ends a key (a dot) or leads out of a folder."""
+    text = re.sub(r"[^\w /.,;=@()\[\]{}~!#$%&'+^-]", "_", name.encode(errors="replace").decode())
+    parts = [part for part in text.split("/") if part not in ("", ".", "..")] or ["_"]
+    stem, dot, suffix = parts[-1].rpartition(".")
+    last = stem if dot and f".{suffix.lower()}" in SUFFIXES and stem else parts[-1]
+    return "/".join([*parts[:-1], last.replace(".", "_")])
+
+
+# Shards ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Fills one shard after the other; a new one begins where the next sample would make it larger than it may be."""
+
+    def __init__(self, folder: Path, split: str, shard_bytes: int) -> None:
+        self._folder, self._split, self._limit = folder, split, shard_bytes
+        self._open: _Shard | None = None
+        self.done: list[ShardEntry] = []
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._open is None:
+            return
+        if kind is None:
+            self._finish(self._open)
+        else:
+            self._open.abandon()
+
+    def add(self, key: str, suffix: str, image: bytes, labels: tuple[int, ...]) -> None:
+        members = [(suffix, image)]
+        if labels:
+            members.append((".cls", " ".join(map(str, labels)).encode()))
+        size = sum(tarfile.BLOCKSIZE + len(content) + -len(content) % tarfile.BLOCKSIZE for _, content in members)
+        if self._open is not None and self._open.size + size > self._limit:
+            self._finish(self._open)
+        if self._open is None:
+            self._open = _Shard(self._folder / f"{self._split}-{len(self.done):06d}.tar")
+        self._open.add(key, members)
+
+    def _finish(self, shard: _Shard) -> None:
+        self._open = None
+        size, sha256 = shard.finish()
+        self.done.append(ShardEntry(shard.path.name, self._split, shard.count, size, sha256))
+
+
+class _Shard:
+    def __init__(self, path: Path) -> None:
+        self.path, self.count = path, 0
+        self._keys: set[str] = set()
+        self._file = _Hashed(path)
+        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8")  # noqa: SIM115
+
+    @property
+    def size(self) -> int:
+        return self._file.tell()
+
+    def add(self, key: str, members: list[tuple[str, bytes]]) -> None:
+        wanted, times = key, 1
+        while key in self._keys:  # two names that differ in their suffix only, or in what a key cannot hold
+            times += 1
+            key = f"{wanted}~{times}"
+        self._keys.add(key)
+        for suffix, content in members:
+            header = tarfile.TarInfo(key + suffix)  # its time and owners are zero, or equal data would give unequal bytes
+            header.size, header.mode = len(content), 0o644
+            self._tar.addfile(header, io.BytesIO(content))
+        self.count += 1
+
+    def finish(self) -> tuple[int, str]:
+        self._tar.close()
+        self._file.close()
+        return self._file.tell(), self._file.digest.hexdigest()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class _Hashed(io.RawIOBase):
+    """A file that is only written, hashed on the way."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._position = 0
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.digest.update(data)
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

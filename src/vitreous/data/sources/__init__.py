@@ -1,0 +1,1 @@
+"""Labelled images as users have them: folders, manifests, Hugging Face data sets."""

@@ -1,0 +1,229 @@
+"""Images that are files: a source whose index takes tens of bytes per file, so that millions of them are no burden.
+
+Python objects would take several hundred bytes each, and every worker process that looks at one would copy its page. Here
+file names lie in one array of bytes and everything else in arrays of integers; where they come from a cache they are mapped
+from the disk, and all processes share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError, some
+from vitreous.data.source import Content, Source
+from vitreous.data.transforms.decode import BadImage, check_file_size
+
+
+@dataclass(frozen=True, repr=False)
+class FileTable:
+    """Files of one root, by number: `folders[folder[i]]` and the i-th name."""
+
+    root: str
+    folders: tuple[str, ...]  # relative to the root
+    folder: NDArray[np.int32]
+    names: NDArray[np.uint8]  # all names, one after another
+    ends: NDArray[np.int64]  # where each name ends
+    label_ends: NDArray[np.int64] | None  # where each file's labels end; None: one label each, -1 for none
+    label_ids: NDArray[np.int32]
+    mapped_from: str | None = None  # the folder whose .npy files these arrays are
+
+    ARRAYS = ("folder", "names", "ends", "label_ids")
+
+    def __repr__(self) -> str:
+        return f"<FileTable {self.root}: {len(self):,} files in {len(self.folders):,} folders>"
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __reduce__(self) -> Any:  # to another process goes the way to the arrays, not a copy of them
+        if self.mapped_from is not None:
+            return FileTable.mapped, (Path(self.mapped_from), self.root, self.folders, self.digest())
+        fields = (self.root, self.folders, self.folder, self.names, self.ends, self.label_ends, self.label_ids)
+        return FileTable, fields
+
+    def path(self, index: int) -> str:
+        """Relative to the root, with slashes."""
+        start = int(self.ends[index - 1]) if index else 0
+        name = os.fsdecode(self.names[start : self.ends[index]].tobytes())
+        folder = self.folders[self.folder[index]]
+        return f"{folder}/{name}" if folder else name
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        if self.label_ends is None:
+            label = int(self.label_ids[index])
+            return (label,) if label >= 0 else ()
+        start = int(self.label_ends[index - 1]) if index else 0
+        return tuple(label for label in self.label_ids[start : self.label_ends[index]].tolist() if label >= 0)
+
+    def save(self, folder: Path) -> None:
+        for name in self.ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, name))
+        if self.label_ends is not None:
+            np.save(folder / "label_ends.npy", self.label_ends)
+
+    @classmethod
+    def mapped(cls, folder: Path, root: str, folders: tuple[str, ...], expected: str | None = None) -> FileTable:
+        arrays = {name: _map(folder / f"{name}.npy") for name in cls.ARRAYS}
+        several = folder / "label_ends.npy"
+        ends = _map(several) if several.exists() else None
+        table = cls(root, folders, label_ends=ends, mapped_from=str(folder), **arrays)
+        if len(table.folder) != len(table) or len(table.names) != (table.ends[-1] if len(table) else 0):
+            raise ValueError(f"{folder}: the arrays do not belong together")
+        if expected is not None and table.digest() != expected:
+            raise VitreousError(f"{root}: the folder changed while it was in use; start again")
+        return table
+
+    def digest(self) -> str:
+        """Of the names: short work even for millions."""
+        digest = hashlib.blake2b(self.names.tobytes(), digest_size=16)
+        digest.update(self.ends.tobytes())
+        return digest.hexdigest()
+
+
+def _map(path: Path) -> NDArray[Any]:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array.view(np.ndarray) if array.size else np.zeros(0, array.dtype)  # a plain array: memmap slices are slow
+
+
+class TableBuilder:
+    """Collects files folder by folder."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._folders: dict[str, int] = {}
+        self._folder: list[NDArray[np.int32]] = []
+        self._names: list[bytes] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._labels: list[NDArray[np.int32]] = []
+        self._label_counts: list[NDArray[np.int64]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, folder: str, names: Sequence[str], label: int) -> None:
+        """The files of one folder, which have one label (or -1: none)."""
+        self.add_labelled(folder, names, [(label,)] * len(names))
+
+    def add_labelled(self, folder: str, names: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
+        if not names:
+            return
+        encoded = [os.fsencode(name) for name in names]
+        number = self._folders.setdefault(folder, len(self._folders))
+        self._folder.append(np.full(len(names), number, np.int32))
+        self._names.append(b"".join(encoded))
+        self._lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        self._label_counts.append(np.fromiter(map(len, labels), np.int64, len(labels)))
+        self._labels.append(np.array([label for several in labels for label in several], np.int32))
+        self._count += len(names)
+
+    def table(self) -> FileTable:
+        counts = _joined(self._label_counts, np.int64)
+        return FileTable(
+            root=self.root,
+            folders=tuple(self._folders),
+            folder=_joined(self._folder, np.int32),
+            names=np.frombuffer(b"".join(self._names), np.uint8),
+            ends=np.cumsum(_joined(self._lengths, np.int64)),
+            label_ends=None if (counts == 1).all() else np.cumsum(counts),
+            label_ids=_joined(self._labels, np.int32),
+        )
+
+
+def _joined(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    parts = list(parts)
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+class FileSource(Source):
+    """The files `start` to `stop` of a table."""
+
+    def __init__(self, where: str, split: str, classes: tuple[str, ...], table: FileTable, start: int, stop: int) -> None:
+        self.where, self.split, self.classes = where, split, classes
+        self.table, self.start, self.stop = table, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def _number(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.start + index
+
+    def id(self, index: int) -> str:
+        return self.table.path(self._number(index))
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        return self.table.labels(self._number(index))
+
+    def path(self, index: int) -> str:
+        relative = self.id(index)  # joined by hand: this is called several times for every image of every epoch
+        return relative if os.path.isabs(relative) else f"{self.table.root}/{relative}"  # noqa: PTH117
+
+    def place(self, index: int) -> str:
+        return self.path(index)
+
+    def read(self, index: int) -> Content:
+        path = self.path(index)
+        try:
+            status = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(status.st_mode):
+                raise BadImage(path, "not-an-image", "is not a file; rename it or leave it out")  # a pipe is waited for in vain
+            check_file_size(path, status.st_size)
+            return Path(path).read_bytes()
+        except FileNotFoundError as error:
+            raise BadImage(path, "missing", "no such file; it has gone, or the list of files is wrong") from error
+        except OSError as error:
+            raise BadImage(path, "unreadable", f"cannot be read ({error.strerror or error})") from error
+
+    def targets(self) -> NDArray[np.int64]:
+        if self.table.label_ends is None:
+            return self.table.label_ids[self.start : self.stop].astype(np.int64)
+        return super().targets()
+
+    def counts(self) -> NDArray[np.int64]:
+        if self.table.label_ends is not None:
+            return super().counts()
+        targets = self.targets()
+        return np.bincount(targets[targets >= 0], minlength=len(self.classes))
+
+    def fingerprint(self) -> str:
+        table, part = self.table, slice(self.start, self.stop)
+        first = int(table.ends[self.start - 1]) if self.start else 0
+        last = int(table.ends[self.stop - 1]) if self.stop else 0
+        digest = hashlib.sha256("\0".join((*self.classes, "", *table.folders)).encode(errors="surrogateescape"))
+        digest.update(table.names[first:last].tobytes())
+        digest.update((table.ends[part] - first).tobytes())
+        digest.update(table.folder[part].tobytes())
+        if table.label_ends is None:
+            digest.update(table.label_ids[part].tobytes())
+        else:
+            digest.update("\0".join(str(self.labels(i)) for i in range(len(self))).encode())
+        return digest.hexdigest()
+
+
+def check_classes(where: str, own: Mapping[str, tuple[str, ...]]) -> None:
+    """For training: every split must have the same classes, or its numbers would not mean what they seem to."""
+    if different := different_classes(own):
+        raise VitreousError(f"{where}: {different}; rename or remove those, or see `vitreous doctor {where}`")
+
+
+def different_classes(own: Mapping[str, tuple[str, ...]]) -> str:
+    """What training refuses: a labelled split whose classes are not those of `train`. Empty where there is none."""
+    trained = set(own.get("train", ()))
+    for split, classes in own.items() if "train" in own else ():
+        unknown, missing = sorted(set(classes) - trained), sorted(trained - set(classes))
+        if classes and (unknown or missing):
+            parts = [f"only in {split}: {some(unknown)}"] * bool(unknown)
+            parts += [f"only in train: {some(missing)}"] * bool(missing)
+            return f"the splits have different classes ({'; '.join(parts)})"
+    return ""

@@ -1,0 +1,195 @@
+"""Hugging Face data sets, through their `datasets` library (extra `hub`).
+
+    hf:OWNER/NAME[:CONFIG][@REVISION][#LABEL]    a data set on the hub; fetched, or from the library's own cache
+    hf:DIRECTORY[#LABEL]                         saved with save_to_disk, or holding parquet files or folders of images
+
+LABEL is the column with the labels; without it, the one column that can only be that. Images stay encoded until they are
+decoded like all others. Code that comes with a data set is never run: the library does not do that from version 4 on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.files import user_path
+from vitreous.data.conventions import SPLIT_NAMES
+from vitreous.data.source import SPLITS, Content, Dataset, Source
+from vitreous.data.sources.relabelled import with_labels
+from vitreous.data.transforms.decode import BadImage, check_file_size
+
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_ADDRESS = re.compile(rf"({_PART}(?:/{_PART})?)(?::([^:@#]+))?(?:@([^@#]+))?")
+_LABELS = ("label", "labels", "fine_label", "class", "target")  # which of several columns is meant, best first
+_IMAGES = ("image", "img", "jpg", "png")
+
+
+def open_hub(text: str) -> Dataset:
+    """The data set that `text` names, with or without the leading `hf:`."""
+    address, _, column = text.removeprefix("hf:").partition("#")
+    library = _library(text)
+    splits, folder = _load(library, text, address)
+    image, label = _columns(library, text, next(iter(splits.values())).features, column)
+    labels = _labels(library, text, splits, label) if label else Labels((), None)
+    sources: dict[str, Source] = {}
+    for name, split in splits.items():
+        canonical = SPLIT_NAMES.get(name, name)
+        if canonical in sources:
+            raise VitreousError(f"{text}: two of its splits, {', '.join(splits)}, mean {canonical}")
+        pictures = HubSource(text, canonical, labels.classes, library, split, image, folder)
+        sources[canonical] = with_labels(pictures, [labels.of(value) for value in split[label]]) if label else pictures
+    order = sorted(sources, key=lambda name: (SPLITS.index(name) if name in SPLITS else len(SPLITS), name))
+    notes = () if label else (f"{text}: no column of labels",)
+    return Dataset(text, labels.classes, {name: sources[name] for name in order}, notes)
+
+
+def _library(text: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise VitreousError(f"{text}: Hugging Face data sets need their library: pip install 'vitreous[hub]'") from error
+    if int(datasets.__version__.split(".")[0]) < 4:
+        raise VitreousError(
+            f"{text}: datasets {datasets.__version__} may run code that comes with a data set; pip install -U 'vitreous[hub]'"
+        )
+    return datasets
+
+
+def _load(library: Any, text: str, address: str) -> tuple[dict[str, Any], Path | None]:
+    """Its splits, and the directory it lies in if that is on this machine."""
+    folder = user_path(address)
+    try:
+        if address and folder.is_dir():
+            saved = any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))
+            loaded = library.load_from_disk(str(folder)) if saved else library.load_dataset(str(folder))
+        elif found := _ADDRESS.fullmatch(address):
+            loaded = library.load_dataset(found[1], name=found[2], revision=found[3])
+        else:
+            raise VitreousError(f"{text}: expected hf:OWNER/NAME[:CONFIG][@REVISION][#LABEL] or hf:DIRECTORY")
+    except VitreousError:
+        raise
+    except Exception as error:  # of the library, the hub, the network and the disk: dozens of kinds, some of them private
+        said = " ".join(str(error).split())
+        if len(said) > 300:
+            said = f"{said[:300]} ..."
+        raise VitreousError(
+            f"{text}: cannot be opened ({said or type(error).__name__}); check its name and the network, or give a directory"
+        ) from error
+    if isinstance(loaded, library.Dataset):
+        loaded = {str(loaded.split or "train"): loaded}
+    if not loaded:
+        raise VitreousError(f"{text}: has no splits")
+    return dict(loaded), folder if folder.is_dir() else None
+
+
+# Columns --------------------------------------------------------------------------------------------------------------------
+
+
+def _columns(library: Any, text: str, features: Any, asked: str) -> tuple[str, str | None]:
+    images = [name for name, feature in features.items() if isinstance(feature, library.Image)]
+    image = _chosen(images, _IMAGES)
+    if image is None:
+        found = (
+            f"several columns of images: {', '.join(images)}" if images else f"no column of images, only {', '.join(features)}"
+        )
+        raise VitreousError(f"{text}: {found}")
+    if asked:
+        if asked not in features:
+            raise unknown(f"column of {text}", asked, features)
+        return image, asked
+    named = [name for name, feature in features.items() if isinstance(_element(feature), library.ClassLabel)]
+    plain = [name for name in features if name in _LABELS]
+    label = _chosen(named, _LABELS) if named else _chosen(plain, _LABELS)
+    if label is None and named:
+        raise VitreousError(f"{text}: several columns of labels ({', '.join(named)}); choose one with #{named[0]} at the end")
+    return image, label
+
+
+def _chosen(names: list[str], preferred: tuple[str, ...]) -> str | None:
+    if len(names) == 1:
+        return names[0]
+    return next((name for name in preferred if name in names), None)
+
+
+def _element(feature: Any) -> Any:
+    """Of a list of labels, what it is a list of."""
+    return getattr(feature, "feature", feature)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How the values of the label column become numbers of classes."""
+
+    classes: tuple[str, ...]
+    numbers: dict[Any, int] | None  # None: they are the numbers
+
+    def of(self, value: Any) -> tuple[int, ...]:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        known = [one for one in values if one is not None]
+        numbers = [self.numbers[one] for one in known] if self.numbers is not None else [int(one) for one in known]
+        return tuple(number for number in numbers if number >= 0)  # the library's -1 stands for no label
+
+
+def _labels(library: Any, text: str, splits: dict[str, Any], column: str) -> Labels:
+    elements = [_element(split.features[column]) for split in splits.values()]
+    if all(isinstance(element, library.ClassLabel) for element in elements):
+        names = tuple(elements[0].names)
+        if any(tuple(element.names) != names for element in elements):
+            raise VitreousError(f"{text}: its splits name the classes of {column!r} differently")
+        return Labels(names, None)
+    plain = all(isinstance(split.features[column], library.Value) for split in splits.values())
+    values = {value for split in splits.values() for value in split.unique(column) if value is not None} if plain else set()
+    if not plain or len({type(value) for value in values}) > 1 or not all(isinstance(value, (int, str)) for value in values):
+        raise VitreousError(
+            f"{text}: column {column!r} holds neither classes nor words nor numbers of classes; choose with #COLUMN"
+        )
+    ordered = sorted(values)
+    return Labels(tuple(map(str, ordered)), {value: number for number, value in enumerate(ordered)})
+
+
+# The source -----------------------------------------------------------------------------------------------------------------
+
+
+class HubSource(Source):
+    """A split's pictures. The library maps its table from the disk, and sends to other processes the way to it."""
+
+    def __init__(
+        self, where: str, split: str, classes: tuple[str, ...], library: Any, table: Any, image: str, folder: Path | None
+    ) -> None:
+        self.where, self.split, self.classes = where, split, classes
+        self.table = table.select_columns([image]).cast_column(image, library.Image(decode=False))
+        self.image, self.folder = image, folder
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def id(self, index: int) -> str:
+        return f"{self.split}/{index:06d}"
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        return ()
+
+    def read(self, index: int) -> Content:
+        try:
+            value = self.table[index][self.image] or {}
+            content = value.get("bytes")
+            if content is None and value.get("path"):
+                content = self._file(index, value["path"])
+        except BadImage:
+            raise
+        except Exception as error:  # the library's, Arrow's and the disk's
+            raise BadImage(self.place(index), "unreadable", f"cannot be read ({' '.join(str(error).split())})") from error
+        if content is None:
+            raise BadImage(self.place(index), "missing", "has no image")
+        return bytes(content)
+
+    def _file(self, index: int, path: str) -> bytes:
+        """A table may name files; those of a directory are read, anything else on this machine is not a stranger's to name."""
+        file = Path(path).resolve()
+        if self.folder is None or not file.is_relative_to(self.folder.resolve()):
+            raise BadImage(self.place(index), "missing", f"the table names {path} instead of holding the image; refused")
+        check_file_size(str(file), file.stat().st_size)
+        return file.read_bytes()

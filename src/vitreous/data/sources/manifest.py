@@ -1,0 +1,235 @@
+"""A list of images in a file: CSV (or TSV) with a header, or JSON lines.
+
+    path,label,split                     {"path": "a/1.jpg", "label": "cat", "split": "train"}
+    a/1.jpg,cat,train                    {"path": "a/2.jpg", "label": ["cat", "dog"]}
+
+Paths are relative to the manifest's own folder, or absolute. `label` may be empty or missing, or several: a list in JSON,
+`cat;dog` in CSV. `split` is train, validation (or val) or test; without it there is one split. Where a column `new_label`, as
+in the relabel.csv of `vitreous evaluate`, is filled in, it stands in place of the label.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.errors import VitreousError, did_you_mean, some
+from vitreous.core.files import whole_file
+from vitreous.core.untrusted_json import parse_json
+from vitreous.data.conventions import SPLIT_NAMES, class_order
+from vitreous.data.source import ALL, SPLITS, Dataset
+from vitreous.data.sources.file_source import FileSource, TableBuilder
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_KEYS = ("path", "label", "split")
+_CORRECTION = "new_label"
+_SEPARATOR = ";"
+
+Row = tuple[str, tuple[str, ...], str]  # path, labels, split
+
+
+def open_manifest(path: Path) -> Dataset:
+    rows, ignored = _read(path)
+    notes = (f"{path}: columns that are not used: {some(ignored)}",) if ignored else ()
+    classes = class_order({label for _, labels, _ in rows for label in labels})
+    number = {name: index for index, name in enumerate(classes)}
+    present = {split for _, _, split in rows}
+    if ALL in present and len(present) > 1:
+        raise VitreousError(f"{path}: some rows name a split and some do not; fill in the rest or leave the column out")
+    builder, ranges, own = TableBuilder(str(path.parent.resolve())), {}, {}
+    for split in (*SPLITS, ALL):
+        of_split = [(name, labels) for name, labels, other in rows if other == split]
+        if not of_split:
+            continue
+        start = len(builder)
+        builder.add_labelled(
+            "", [n for n, _ in of_split], [tuple(number[x] for x in labels) or (-1,) for _, labels in of_split]
+        )
+        ranges[split] = (start, len(builder))
+        used = {label for _, labels in of_split for label in labels}
+        own[split] = tuple(name for name in classes if name in used)
+    table = builder.table()
+    splits = {split: FileSource(str(path), split, classes, table, *extent) for split, extent in ranges.items()}
+    return Dataset(str(path), classes, splits, notes, own_classes=own)
+
+
+def _read(path: Path) -> tuple[list[Row], list[str]]:
+    rows: list[Row] = []
+    seen: dict[str, int] = {}
+    ignored: dict[str, None] = {}
+    try:
+        for line, fields in _csv(path) if path.suffix.lower() in (".csv", ".tsv") else _json(path):
+            row = _row(path, line, fields)
+            ignored.update({str(key): None for key in fields if key not in (*_KEYS, _CORRECTION)})
+            if row[0] in seen:
+                raise VitreousError(f"{path}: line {line}: {row[0]} stands on line {seen[row[0]]} already; remove one of them")
+            seen[row[0]] = line
+            rows.append(row)
+    except csv.Error as error:
+        raise VitreousError(f"{path}: not a CSV file ({error})") from error
+    except OSError as error:
+        raise VitreousError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not rows:
+        raise VitreousError(f"{path}: lists no images; after the header, each line names one")
+    return rows, list(ignored)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        _check_keys(path, 1, reader.fieldnames or ())
+        for fields in reader:
+            if None in fields:
+                raise VitreousError(f"{path}: line {reader.line_num}: more fields than the header has; quote the commas")
+            yield reader.line_num, fields
+
+
+def _json(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                fields = parse_json(line)
+            except ValueError as error:
+                raise VitreousError(f"{path}: line {number}: not JSON ({error})") from error
+            if not isinstance(fields, dict):
+                raise VitreousError(f'{path}: line {number}: expected an object such as {{"path": "a.jpg", "label": "cat"}}')
+            _check_keys(path, number, fields)
+            yield number, fields
+
+
+def _check_keys(path: Path, line: int, keys: Any) -> None:
+    names = [str(key) for key in keys]
+    if "path" not in names:
+        raise VitreousError(f"{path}: line {line}: no `path` among {', '.join(names) or 'nothing'}; expected path,label,split")
+    for name in names:  # a mistyped column would silently leave every image without a label
+        close = difflib.get_close_matches(name.strip().lower(), [key for key in _KEYS if key not in names], 1, cutoff=0.7)
+        if name not in _KEYS and close:
+            raise VitreousError(f"{path}: line {line}: {name!r}; did you mean {close[0]!r}?")
+
+
+def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
+    name, label, split = (fields.get(key) for key in _KEYS)
+    corrected = fields.get(_CORRECTION)
+    if corrected not in (None, []) and str(corrected).strip():  # 0 is a name for a class
+        label = corrected
+    if not isinstance(name, str) or not name.strip():
+        raise VitreousError(f"{path}: line {line}: no path")
+    name = _path(path, line, name)
+    if label is None or label == "":
+        labels: tuple[str, ...] = ()
+    elif isinstance(label, list):
+        labels = tuple(_text(path, line, one) for one in label)
+    elif isinstance(label, str) and path.suffix.lower() in (".csv", ".tsv"):
+        labels = tuple(_unicode(path, line, part.strip()) for part in label.split(_SEPARATOR) if part.strip())
+    else:
+        labels = (_text(path, line, label),)
+    if not split:
+        return name, labels, ALL
+    if not isinstance(split, str) or split.strip().lower() not in SPLIT_NAMES:
+        hint = did_you_mean(str(split), SPLITS)
+        raise VitreousError(f"{path}: line {line}: split {split!r}; {hint}valid: train, validation, test")
+    return name, labels, SPLIT_NAMES[split.strip().lower()]
+
+
+def _text(path: Path, line: int, label: Any) -> str:
+    if isinstance(label, bool) or not isinstance(label, (str, int)) or label == "":
+        raise VitreousError(f"{path}: line {line}: label {label!r}; a label is a name or a whole number")
+    return _unicode(path, line, str(label))
+
+
+def _path(manifest: Path, line: int, name: str) -> str:
+    """Relative to the manifest's folder where it lies in it, and without detours, so that one file has one name."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        name = "\0"
+    if "\0" in name:
+        raise VitreousError(f"{manifest}: line {line}: a path with characters that no file name can have; correct it")
+    folder = manifest.parent.resolve()
+    path = Path(os.path.normpath(folder / name))
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
+
+
+def _unicode(path: Path, line: int, label: str) -> str:
+    """Names of files may be any bytes; names of classes go into checkpoints and must be text."""
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        raise VitreousError(f"{path}: line {line}: label {label!a} is not UTF-8 text; save the file as UTF-8") from None
+    return label
+
+
+# Writing ----------------------------------------------------------------------------------------------------------------------
+
+
+def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) -> None:
+    """Whether a manifest of this name can say all that, so that reading it gives the same again."""
+    if path.suffix.lower() not in ENDINGS:
+        raise VitreousError(f"{path}: a manifest's name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    table = path.suffix.lower() in (".csv", ".tsv")
+    for label in labels:
+        if not label or not _is_text(label):
+            raise VitreousError(f"{path}: the class name {label!a} is no text, which a manifest needs; rename the class")
+        if table and (_SEPARATOR in label or label != label.strip()):
+            raise VitreousError(f"{path}: the class name {label!a} cannot stand in {path.suffix}; use .jsonl")
+    named = set(splits) - {"", ALL}
+    if strange := sorted(named - set(SPLITS)):
+        raise VitreousError(f"{path}: the split {strange[0]!a} cannot stand in a manifest; it knows {', '.join(SPLITS)}")
+
+
+def write_manifest(path: Path, rows: Iterable[Row]) -> None:
+    """Paths are written as they are given; "" and "all" stand for no split. Whole or not at all."""
+    table = path.suffix.lower() in (".csv", ".tsv")
+    with whole_file(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        if table:
+            writer.writerow(_KEYS)
+        for name, labels, split in _checked(path, rows):
+            if table:
+                writer.writerow((name, _SEPARATOR.join(labels), split))
+                continue
+            fields: dict[str, Any] = {"path": name}
+            if labels:
+                fields["label"] = labels[0] if len(labels) == 1 else list(labels)
+            if split:
+                fields["split"] = split
+            file.write(json.dumps(fields) + "\n")
+
+
+def _checked(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, with "" for no split; an error at the first that could not be read back."""
+    check_expressible(path, (), ())
+    seen: set[str] = set()
+    known: set[str] = set()
+    splits: set[str] = set()
+    for name, labels, split in rows:
+        split = "" if split == ALL else split
+        if not known.issuperset(labels) or split not in splits:
+            check_expressible(path, labels, (split,))
+            known.update(labels)
+            splits.add(split)
+        if "" in splits and len(splits) > 1:
+            raise VitreousError(f"{path}: {name!a}: some images have a split and some have none; a manifest cannot say that")
+        if not name.strip() or "\0" in name or not _is_text(name, "surrogateescape"):  # a file's name may be any bytes
+            raise VitreousError(f"{path}: the path {name!a} cannot stand in a manifest; rename the file")
+        if name in seen:
+            raise VitreousError(f"{path}: {name!a} would stand there twice; list each file once")
+        seen.add(name)
+        yield name, labels, split
+    if not seen:
+        raise VitreousError(f"{path}: no images to list; nothing was written")
+
+
+def _is_text(name: str, errors: str = "strict") -> bool:
+    try:
+        name.encode(errors=errors)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""`builtin:letters`: printed letters, light on dark, as small as handwritten digits are.
+
+What they are for: to pre-train a model for marks on paper where only a few of them have labels. No digit is among the
+classes, so whatever the digits gain from it was learnt from other signs. The fonts come with matplotlib. Which letter, font
+and pose a picture has is a function of (seed, index), as for all rendered sets; the pixels are FreeType's, and another
+version of it may shade an edge differently.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+from vitreous.data.source import Source
+from vitreous.data.synthetic.random_draws import Draws, keys, octets, uniform
+
+EDITION = 1  # to be raised when a change makes any picture or label another one
+IMAGES = {"train": 50_000, "validation": 5_000, "test": 5_000}
+FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the pictures of each split begin: none in common
+
+# Upper-case letters, and the lower-case ones that are not just smaller: c and C have one shape, a and A two.
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghijlmnqrty"
+_FONTS = (
+    *(f"DejaVu{kind}.ttf" for kind in ("Sans", "Sans-Bold", "Sans-Oblique", "Sans-BoldOblique")),
+    *(f"DejaVuSansMono{kind}.ttf" for kind in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSerif{kind}.ttf" for kind in ("", "-Bold", "-Italic", "-BoldItalic")),
+    *(f"STIXGeneral{kind}.ttf" for kind in ("", "Bol", "Italic", "BolIta")),
+    *(f"{name}.ttf" for name in ("cmb10", "cmr10", "cmss10", "cmti10", "cmtt10")),
+)
+_SCENE = 1 << 20  # far from the scenes' numbers, so that no draw is shared with them
+_CANVAS = 64  # pixels of the drawing from which small pictures are reduced; large ones are drawn at twice their size
+_DRAWS = 16  # numbers a picture may use; the label's is the first of them
+
+
+class Letters(Source):
+    """One split. A picture is drawn when it is read."""
+
+    encoded = False
+
+    def __init__(self, where: str, split: str, *, count: int, size: int = 32, seed: int = 0) -> None:
+        self.where, self.split, self.size, self.seed, self._count = where, split, size, seed, count
+        self.classes = tuple(f"{'small' if letter.islower() else 'capital'}-{letter}" for letter in LETTERS)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def id(self, index: int) -> str:
+        return f"{self.split}/{self._checked(index):06d}"
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        return (int(self._labels(self._checked(index), 1)[0]),)
+
+    def targets(self) -> NDArray[np.int64]:
+        return self._labels(0, self._count)
+
+    def counts(self) -> NDArray[np.int64]:
+        return np.bincount(self.targets(), minlength=len(self.classes))
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        key = int(self._keys(self._checked(index), 1)[0])
+        return _drawn(self.labels(index)[0], Draws(key, 1, _DRAWS), self.size)
+
+    def fingerprint(self) -> str:
+        parts = (EDITION, "letters", self.split, self.size, self.seed, self._count)
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < self._count:
+            raise IndexError(f"{self.where}: no item {index} in {self.split}, which has {self._count:,}")
+        return index
+
+    def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
+        return keys(self.seed, _SCENE, np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first))
+
+    def _labels(self, first: int, count: int) -> NDArray[np.int64]:
+        return (uniform(self._keys(first, count), 0) * len(LETTERS)).astype(np.int64)
+
+
+def _drawn(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
+    canvas = max(_CANVAS, 2 * size)
+    ink = _ink(letter, draw.below(len(_FONTS)), canvas)
+
+    # Stretched to fill most of the picture, as somebody cuts out a sign; then turned, slanted and moved a little.
+    height, width = draw.between(0.78, 0.98) * canvas, draw.between(0.45, 0.9) * canvas
+    narrow = ink.width < 0.45 * ink.height  # I and l stay narrow
+    across = (draw.between(0.2, 0.4) * canvas if narrow else width) / ink.width
+    up = height / ink.height
+    turn, slant = math.radians(draw.between(-12, 12)), draw.between(-0.25, 0.25)
+    x, y = (canvas * (0.5 + draw.between(-0.05, 0.05)) for _ in range(2))
+    cosine, sine = math.cos(turn), math.sin(turn)
+    a, b = cosine / across, (sine + slant * cosine) / across  # from a place of the picture back to a place of the ink
+    c, d = -sine / up, (cosine - slant * sine) / up
+    place = (a, b, ink.width / 2 - a * x - b * y, c, d, ink.height / 2 - c * x - d * y)
+    picture = ink.transform((canvas, canvas), Image.Transform.AFFINE, place, Image.Resampling.BILINEAR)
+
+    thick = draw.below(4)  # a thin or a broad pen
+    if thick < 2:
+        picture = picture.filter(ImageFilter.MaxFilter(5 if thick else 3))
+    picture = picture.filter(ImageFilter.GaussianBlur(draw.between(0, 0.03) * canvas))
+    picture = picture.resize((size, size), Image.Resampling.BOX)
+    light, dark = draw.between(170, 255), draw.between(0, 30)
+    noise = octets(draw.key(), size * size).reshape(size, size).astype(np.float64) / 255 - 0.5
+    shade = np.asarray(picture, np.float64)
+    shade /= max(1.0, float(shade.max()))  # a thin line, a fraction of a pixel wide, is as light as a broad one
+    values = dark + (light - dark) * shade + draw.between(0, 24) * noise
+    return np.clip(np.round(values), 0, 255).astype(np.uint8)
+
+
+@functools.lru_cache(maxsize=2048)
+def _ink(letter: int, font: int, canvas: int) -> Image.Image:
+    """The letter alone, cut out at its edges."""
+    drawn = _font(font, canvas)
+    left, top, right, bottom = drawn.getbbox(LETTERS[letter])
+    edge = 2
+    picture = Image.new("L", (int(right - left) + 2 * edge, int(bottom - top) + 2 * edge))
+    ImageDraw.Draw(picture).text((edge - left, edge - top), LETTERS[letter], fill=255, font=drawn)
+    return picture
+
+
+@functools.lru_cache(maxsize=64)
+def _font(font: int, canvas: int) -> ImageFont.FreeTypeFont:
+    import matplotlib
+
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONTS[font]), canvas)

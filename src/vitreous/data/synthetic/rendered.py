@@ -1,0 +1,137 @@
+"""Rendered pictures with labels: any number of them, each a function of (seed, index) that is painted when it is read.
+
+A task is a question to a scene (see rendered_scenes). Tasks of one scene share their pictures: `position` and
+`orientation` ask two questions of the same ones, as do `count` and `objects`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.source import Source
+from vitreous.data.synthetic.paint import paint
+from vitreous.data.synthetic.random_draws import keys
+from vitreous.data.synthetic.scenes import ANGLES, GRID, MOST, SCENES, compose, facts
+from vitreous.data.synthetic.symbols import GLYPHS, SHAPES, SYMBOLS
+
+Matrix = NDArray[np.int64]
+
+EDITION = 1  # to be raised when a change makes any picture or label another one
+FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the pictures of each split begin: none in common
+LARGEST = 2**63 - 1  # what Python's len() can say
+_LISTED = 10**9  # items whose labels fit into the memory of a large machine
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Task:
+    scene: str
+    classes: tuple[str, ...]
+    answer: Callable[[Matrix], Matrix]  # facts -> labels, one row for each picture, padded with -1 at the end
+    images: tuple[int, int, int]  # train, validation, test
+    question: str
+
+
+def _present(found: Matrix) -> Matrix:
+    """Each symbol in the picture once, in order."""
+    count, symbols = found[:, :1], found[:, 1:]
+    none = len(SYMBOLS)
+    symbols = np.sort(np.where(np.arange(MOST) < count, symbols, none), axis=1)
+    symbols[:, 1:][symbols[:, 1:] == symbols[:, :-1]] = none
+    symbols = np.sort(symbols, axis=1)
+    return np.where(symbols == none, -1, symbols)
+
+
+_NAMES = tuple(symbol.name for symbol in SYMBOLS)
+_SMALL = (1_000, 1_000, 2_000)  # as VTAB: a thousand examples to learn from
+_LARGE = (50_000, 5_000, 5_000)
+TASKS = {
+    "shapes": Task("single", _NAMES, lambda f: f[:, :1], _LARGE, "which shape or glyph is the large one"),
+    "signs": Task(
+        "sign",
+        tuple(f"{shape.name}+{glyph.name}" for shape in SHAPES for glyph in GLYPHS),
+        lambda f: f[:, :1] * len(GLYPHS) + f[:, 1:],
+        (100_000, 5_000, 5_000),
+        "which glyph on which shape",
+    ),
+    "objects": Task("several", _NAMES, _present, _LARGE, "which shapes and glyphs are there; several labels"),
+    "count": Task("several", tuple(str(n + 1) for n in range(MOST)), lambda f: f[:, :1] - 1, _SMALL, "how many things"),
+    "position": Task(
+        "pose",
+        tuple(f"row-{row + 1}-column-{column + 1}" for row in range(GRID) for column in range(GRID)),
+        lambda f: f[:, 1:2],
+        _SMALL,
+        f"where the thing is, on a grid of {GRID} x {GRID}",
+    ),
+    "orientation": Task(
+        "pose",
+        tuple(f"{360 * angle / ANGLES:g}-degrees" for angle in range(ANGLES)),
+        lambda f: f[:, 2:],
+        _SMALL,
+        f"which way the thing points, clockwise from up, in {ANGLES} steps",
+    ),
+}
+
+
+class Rendered(Source):
+    """One split of one task. Holds no picture and no label: both are computed when asked for."""
+
+    encoded = False
+
+    def __init__(self, where: str, split: str, task: str, *, count: int, size: int = 64, seed: int = 0) -> None:
+        self.where, self.split, self.task, self.size, self.seed, self._count = where, split, task, size, seed, count
+        self.classes = TASKS[task].classes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def id(self, index: int) -> str:
+        return f"{self.split}/{self._checked(index):06d}"
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        return tuple(label for label in self._labels(self._checked(index), 1)[0].tolist() if label >= 0)
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        return paint(compose(TASKS[self.task].scene, int(self._keys(self._checked(index), 1)[0])), self.size)
+
+    def targets(self) -> Matrix:
+        self._listable()
+        return np.concatenate([rows[:, 0] for rows in self._blocks()])
+
+    def counts(self) -> Matrix:
+        self._listable()
+        counted = np.zeros(len(self.classes), np.int64)
+        for rows in self._blocks():
+            counted += np.bincount(rows[rows >= 0], minlength=len(self.classes))
+        return counted
+
+    def fingerprint(self) -> str:
+        """What it is made from says all, so that a billion pictures need not be gone through."""
+        parts = (EDITION, self.task, self.split, self.size, self.seed, self._count)
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < self._count:  # Python's for loop over a sequence ends by this error
+            raise IndexError(f"{self.where}: no item {index} in {self.split}, which has {self._count:,}")
+        return index
+
+    def _listable(self) -> None:
+        if self._count > _LISTED:
+            raise VitreousError(f"{self.where}: too many items to list their labels; choose count={_LISTED} or less")
+
+    def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
+        pictures = np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first)
+        return keys(self.seed, SCENES.index(TASKS[self.task].scene), pictures)
+
+    def _labels(self, first: int, count: int) -> Matrix:
+        task = TASKS[self.task]
+        return task.answer(facts(task.scene, self._keys(first, count)))
+
+    def _blocks(self) -> list[Matrix]:
+        return [self._labels(first, min(_BLOCK, self._count - first)) for first in range(0, self._count, _BLOCK)]

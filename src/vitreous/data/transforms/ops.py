@@ -1,0 +1,260 @@
+"""What can be done to a picture, one class per operation. The strings that name them are read in `preprocess`."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.decode import PIXELS
+from vitreous.data.transforms.image import PLAIN, Box, Picture, cropped, flipped, padded, resized, size_of, to_image, to_tensor
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Resize:
+    height: int
+    width: int
+    filter: str = "bilinear"
+
+    def __call__(self, picture: Picture) -> Picture:
+        return resized(picture, self.height, self.width, self.filter)
+
+    def __str__(self) -> str:
+        return f"resize({_size_text(self.height, self.width)},{self.filter})"
+
+
+@dataclass(frozen=True)
+class ResizeSmall:
+    """The smallest size of the image's own shape that covers height x width: one side fits, the other is as long or longer."""
+
+    height: int
+    width: int
+    filter: str = "bilinear"
+    floor: bool = False  # the authors round the longer side, and timm too for a rectangle; torchvision cuts its fraction off
+
+    def __call__(self, picture: Picture) -> Picture:
+        height, width = size_of(picture)
+        tall, wide = self.size_for(height, width)
+        if tall * wide > PIXELS:  # of a line one pixel high it would make gigapixels
+            raise VitreousError(f"a picture of {height} x {width} is too long and thin for {self}; crop it, or use resize(...)")
+        return resized(picture, tall, wide, self.filter)
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width that an image of this size gets; whole numbers throughout, so that no fraction is lost."""
+        if height * self.width < width * self.height:  # wider than the target: the height fits
+            return self.height, self._longer(self.height * width, height)
+        return self._longer(self.width * height, width), self.width
+
+    def _longer(self, numerator: int, denominator: int) -> int:
+        return numerator // denominator if self.floor else round(numerator / denominator)
+
+    def __str__(self) -> str:
+        return f"resize_small({_size_text(self.height, self.width)},{self.filter}{',floor' if self.floor else ''})"
+
+
+@dataclass(frozen=True)
+class CentralCrop:
+    height: int
+    width: int
+    round: bool = False
+
+    def __call__(self, picture: Picture) -> Picture:
+        height, width = _room(self, picture)
+        top, left = (round(margin / 2) if self.round else margin // 2 for margin in (height, width))
+        return cropped(picture, (top, left, self.height, self.width))
+
+    def __str__(self) -> str:
+        return f"central_crop({_size_text(self.height, self.width)}{',round' if self.round else ''})"
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Black around the picture, so that a random crop moves things without enlarging them."""
+
+    margin: int
+
+    def __call__(self, picture: Picture) -> Picture:
+        height, width = size_of(picture)
+        if (height + 2 * self.margin) * (width + 2 * self.margin) > PIXELS:
+            raise VitreousError(f"{self} around a picture of {height} x {width} makes more than {PIXELS:,} pixels")
+        return padded(picture, self.margin)
+
+    def __str__(self) -> str:
+        return f"pad({self.margin})"
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    height: int
+    width: int
+
+    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+        height, width = _room(self, picture)
+        return cropped(picture, (_below(rng, height + 1), _below(rng, width + 1), self.height, self.width))
+
+    def __str__(self) -> str:
+        return f"random_crop({_size_text(self.height, self.width)})"
+
+
+@dataclass(frozen=True)
+class InceptionCrop:
+    """A random part of the picture, of any size and of a shape near a square, brought to one size.
+
+    The paper's is TensorFlow's `sample_distorted_bounding_box`, whose way of drawing differs from torchvision's: the ratio
+    is uniform, not its logarithm, and so is the height, not the area; hence small crops are more frequent.
+    """
+
+    height: int
+    width: int
+    smallest: float = 0.05  # share of the picture's area; torchvision's default is 0.08
+    largest: float = 1.0
+    filter: str = "bilinear"
+
+    RATIOS: ClassVar[tuple[float, float]] = (0.75, 1.33)
+    ATTEMPTS: ClassVar[int] = 100
+
+    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+        part = resized(picture, self.height, self.width, self.filter, self.box(*size_of(picture), rng))
+        return to_image(part) if isinstance(part, Tensor) else part  # the authors go back to 8 bits here
+
+    def box(self, height: int, width: int, rng: random.Random) -> Box:
+        """Top, left, height and width; the whole picture if no attempt succeeds, as with very long ones."""
+        low, high = self.RATIOS
+        for _ in range(self.ATTEMPTS):
+            found = self._attempt(height, width, low + rng.random() * (high - low), rng)
+            if found is not None:
+                return found
+        return 0, 0, height, width
+
+    def _attempt(self, height: int, width: int, ratio: float, rng: random.Random) -> Box | None:
+        least, most = self.smallest * height * width, self.largest * height * width
+        lowest, highest = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
+        if round(highest * ratio) > width:
+            highest = int((width + 0.5 - 1e-7) / ratio)
+            if round(highest * ratio) > width:
+                highest -= 1
+        highest = min(highest, height)
+        tall = min(lowest, highest)
+        tall += _below(rng, highest - tall + 1)
+        if round(tall * ratio) * tall < least:
+            tall += 1
+        if round(tall * ratio) * tall > most:
+            tall -= 1
+        wide = round(tall * ratio)
+        if not least <= tall * wide <= most or not 0 < tall <= height or not 0 < wide <= width:
+            return None
+        # TensorFlow draws from all places but the last. A place more, where there is only one, would not be a draw.
+        return _below(rng, max(1, height - tall)), _below(rng, max(1, width - wide)), tall, wide
+
+    def __str__(self) -> str:
+        area = "" if (self.smallest, self.largest) == (0.05, 1.0) else f",area={_number(self.smallest)}:{_number(self.largest)}"
+        return f"inception_crop({_size_text(self.height, self.width)},{self.filter}{area})"
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Left and right exchanged, for every other picture by chance."""
+
+    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+        return flipped(picture) if rng.random() < 0.5 else picture
+
+    def __str__(self) -> str:
+        return "flip"
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    layers: int
+    magnitude: float
+
+    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+        from vitreous.data.transforms.randaugment import randaugment
+
+        if isinstance(picture, Tensor):
+            raise VitreousError(f"{self} must come before range, normalise and {PLAIN} resizes: it needs pixels of 8 bits")
+        return randaugment(to_image(picture), self.layers, self.magnitude, rng)
+
+    def __str__(self) -> str:
+        return f"randaug({self.layers},{_number(self.magnitude)})"
+
+
+@dataclass(frozen=True)
+class Range:
+    low: float
+    high: float
+
+    def __call__(self, picture: Picture) -> Tensor:
+        return self.on_tensor(to_tensor(picture))
+
+    def on_tensor(self, pixels: Tensor) -> Tensor:
+        return pixels * ((self.high - self.low) / 255.0) + self.low
+
+    def in_place(self, pixels: NDArray[np.float32]) -> None:
+        """The same numbers, bit for bit, by numpy: on a busy machine torch's threads wait for each other for too long."""
+        pixels *= np.float32((self.high - self.low) / 255.0)
+        pixels += np.float32(self.low)
+
+    def __str__(self) -> str:
+        return f"range({_number(self.low)},{_number(self.high)})"
+
+
+@dataclass(frozen=True)
+class Normalise:
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def __call__(self, picture: Picture) -> Tensor:
+        return self.on_tensor(to_tensor(picture))
+
+    def on_tensor(self, pixels: Tensor) -> Tensor:
+        if pixels.shape[-3] != len(self.mean):
+            raise VitreousError(f"{self} has {len(self.mean)} channels, the picture {pixels.shape[-3]}")
+        mean = torch.tensor(self.mean)[:, None, None]
+        return (pixels / 255.0 - mean) / torch.tensor(self.std)[:, None, None]
+
+    def in_place(self, pixels: NDArray[np.float32]) -> None:
+        pixels /= np.float32(255.0)
+        pixels -= np.array(self.mean, np.float32)[:, None, None]
+        pixels /= np.array(self.std, np.float32)[:, None, None]
+
+    def __str__(self) -> str:
+        if (self.mean, self.std) == (IMAGENET_MEAN, IMAGENET_STD):
+            return "normalise(imagenet)"
+        return f"normalise({','.join(repr(x) for x in (*self.mean, *self.std))})"
+
+
+Scale: TypeAlias = Range | Normalise
+Op: TypeAlias = Resize | ResizeSmall | CentralCrop | Pad | InceptionCrop | RandomCrop | Flip | RandAugment | Scale
+BY_CHANCE = (InceptionCrop, RandomCrop, Flip, RandAugment)
+
+
+def _number(value: float) -> str:
+    """As short as it can be without becoming another number."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+def _size_text(height: int, width: int) -> str:
+    return f"{height}" if height == width else f"{height},{width}"
+
+
+def _room(op: CentralCrop | RandomCrop, picture: Picture) -> tuple[int, int]:
+    """How much higher and wider than the crop the picture is."""
+    height, width = size_of(picture)
+    if height < op.height or width < op.width:
+        raise VitreousError(f"{op} does not fit into a picture of {height} x {width}; put a resize before it")
+    return height - op.height, width - op.width
+
+
+def _below(rng: random.Random, count: int) -> int:
+    """A whole number from 0 to count - 1, made of `random()` alone: `randrange` may change between Python versions."""
+    return int(rng.random() * count)

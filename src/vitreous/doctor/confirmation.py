@@ -1,0 +1,95 @@
+"""A second look at near duplicates: fingerprints propose pairs, the pictures themselves decide.
+
+Only pictures that are in a pair are read again. They are kept small and compressed, and a limited number of pairs is looked at
+together, so that a million pairs need no more memory than a thousand. A thousand copies of one picture make half a million
+pairs; those whose two are known to belong together already, and which can bring no news of labels, are passed over.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from PIL import Image
+
+from vitreous.core.progress import Advance
+from vitreous.data.loading.workers import run_in_order
+from vitreous.doctor.duplicates import SAME, Pair, confirm
+from vitreous.doctor.scan import Scan
+from vitreous.doctor.thumbnails import encoded_pictures
+from vitreous.doctor.union_find import Groups
+
+TOGETHER = 1024  # pairs; their pictures take about 10 KB each
+_CHUNK = 16
+
+Proposed = tuple[int, int, Pair]
+"""Two items, by their numbers in their scans, and what the search said of them."""
+
+
+def confirmed(
+    scan: Scan,
+    other: Scan,
+    pairs: Sequence[Proposed],
+    workers: int = 0,
+    advance: Advance = lambda more: None,
+) -> list[Proposed]:
+    """The pairs that are near duplicates on a closer look, with the similarity seen then; `other` may be the scan itself."""
+    sure: list[Proposed] = []
+    known = _Known(scan, other)
+    for start in range(0, len(pairs), TOGETHER):
+        together = pairs[start : start + TOGETHER]
+        some = [(a, b, pair) for a, b, pair in together if not known.settled(a, b)]
+        sure_before = len(sure)
+        if other is scan:
+            ours = theirs = encoded_pictures(scan, {item for a, b, _ in some for item in (a, b)}, workers)
+        else:
+            ours = encoded_pictures(scan, {a for a, _, _ in some}, workers)
+            theirs = encoded_pictures(other, {b for _, b, _ in some}, workers)
+        # A file that is gone by now cannot be looked at; what the fingerprints said of it stands.
+        seen = [entry for entry in some if entry[0] in ours and entry[1] in theirs]
+        sure += [entry for entry in some if entry[0] not in ours or entry[1] not in theirs]
+        advance(len(together) - len(seen))  # nothing more is to be done for the others
+        chunks = [seen[i : i + _CHUNK] for i in range(0, len(seen), _CHUNK)]
+        tasks = ([(ours[a], theirs[b], pair.trimmed) for a, b, pair in chunk] for chunk in chunks)
+        for chunk, similarities in zip(chunks, run_in_order(_compare, tasks, workers), strict=True):
+            for (a, b, pair), similarity in zip(chunk, similarities, strict=True):
+                if similarity >= SAME:
+                    sure.append((a, b, replace(pair, similarity=similarity)))
+            advance(len(chunk))
+        for a, b, _ in sure[sure_before:]:
+            known.join(a, b)
+    return sure
+
+
+class _Known:
+    """Which pictures belong together by the pairs confirmed so far, and whether their labels contradict each other."""
+
+    def __init__(self, scan: Scan, other: Scan) -> None:
+        self._scan, self._other = scan, other
+        self._offset = 0 if other is scan else len(scan)
+        self._groups = Groups()
+        self._conflict: set[int] = set()  # leaders
+
+    def settled(self, a: int, b: int) -> bool:
+        first = self._groups.find(a)
+        together = first == self._groups.find(b + self._offset)
+        return together and (first in self._conflict or not self._differ(a, b))
+
+    def join(self, a: int, b: int) -> None:
+        conflict = self._groups.find(b + self._offset) in self._conflict or self._differ(a, b)
+        leader = self._groups.join(a, b + self._offset)
+        if conflict:
+            self._conflict.add(leader)
+
+    def _differ(self, a: int, b: int) -> bool:
+        return set(self._scan.label_names(a)) != set(self._other.label_names(b))
+
+
+def _compare(pairs: Iterable[tuple[bytes, bytes, tuple[tuple[bool, bool], ...]]]) -> list[float]:
+    return [confirm(_picture(first), _picture(second), trimmed) for first, second, trimmed in pairs]
+
+
+def _picture(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data)) as opened:
+        return opened.convert("RGB")

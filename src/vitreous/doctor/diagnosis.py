@@ -1,0 +1,91 @@
+"""The whole examination: scan, findings, numbers and the page; and the folder that they are written to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import whole_folder
+from vitreous.core.output_dir import check_result_folder
+from vitreous.data.source import Dataset
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.doctor.doctor_report import Report
+from vitreous.doctor.duplicate_findings import Shown, copies, copies_between, unseen
+from vitreous.doctor.findings import (
+    Finding,
+    class_findings,
+    file_findings,
+    in_order,
+    left_out_findings,
+    picture_findings,
+)
+from vitreous.doctor.preview import demand, previews
+from vitreous.doctor.scan import Scan, scan
+from vitreous.doctor.summary import MADE_BY, summarise
+
+FILES = ("findings.jsonl", "summary.json", "report.html")
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    scan: Scan
+    against: Scan | None
+    findings: tuple[Finding, ...]
+    summary: dict[str, Any]
+    preprocess: Preprocess
+
+    @property
+    def corrupt(self) -> bool:
+        return any(finding.corrupts for finding in self.findings)
+
+
+def diagnose(
+    dataset: Dataset,
+    against: Dataset | None = None,
+    *,
+    preprocess: Preprocess,
+    near: bool = True,
+    workers: int = 0,
+    shown: Shown = unseen,
+) -> Diagnosis:
+    with shown(f"examining {dataset.where}", dataset.count()) as advance:
+        seen = scan(dataset, workers=workers, near=near, advance=advance)
+    if not len(seen):
+        raise VitreousError(f"{dataset.where}: there is nothing in it to examine")
+    found = [*file_findings(seen), *left_out_findings(dataset), *class_findings(seen)]
+    found += picture_findings(seen, demand(preprocess))
+    found += copies(seen, near=near, workers=workers, shown=shown)
+    other = None
+    if against is not None:
+        with shown(f"examining {against.where}", against.count()) as advance:
+            other = scan(against, workers=workers, near=near, advance=advance)
+        found += copies_between(seen, other, near=near, workers=workers, shown=shown)
+    findings = in_order(found)
+    return Diagnosis(seen, other, tuple(findings), summarise(seen, findings, other, str(preprocess)), preprocess)
+
+
+def check_folder(out: Path, data: Path | None = None) -> None:
+    """Before the long work begins: the folder is new, empty or an earlier report, and not a part of the data."""
+    check_result_folder(out, "summary.json", MADE_BY, FILES, data)
+
+
+def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
+    """The three files, all or none."""
+    page = Report(
+        diagnosis.scan,
+        diagnosis.against,
+        diagnosis.findings,
+        diagnosis.summary,
+        previews(diagnosis.scan, diagnosis.preprocess),
+        demand(diagnosis.preprocess),
+    ).html(workers)
+    with whole_folder(out) as part:
+        with (part / "findings.jsonl").open("w", encoding="ascii") as file:
+            for finding in diagnosis.findings:
+                file.write(json.dumps(finding.record()) + "\n")  # in ASCII: names need not be valid Unicode
+        (part / "summary.json").write_text(json.dumps(diagnosis.summary, indent=2) + "\n", encoding="ascii")
+        (part / "report.html").write_text(page, encoding="utf-8")
+        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost

@@ -1,0 +1,174 @@
+"""Pictures that are there more than once: by their bytes, and by what they show.
+
+Copies are told as groups, not as pairs: ten copies are one finding and not forty-five. Only one of several equal files is
+compared with the rest, but all of them are in the group that it falls into, so that a copy in another split is never lost.
+Near duplicates are proposed by their fingerprints and confirmed by the pictures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.progress import Advance
+from vitreous.doctor.confirmation import Proposed, confirmed
+from vitreous.doctor.duplicates import Pair, near_duplicates
+from vitreous.doctor.findings import OTHER, Finding, split_order
+from vitreous.doctor.scan import Scan
+from vitreous.doctor.union_find import Groups
+
+Shown = Callable[[str, int | None], AbstractContextManager[Advance]]
+"""How progress is shown: a title and a total in, something to call with how many more are done."""
+
+
+def unseen(title: str, total: int | None) -> AbstractContextManager[Advance]:
+    """No progress is shown."""
+    return nullcontext(lambda more: None)
+
+
+def copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown = unseen) -> Iterator[Finding]:
+    """Within one data set, and across its splits."""
+    exact = _equal(_usable(scan), scan.records["digest"])
+    for group in exact:
+        kind = "label-conflict" if _conflict(scan, group) else "duplicate"
+        yield _finding(scan, kind, group, _said(kind, "the same file, byte for byte", scan, group))
+    if near and scan.prints is not None:
+        same = {group[0]: group for group in exact}
+        prints = scan.prints.of(_representatives(scan, exact))
+        with shown("comparing pictures", len(prints.rows)) as advance:
+            pairs = near_duplicates(prints, advance=advance)
+        proposed = [(p.first, p.second, p) for p in pairs]
+        yield from _near_groups(scan, same, _confirmed(scan, scan, proposed, workers, shown))
+
+
+def copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, shown: Shown = unseen) -> Iterator[Finding]:
+    """What of one data set is in another one too."""
+    both = np.concatenate([scan.records["digest"], other.records["digest"]])
+    known: set[int] = set()
+    for group in _equal(np.concatenate([_usable(scan), _usable(other) + len(scan)]), both):
+        here, there = [i for i in group if i < len(scan)], [i - len(scan) for i in group if i >= len(scan)]
+        if here and there:
+            known.update(here)
+            yield _between(scan, other, here, there, "the same file, byte for byte", None)
+    if near and scan.prints is not None and other.prints is not None:
+        exact, others = _equal(_usable(scan), scan.records["digest"]), _equal(_usable(other), other.records["digest"])
+        alone = _representatives(scan, exact)
+        alone[list(known)] = False
+        ours, theirs = scan.prints.of(alone), other.prints.of(_representatives(other, others))
+        same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
+        with shown("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
+            pairs = near_duplicates(ours, theirs, advance=advance)
+        proposed = [(p.first, p.second, p) for p in pairs]
+        found: dict[int, list[Proposed]] = defaultdict(list)
+        for entry in _confirmed(scan, other, proposed, workers, shown):
+            found[entry[0]].append(entry)
+        for item, entries in found.items():
+            matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
+            seen = [pair for _, _, pair in entries]
+            yield _between(scan, other, same.get(item, [item]), matches, _how(seen), min(p.similarity for p in seen))
+
+
+def _confirmed(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int, shown: Shown) -> list[Proposed]:
+    if not pairs:
+        return []
+    with shown("looking at likely copies again", len(pairs)) as advance:
+        return confirmed(scan, other, pairs, workers, advance)
+
+
+def _usable(scan: Scan) -> NDArray[np.int64]:
+    return np.flatnonzero(scan.usable())
+
+
+def _equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:
+    """Groups of two and more items with the same digest, each in order."""
+    first, second = digests[items, 0], digests[items, 1]
+    order = np.lexsort((items, second, first))
+    a, b = first[order], second[order]
+    change = np.flatnonzero((a[1:] != a[:-1]) | (b[1:] != b[:-1])) + 1
+    groups = np.split(items[order], change) if len(items) else []
+    return sorted(group.tolist() for group in groups if len(group) > 1)
+
+
+def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Which items stand for themselves: all that can be used, but of equal files only the first."""
+    alone = scan.usable()
+    alone[[item for group in exact for item in group[1:]]] = False
+    return alone
+
+
+def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
+    together = Groups()
+    for first, second, _ in pairs:
+        together.join(first, second)
+    groups: dict[int, list[Proposed]] = defaultdict(list)
+    for entry in pairs:
+        groups[together.find(entry[0])].append(entry)
+    for entries in groups.values():
+        alone = {item for first, second, _ in entries for item in (first, second)}
+        group = sorted(copy for item in alone for copy in same.get(item, [item]))
+        # A group may hang together by a chain, so that its ends are not alike: only direct pairs count as conflicts.
+        kind = "label-conflict" if any(_conflict(scan, (a, b)) for a, b, _ in entries) else "near-duplicate"
+        found = [pair for _, _, pair in entries]
+        said = _said(kind, _how(found), scan, group)
+        yield _finding(scan, kind, group, said, min(pair.similarity for pair in found))
+
+
+def _conflict(scan: Scan, items: Iterable[int]) -> bool:
+    """Whether copies have different labels. A copy without a label contradicts nothing."""
+    return len({frozenset(scan.labels(item)) for item in items} - {frozenset()}) > 1
+
+
+def _how(pairs: Iterable[Pair]) -> str:
+    """What the search could tell of how they differ."""
+    pairs = list(pairs)
+    ways = sorted({pair.how for pair in pairs})
+    return f"{', '.join(ways)}; similarity {min(pair.similarity for pair in pairs):.2f}"
+
+
+def _said(kind: str, how: str, scan: Scan, group: Sequence[int]) -> str:
+    splits = split_order(scan.where(item)[0] for item in group)
+    if kind == "label-conflict":
+        names = dict.fromkeys(" + ".join(scan.label_names(item)) for item in group)
+        how = f"labelled {', '.join(name for name in names if name)}: {how}"
+    return f"{how} ({len(group)} copies{', in ' + ' and '.join(splits) if len(splits) > 1 else ''})"
+
+
+def _finding(scan: Scan, kind: str, group: Sequence[int], detail: str, similarity: float | None = None) -> Finding:
+    return Finding(
+        kind,
+        detail,
+        split_order(scan.where(item)[0] for item in group),
+        tuple(scan.id(item) for item in group),
+        tuple(group),
+        count=len(group),
+        labels=tuple(scan.label_names(item) for item in group),
+        similarity=similarity,
+    )
+
+
+def _between(
+    scan: Scan, other: Scan, group: Sequence[int], matches: Sequence[int], how: str, similarity: float | None
+) -> Finding:
+    matches = sorted(set(matches))
+    ours = {frozenset(scan.label_names(item)) for item in group} - {frozenset()}
+    theirs = {frozenset(other.label_names(item)) for item in matches} - {frozenset()}
+    # Other data sets have other classes as a rule; only where they have the same can labels contradict each other.
+    conflict = scan.dataset.classes == other.dataset.classes and len(ours | theirs) > 1
+    kind = "label-conflict" if conflict else "duplicate" if similarity is None else "near-duplicate"
+    labels = sorted(" + ".join(sorted(names)) for names in ours | theirs)
+    return Finding(
+        kind,
+        f"also in {other.dataset.where}: {how}" + (f"; labelled {', '.join(labels)}" if conflict else ""),
+        split_order([*(scan.where(i)[0] for i in group), *(OTHER + other.where(i)[0] for i in matches)]),
+        (*(scan.id(item) for item in group), *(f"{other.dataset.where.rstrip('/')}/{other.id(item)}" for item in matches)),
+        tuple(group),
+        tuple(matches),
+        len(group) + len(matches),
+        (*(scan.label_names(item) for item in group), *(other.label_names(item) for item in matches)),
+        similarity,
+    )

@@ -1,0 +1,215 @@
+"""One item, examined: all that the doctor wants to know of it, from one reading of its content.
+
+Pictures are decoded small (JPEG decoders can do that while they read, and still read every byte), so statistics are those
+of a picture whose shorter side has about REDUCED pixels. Pillow lets some damage pass without a word: the checksums of a
+PNG are compared here, and where `simplejpeg` is installed, what its library only warns of is heard.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from vitreous.core.errors import one_line
+from vitreous.data.source import Content
+from vitreous.data.transforms.decode import BadImage, from_array, load_upright, open_image, to_channels
+
+try:
+    import simplejpeg
+except ImportError:  # it is an extra
+    simplejpeg = None
+
+REDUCED = 128  # pixels of the shorter side: enough for fingerprints, and an eighth of the work on a large photograph
+
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    digest: bytes = bytes(16)  # of the content; zeros where it could not be had
+    problem: str = ""  # the kind of finding; "" for a picture that can be used
+    why: str = ""
+    odd: str = ""  # what decoders let pass, though it should not be there
+    format: str = ""
+    mode: str = ""
+    width: int = 0  # as one sees it: upright
+    height: int = 0
+    orientation: int = 1
+    frames: int = 1
+    misnamed: bool = False
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of the pixels, 0..255
+    deviation: tuple[float, ...] = (0.0, 0.0, 0.0)
+    picture: Image.Image | None = None  # upright, RGB, reduced; None where there is none
+
+
+def examine(content: Content, name: str) -> Examination:
+    """`name` is the item's id: its suffix says what the content ought to be."""
+    if isinstance(content, np.ndarray):
+        return _examine_pixels(content)
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            found = _examine_file(content, name)
+    except BadImage as bad:
+        return Examination(digest, bad.kind, bad.why)
+    except MemoryError:  # the machine's fault, not the file's
+        raise
+    except Exception as error:  # foreign bytes make decoders raise anything, struct.error and KeyError among it
+        problem = "truncated" if "truncated" in str(error).lower() else "unreadable"
+        return Examination(digest, problem, f"broken image ({one_line(error)}); replace it or leave it out")
+    odd = found.pop("odd", "") or (one_line(heard[0].message) if heard else "")
+    return Examination(digest, odd=odd, **found)
+
+
+def _examine_pixels(pixels: Any) -> Examination:
+    digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(pixels).data)
+    height, width = pixels.shape[:2]
+    picture = _reduced(from_array(pixels, 3))
+    mean, deviation = _statistics(picture)
+    mode = "L" if pixels.ndim == 2 or pixels.shape[2] == 1 else "RGB" if pixels.shape[2] == 3 else "RGBA"
+    return Examination(digest.digest(), mode=mode, width=width, height=height, mean=mean, deviation=deviation, picture=picture)
+
+
+def _examine_file(data: bytes, name: str) -> dict[str, Any]:
+    with open_image(data, name) as opened:
+        found: dict[str, Any] = {"format": opened.format or "", "mode": opened.mode}
+        jpeg = opened.format in ("JPEG", "MPO")
+        found["misnamed"] = _misnamed(name, found["format"])
+        size = opened.size
+        picture = None
+        if jpeg:
+            picture = _strict_jpeg(data, opened, found)
+            found["odd"] = found.get("odd", "") or _after_jpeg(data, opened.format == "MPO")
+        elif opened.format == "PNG":
+            _check_png(data, found)
+        if picture is None:
+            if jpeg:
+                opened.draft(None, (REDUCED, REDUCED))
+            picture = opened
+        found["orientation"] = load_upright(picture)  # as `decode` does: what it refuses must be refused here
+        if not jpeg:
+            size = picture.size
+        elif found["orientation"] >= 5:
+            size = size[::-1]
+        plain = picture.mode in ("RGB", "L") and "transparency" not in picture.info
+        picture = to_channels(_reduced(picture), 3) if plain else _reduced(to_channels(picture, 3))
+        if not jpeg:  # an MPO's others are previews, not an animation
+            found["frames"] = _frames(data, name, found)
+    found["width"], found["height"] = size
+    found["mean"], found["deviation"] = _statistics(picture)
+    found["picture"] = picture
+    return found
+
+
+def _frames(data: bytes, name: str, found: dict[str, Any]) -> int:
+    """Counted in a file opened anew: that may fail or leave the reader at another frame, and only the first one is used."""
+    try:
+        with open_image(data, name) as again:
+            return getattr(again, "n_frames", 1)
+    except MemoryError:
+        raise
+    except Exception as error:
+        found["odd"] = found.get("odd", "") or f"frames behind the first are broken ({one_line(error)})"
+        return 1
+
+
+def _reduced(picture: Image.Image) -> Image.Image:
+    factor = min(picture.size) // REDUCED
+    return picture.reduce(factor) if factor > 1 else picture
+
+
+def _statistics(picture: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """From the histogram: a tenth of the time that the pixels themselves would take."""
+    counts = np.asarray(picture.histogram(), np.float64).reshape(3, 256)
+    counts /= counts.sum(axis=1, keepdims=True)
+    levels = np.arange(256.0)
+    mean = counts @ levels
+    deviation = np.sqrt(np.maximum(counts @ levels**2 - mean**2, 0))
+    return tuple(mean.tolist()), tuple(deviation.tolist())
+
+
+# What decoders do not tell ----------------------------------------------------------------------------------------------------
+
+
+def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Image.Image | None:
+    """The picture, if libjpeg had nothing to complain of. Else its complaint is noted, and Pillow shall judge."""
+    if simplejpeg is None or opened.mode not in ("RGB", "L"):
+        return None
+    colours = "RGB" if opened.mode == "RGB" else "GRAY"
+    try:
+        pixels = simplejpeg.decode_jpeg(data, colours, min_height=REDUCED, min_width=REDUCED)
+    except ValueError as error:
+        complaint = one_line(error)
+        if "extraneous bytes" in complaint:  # padding, as a rule; every pixel is there
+            found["odd"] = complaint
+        elif complaint.startswith("Corrupt JPEG data"):
+            found["problem"], found["why"] = "damaged", f"parts of the picture are spoilt ({complaint}); replace it"
+        return None  # an unsupported kind, or cut off: Pillow says so itself
+    picture = _reduced(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
+    if ExifTags.Base.Orientation in opened.getexif():
+        picture.info = opened.info  # how to turn it
+    return picture
+
+
+def _after_jpeg(data: bytes, several: bool) -> str:
+    """Bytes behind the end of the picture, another picture among them, unless the file says that it holds `several`."""
+    end = data.rfind(b"\xff\xd9") + 2 if several else _jpeg_end(data)
+    return "data follow the end of the picture" if end is not None and data[end:].strip(b"\0") else ""
+
+
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # neither a stuffed FF, nor a filling one, nor a restart
+
+
+def _jpeg_end(data: bytes) -> int | None:
+    """Where the first picture ends. Segments are stepped over: a preview among the notes has an end of its own."""
+    position = 2
+    while found := _MARKER.search(data, position):
+        position, marker = found.end(), found[1][0]
+        if marker == 0xD9:
+            return position
+        if marker not in (0x01, 0xD8):  # those two have no length
+            position += int.from_bytes(data[position : position + 2], "big")
+    return None
+
+
+def _check_png(data: bytes, found: dict[str, Any]) -> None:
+    """Every chunk's checksum, which Pillow passes over where the pixels are."""
+    view, position = memoryview(data), 8
+    while position + 12 <= len(data):
+        length = int.from_bytes(view[position : position + 4], "big")
+        end = position + 12 + length
+        name = bytes(view[position + 4 : position + 8])
+        if end > len(data):
+            break  # cut off; the decoder says so if pixels are missing
+        if zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+            readable = name.decode("ascii", "backslashreplace")
+            found["problem"], found["why"] = "damaged", f"checksum of PNG chunk {readable} is wrong; replace it"
+            return
+        if name == b"IEND":
+            found["odd"] = "data follow the end of the picture" if data[end:].strip(b"\0") else ""
+            return
+        position = end
+    found["odd"] = "the closing chunk is missing"
+
+
+@functools.cache
+def _format_of_suffix() -> dict[str, str]:
+    Image.init()
+    return dict(Image.registered_extensions())
+
+
+_ALIKE = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}
+
+
+def _misnamed(name: str, found: str) -> bool:
+    expected = _format_of_suffix().get(PurePosixPath(name).suffix.lower())
+    return expected is not None and _ALIKE.get(expected, expected) != _ALIKE.get(found, found)

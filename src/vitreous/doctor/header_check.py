@@ -1,0 +1,75 @@
+"""The quick scan before training: every file's header is read, so that a run does not stop at a bad image after an hour.
+
+It finds what is missing, empty, no image or too large. What is broken further inside is the doctor's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.progress import Advance
+from vitreous.data.loading.workers import run_in_order, working_on
+from vitreous.data.source import Content, Source, Stream
+from vitreous.data.transforms.decode import BadImage, open_image
+
+CHUNK = 256
+
+
+def quick_scan(source: Source | Stream, workers: int = 0, advance: Advance = lambda more: None) -> tuple[BadImage, ...]:
+    """The items whose header cannot be read, in their order. A shard that breaks off is an error, as in training."""
+    tasks: list[tuple[int, int]]
+    if isinstance(source, Stream):
+        tasks = [(shard, shard + 1) for shard in range(len(source.shards))]
+    elif source.encoded:
+        tasks = [(start, min(start + CHUNK, len(source))) for start in range(0, len(source), CHUNK)]
+    else:
+        return ()  # pixels have no header
+    found: list[BadImage] = []
+    for count, bad in run_in_order(_Headers(source), tasks, workers):
+        found += bad
+        advance(count)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Headers:
+    source: Source | Stream
+
+    def __call__(self, task: tuple[int, int]) -> tuple[int, list[BadImage]]:
+        start, stop = task
+        if isinstance(self.source, Source):
+            return stop - start, [bad for index in range(start, stop) if (bad := _of_item(self.source, index))]
+        count, found = 0, []
+        for item in self.source.read(start):
+            count += 1
+            working_on(item.place)
+            if bad := _of_header(item.content, item.place):
+                found.append(bad)
+        return count, found
+
+
+def _of_item(source: Source, index: int) -> BadImage | None:
+    place, path = source.place(index), source.path(index)
+    working_on(place)
+    if path is not None:
+        return _of_header(Path(path), place)
+    try:
+        return _of_header(source.read(index), place)
+    except BadImage as bad:
+        return bad
+    except VitreousError as error:
+        return BadImage(place, "unreadable", one_line(str(error).removeprefix(f"{place}: ")))
+
+
+def _of_header(content: Content | Path, place: str) -> BadImage | None:
+    if isinstance(content, np.ndarray):
+        return None
+    try:
+        open_image(content, place).close()
+    except BadImage as bad:
+        return bad
+    return None

@@ -1,0 +1,214 @@
+"""The one pass over a data set: every item read once, in parallel, and what was seen kept in arrays.
+
+Items are numbered through, split after split, in the order in which they were read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
+from vitreous.data.source import Content, Dataset, Source, Stream
+from vitreous.data.transforms.decode import BadImage
+from vitreous.doctor.examine import Examination, examine
+from vitreous.doctor.fingerprint import Fingerprints
+from vitreous.doctor.records import Row, Rows, Table, packed, row
+from vitreous.doctor.stream_index import Names, joined, names_of_shard
+
+CHUNK = 64  # items per task: large enough that sending them costs nothing, small enough that the progress moves
+CRASHES = 20  # files that may kill a decoder's process; more mean that the machine is at fault
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    dataset: Dataset
+    splits: tuple[str, ...]
+    starts: NDArray[np.int64]  # where each split begins, and the end of the last
+    records: NDArray[Any]  # of `records.RECORD`
+    prints: Fingerprints | None
+    texts: dict[int, str]  # what is wrong with an item, or odd about it
+    names: dict[str, Names]  # of the splits that are streams
+    broken: tuple[tuple[str, str], ...] = ()  # split and reason: shards that could not be read to their end
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def where(self, item: int) -> tuple[str, int]:
+        """The item's split and its number there."""
+        number = int(np.searchsorted(self.starts, item, side="right")) - 1
+        return self.splits[number], item - int(self.starts[number])
+
+    def id(self, item: int) -> str:
+        split, index = self.where(item)
+        source = self.dataset.splits[split]
+        return source.id(index) if isinstance(source, Source) else self.names[split].id(index)
+
+    def labels(self, item: int) -> tuple[int, ...]:
+        split, index = self.where(item)
+        source = self.dataset.splits[split]
+        labels = source.labels(index) if isinstance(source, Source) else self.names[split].labels_of(index)
+        return tuple(label for label in labels if label >= 0)
+
+    def label_names(self, item: int) -> tuple[str, ...]:
+        return tuple(self.dataset.classes[label] for label in self.labels(item))
+
+    def path(self, item: int) -> str | None:
+        split, index = self.where(item)
+        source = self.dataset.splits[split]
+        return source.path(index) if isinstance(source, Source) else None
+
+    def part(self, split: str) -> slice:
+        number = self.splits.index(split)
+        return slice(int(self.starts[number]), int(self.starts[number + 1]))
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Which items were decoded; a damaged picture is one."""
+        return np.asarray(self.records["width"] > 0)
+
+    def class_counts(self, split: str) -> NDArray[np.int64]:
+        source = self.dataset.splits[split]
+        if isinstance(source, Source):
+            return source.counts()
+        labels = self.names[split].labels
+        return np.bincount(labels[labels >= 0], minlength=len(self.dataset.classes)).astype(np.int64)
+
+    def unlabelled(self, split: str) -> NDArray[np.int64]:
+        source = self.dataset.splits[split]
+        known = source.targets() >= 0 if isinstance(source, Source) else np.diff(self.names[split].label_ends, prepend=0) > 0
+        return np.flatnonzero(~known) + self.part(split).start
+
+    def read(self, item: int) -> Content:
+        """The item's content once more; of a shard, everything before it is read too."""
+        split, index = self.where(item)
+        source = self.dataset.splits[split]
+        if isinstance(source, Source):
+            return source.read(index)
+        names = self.names[split]
+        wanted = source.read(int(names.shard[index]))
+        return next(itertools.islice(wanted, int(names.position[index]), None)).content
+
+
+def scan(dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Callable[[int], None] = lambda more: None) -> Scan:
+    """Read and examine everything. `advance` is told how many more items are done."""
+    splits = tuple(dataset.splits)
+    sources = tuple(dataset.splits[split] for split in splits)
+    table = Table(dataset.count() or 0, near)
+    lists: dict[str, list[Names]] = {split: [] for split, s in zip(splits, sources, strict=True) if isinstance(s, Stream)}
+    starts, broken = np.zeros(len(splits) + 1, np.int64), []
+    for task, batch in _batches(_Examiner(sources, near), _tasks(sources), workers):
+        table.add(batch.rows)
+        starts[task.split + 1 :] += len(batch.rows)
+        if batch.names is not None:
+            lists[splits[task.split]].append(batch.names)
+        if batch.broken:
+            broken.append((splits[task.split], batch.broken))
+        advance(len(batch.rows))
+    names = {split: joined(parts) for split, parts in lists.items()}
+    rows = table.finished()
+    return Scan(dataset, splits, starts, rows.records, rows.prints, rows.texts, names, tuple(broken))
+
+
+# Tasks ------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Task:
+    split: int
+    start: int  # items of a source, or the shard of a stream
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    rows: Rows
+    names: Names | None = None  # of streamed items
+    broken: str = ""
+
+
+def _tasks(sources: Sequence[Source | Stream]) -> Iterator[_Task]:
+    for number, source in enumerate(sources):
+        if isinstance(source, Source):
+            for start in range(0, len(source), CHUNK):
+                yield _Task(number, start, min(start + CHUNK, len(source)))
+        else:
+            yield from (_Task(number, shard, shard + 1) for shard in range(len(source.shards)))
+
+
+def _batches(examiner: _Examiner, tasks: Iterator[_Task], workers: int) -> Iterator[tuple[_Task, _Batch]]:
+    """Results in order. A file that crashes its process is a finding like any other: it is set aside and the work goes on."""
+    waiting = list(tasks)
+    done = 0
+    while done < len(waiting):
+        try:
+            for batch in run_in_order(examiner, waiting[done:], workers):
+                done += 1
+                yield waiting[done - 1], batch
+        except WorkerDied as died:
+            killed = "SIGKILL" in str(died)  # memory ran out, as a rule; the file need not be to blame
+            if killed or not died.item or died.item in examiner.deadly or len(examiner.deadly) >= CRASHES:
+                raise
+            examiner = _Examiner(examiner.sources, examiner.near, examiner.deadly | {died.item})
+
+
+@dataclass(frozen=True)
+class _Examiner:
+    """Examines the items of a task; runs in worker processes."""
+
+    sources: tuple[Source | Stream, ...]
+    near: bool
+    deadly: frozenset[str] = frozenset()  # files, members and shards that a process died of
+
+    def __call__(self, task: _Task) -> _Batch:
+        source = self.sources[task.split]
+        if isinstance(source, Source):
+            found = (self._of_source(source, index) for index in range(task.start, task.stop))
+            return _Batch(packed([row(one, self.near) for one in found], self.near))
+        return self._of_shard(source, task.start)
+
+    def _of_source(self, source: Source, index: int) -> Examination:
+        place = source.place(index)
+        working_on(place)  # before it is read: a process may die of that, too
+        if place in self.deadly:
+            return _CRASHED
+        try:
+            content = source.read(index)
+        except BadImage as bad:
+            return Examination(problem=bad.kind, why=bad.why)
+        except VitreousError as error:
+            return Examination(problem="unreadable", why=str(error).removeprefix(f"{place}: "))
+        return examine(content, source.id(index))
+
+    def _of_shard(self, source: Stream, number: int) -> _Batch:
+        shard, broken = source.shards[number], ""
+        rows: list[Row] = []
+        ids: list[str] = []
+        labels: list[tuple[int, ...]] = []
+        items = iter(()) if shard in self.deadly else source.read(number)
+        before = len(source.skipped)
+        try:
+            working_on(shard)  # until its next member is read, nobody knows that one's name
+            for item in items:
+                working_on(item.place)
+                found = _CRASHED if item.place in self.deadly else examine(item.content, item.id)
+                rows.append(row(found, self.near))
+                ids.append(item.id)
+                labels.append(item.labels)
+                working_on(shard)
+        except VitreousError as error:
+            broken = str(error)
+        if len(source.skipped) > before:  # it was opened so that a broken shard is passed over, which is a finding here
+            entry = source.skipped[before]
+            broken = f"{entry.shard}: {entry.reason}; fetch or make this shard again, or leave it out"
+        if shard in self.deadly:
+            broken = f"{shard}: the process that read it crashed; fetch or write it again"
+        return _Batch(packed(rows, self.near), names_of_shard(ids, labels, number), broken)
+
+
+_CRASHED = Examination(problem="unreadable", why="the decoder crashed on it; replace it or leave it out")

@@ -1,0 +1,94 @@
+"""Pictures read a second time, small: only those that are shown or compared, and of shards only those that hold one."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from PIL import Image
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.workers import run_in_order, working_on
+from vitreous.data.source import Source, Stream
+from vitreous.doctor.examine import examine
+from vitreous.doctor.scan import Scan
+
+SIDE = 128
+_CHUNK = 16
+
+
+def thumbnails(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
+    """For the page: JPEG files of SIDE pixels, by item; one that cannot be had is not there."""
+    return _read_again(scan, items, workers, SIDE, 78)
+
+
+def encoded_pictures(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
+    """For a closer look: as large as they are examined, as JPEG files of high quality."""
+    return _read_again(scan, items, workers, None, 95)
+
+
+def _read_again(scan: Scan, items: Iterable[int], workers: int, side: int | None, quality: int) -> dict[int, bytes]:
+    usable = scan.usable()
+    wanted: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for item in sorted({item for item in items if usable[item]}):
+        split, index = scan.where(item)
+        number = scan.splits.index(split)
+        if split in scan.names:
+            names = scan.names[split]
+            wanted[number, int(names.shard[index])].append((item, int(names.position[index])))
+        else:
+            wanted[number, -1].append((item, index))
+    found: dict[int, bytes] = {}
+    sources = tuple(scan.dataset.splits[split] for split in scan.splits)
+    for part in run_in_order(_Maker(sources, side, quality), list(_tasks(wanted)), workers):
+        found.update(part)
+    return found
+
+
+def jpeg(picture: Image.Image, side: int | None = SIDE, quality: int = 78) -> bytes:
+    small = picture.convert("RGB")
+    if side is not None:
+        small.thumbnail((side, side), Image.Resampling.BILINEAR)
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=quality, subsampling="4:4:4" if side is None else "4:2:0")
+    return out.getvalue()
+
+
+_Task = tuple[int, int, tuple[tuple[int, int], ...]]  # split, shard (or -1), and (item, its number there)
+
+
+def _tasks(wanted: dict[tuple[int, int], list[tuple[int, int]]]) -> Iterator[_Task]:
+    for (split, shard), entries in wanted.items():
+        step = _CHUNK if shard < 0 else len(entries)  # a shard is read once
+        for start in range(0, len(entries), step):
+            yield split, shard, tuple(entries[start : start + step])
+
+
+@dataclass(frozen=True)
+class _Maker:
+    sources: tuple[Source | Stream, ...]
+    side: int | None
+    quality: int
+
+    def __call__(self, task: _Task) -> dict[int, bytes]:
+        split, shard, entries = task
+        source = self.sources[split]
+        made: dict[int, bytes] = {}
+        try:
+            if isinstance(source, Source):
+                for item, index in entries:
+                    working_on(source.place(index))
+                    if (picture := examine(source.read(index), source.id(index)).picture) is not None:
+                        made[item] = jpeg(picture, self.side, self.quality)
+                return made
+            places = {position: item for item, position in entries}
+            for position, streamed in enumerate(source.read(shard)):
+                if position in places and (picture := examine(streamed.content, streamed.id).picture) is not None:
+                    made[places[position]] = jpeg(picture, self.side, self.quality)
+                if position >= max(places):
+                    break
+        except VitreousError:  # it was there a moment ago; the page does without
+            pass
+        return made

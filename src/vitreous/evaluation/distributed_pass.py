@@ -1,0 +1,137 @@
+"""One pass over all images, shared by all processes, and the way back to the order of the data.
+
+A loader leaves bad images out, and processes and virtual streams take turns. So the ids that it is given are places in the
+data, by which every process's rows are put in order again once all are gathered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.core.distributed import World, gathered
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import shown
+from vitreous.data.loading.loader import Batch, Loader
+from vitreous.data.source import Item, Policy, Source, Stream, View
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.parse import Preprocess
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """What there was, in the order of the data, without what could not be read."""
+
+    ids: tuple[str, ...]
+    numbers: NDArray[np.int64]  # (n,) position of each in its source; of a stream, how many items came before it
+    order: NDArray[np.int64]  # (n,) where each is found among all processes' rows, one process's after another's
+    bad: tuple[tuple[str, str], ...]  # place and reason of what could not be read
+    notes: tuple[str, ...]  # shards that were left out
+    seconds: float  # of the process that took longest
+
+
+def shared_pass(
+    data: Source | Stream,
+    preprocess: Preprocess,
+    look: Callable[[Batch], None],
+    *,
+    batch_size: int,
+    workers: int | None,
+    world: World,
+    bad_images: Policy,
+    title: str,
+) -> Passed:
+    """Every image once: this process `look`s at its share, `batch_size` at a time.
+
+    A batch's ids are places in the data; `named` tells what they stand for. A fault of one process ends the pass for all,
+    which would otherwise wait for its share.
+    """
+    numbered: Source | Stream = _Numbered(data) if isinstance(data, Source) else _NumberedStream(data)
+    loader = Loader(
+        numbered,
+        preprocess,
+        batch_size * world.processes,
+        workers=workers,
+        process=world.process,
+        processes=world.processes,
+        bad_images=bad_images,
+    )
+    count = len(data) if isinstance(data, Source) else data.count()
+    places: list[str] = []
+    fault: VitreousError | None = None
+    began = time.monotonic()
+    try:
+        with (
+            shown(title, None if count is None else -(-count // world.processes)) as advance,
+            contextlib.closing(loader.once()) as batches,  # type: ignore[type-var]  # an iterator that is a generator
+        ):
+            for batch in batches:
+                look(batch)
+                places += batch.ids
+                advance(len(batch))
+    except BadImage as error:
+        fault = VitreousError(f"{error}; mend or remove it; `vitreous doctor` lists all such")
+    except VitreousError as error:
+        fault = error
+    faults = [told for told in gathered(world, fault and str(fault)) if told is not None]
+    if faults:
+        raise fault or VitreousError(faults[0])
+    bad = [(error.place, error.why) for error in loader.bad.values()]
+    skipped = [f"{entry.shard}: {entry.reason}; {entry.delivered:,} images of it are there" for entry in loader.skipped]
+    everyone = gathered(world, (places, bad, skipped, time.monotonic() - began))
+    numbers, ids = _numbers(data, [place for found in everyone for place in found[0]])
+    order = np.argsort(numbers, kind="stable")
+    return Passed(
+        ids=tuple(ids[row] for row in order),
+        numbers=numbers[order],
+        order=order,
+        bad=tuple(sorted({entry for found in everyone for entry in found[1]})),
+        notes=tuple(dict.fromkeys(note for found in everyone for note in found[2])),
+        seconds=max(found[3] for found in everyone),
+    )
+
+
+def named(data: Source | Stream, place: str) -> str:
+    """For people: the image that a batch's id stands for."""
+    return data.place(int(place)) if isinstance(data, Source) else place.split(" ", 2)[2]
+
+
+class _Numbered(View):
+    def id(self, index: int) -> str:
+        return str(index)
+
+
+class _NumberedStream(Stream):
+    def __init__(self, parent: Stream) -> None:
+        self.parent, self.where, self.split, self.classes = parent, parent.where, parent.split, parent.classes
+        self.shards, self.skipped = parent.shards, parent.skipped
+
+    def read(self, shard: int) -> Iterator[Item]:
+        for position, item in enumerate(self.parent.read(shard)):
+            yield replace(item, id=f"{shard} {position} {item.id}")
+
+    def count(self) -> int | None:
+        return self.parent.count()
+
+    def shard_lengths(self) -> tuple[int, ...] | None:
+        return self.parent.shard_lengths()
+
+
+def _numbers(data: Source | Stream, places: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """Position and id of each place. In a stream, shard and position make one number: where nobody knows how long a shard
+    is, its last readable image ends it."""
+    if isinstance(data, Source):
+        numbers = np.array(places, np.int64)
+        return numbers, [data.id(number) for number in numbers.tolist()]
+    words = [place.split(" ", 2) for place in places]
+    shard, position = (np.array([int(word[part]) for word in words], np.int64) for part in (0, 1))
+    lengths = np.zeros(len(data.shards), np.int64)
+    np.maximum.at(lengths, shard, position + 1)
+    known = data.shard_lengths()
+    lengths = lengths if known is None else np.maximum(lengths, np.array(known, np.int64))
+    return (np.cumsum(lengths) - lengths)[shard] + position, [word[2] for word in words]

@@ -1,0 +1,251 @@
+"""A whole evaluation: from what is asked for to the numbers, and to a folder where one is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitreous.classifier import Classifier, load
+from vitreous.core.device import Name as Precision
+from vitreous.core.device import Wanted as WantedPrecision
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError
+from vitreous.core.output_dir import folder_of
+from vitreous.data.conventions import SPLIT_NAMES
+from vitreous.data.open import open_data
+from vitreous.data.source import Dataset, Policy, Source, Stream
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation.accuracy import check_data, measured, real_accuracy
+from vitreous.evaluation.class_mapping import Among, ClassMapping, read_mapping
+from vitreous.evaluation.evaluation_dir import check_folder, write_folder
+from vitreous.evaluation.evaluation_report import write_report
+from vitreous.evaluation.features import features_of
+from vitreous.evaluation.intervals import Method
+from vitreous.evaluation.mcnemar import compared
+from vitreous.evaluation.precision import agreed_precision
+from vitreous.evaluation.predictions import Answers, answer, classes_there, natural_mapping
+from vitreous.evaluation.robustness import Robustness, robustness
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """See `vitreous evaluate --help`."""
+
+    checkpoint: str
+    data: str
+    split: str | None = None
+    out: Path | None = None
+    compare: str | None = None
+    real: Path | None = None
+    mapping: Path | None = None
+    among: Among = "all"
+    interval: Method = "wilson"
+    robustness_images: int | None = None  # None: not asked for
+    nearest: str | None = None
+    image_size: tuple[int, int] | None = None
+    preprocess: str | None = None
+    batch_size: int | None = None
+    workers: int | None = None
+    precision: WantedPrecision = "float32"
+    bad_images: Policy = "stop"
+    seed: int = 0
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = (("batch-size", self.batch_size, 1), ("workers", self.workers, 0))
+        for name, count, least in (*counts, ("robustness-images", self.robustness_images, 1)):
+            if count is not None and count < least:
+                raise VitreousError(f"--{name} {count}: must be at least {least}")
+        if self.nearest is not None and self.out is None:
+            raise VitreousError("--nearest shows images on a page, which needs a place: give --out DIR")
+
+
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """A checkpoint that is measured."""
+
+    name: str
+    clf: Classifier
+    preprocess: Preprocess
+    mapping: ClassMapping
+
+    def said(self) -> tuple[str, ...]:
+        return (*self.clf.notes, self.clf.preprocessing_note(self.preprocess))
+
+
+def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
+    if asked.out is not None:
+        for place in (asked.data, asked.nearest):
+            check_folder(asked.out, None if place is None else folder_of(place))
+    precision = agreed_precision(asked.precision, world)  # before the first forward pass
+    dataset = open_data(asked.data, bad_shards=asked.bad_images)
+    source, notes = _split(dataset, asked.split)
+    check_data(source, asked.real)
+    training = None if asked.nearest is None else _training(open_data(asked.nearest, bad_shards=asked.bad_images))
+    own = _subject(asked.checkpoint, source, asked, asked.image_size, asked.preprocess)
+    other = _subject(asked.compare, source, asked) if asked.compare is not None else None
+    run = _Run(asked, world, precision.name)
+
+    answers, numbers = run.measured(own, source, features=training is not None)
+    said = [precision.note or "", *dataset.said(), *notes, *own.said(), *own.mapping.notes, *_left_out(answers)]
+    others = []
+    if other is not None:
+        theirs, about = run.measured(other, source)
+        pair = compared(answers, theirs)
+        numbers["compare"] = {**about, "paired": pair.as_dict(), "sentence": pair.sentence(*_told_apart(own.name, other.name))}
+        others.append((other.name, theirs, about))
+        said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
+    strength = run.robustness(own, source, answers)
+    if strength is not None:
+        numbers["robustness"] = strength.as_dict()
+    if asked.out is not None:
+        said += run.write(asked.out, own, source, answers, numbers, others, training, strength)
+    return numbers, tuple(dict.fromkeys(note for note in said if note))
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    asked: Wanted
+    world: World
+    precision: Precision
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        own = {"batch_size": self.asked.batch_size, "workers": self.asked.workers, "precision": self.precision}
+        return {**own, "device": self.world.device, "world": self.world}
+
+    def measured(self, subject: _Subject, source: Source | Stream, features: bool = False) -> tuple[Answers, dict[str, Any]]:
+        answers = answer(
+            subject.clf,
+            source,
+            preprocess=subject.preprocess,
+            bad_images=self.asked.bad_images,
+            mapping=subject.mapping,
+            features=features,
+            title=f"evaluate {subject.name}",
+            **self._how,
+        )
+        by: dict[str, Any] = {"method": self.asked.interval, "seed": self.asked.seed}
+        numbers = {"checkpoint": subject.name, **measured(answers, **by)}
+        if self.asked.real is not None:
+            numbers["real"] = real_accuracy(answers, self.asked.real, **by)
+        numbers |= {"preprocess": str(subject.preprocess), "precision": self.precision, "device": str(self.world.device)}
+        mapping = None if self.asked.mapping is None else str(self.asked.mapping)
+        numbers |= {"mapping": mapping, "among": self.asked.among, "seed": self.asked.seed, "data_seed": self.asked.data_seed}
+        return answers, numbers
+
+    def robustness(self, subject: _Subject, source: Source | Stream, answers: Answers) -> Robustness | None:
+        count, seed = self.asked.robustness_images, self.asked.data_seed
+        if count is None:
+            return None
+        return robustness(subject.clf, source, answers, images=count, seed=seed, preprocess=subject.preprocess, **self._how)
+
+    def write(
+        self,
+        folder: Path,
+        own: _Subject,
+        source: Source | Stream,
+        answers: Answers,
+        numbers: Mapping[str, Any],
+        others: Sequence[tuple[str, Answers, Mapping[str, Any]]],
+        training: Source | Stream | None,
+        strength: Robustness | None,
+    ) -> list[str]:
+        """Gives what is to be said of the training images: one that cannot be read is no reason to lose the rest."""
+        known = None
+        if training is not None:  # beside the images that are wrong, and in no number: what cannot be read is left out
+            known = features_of(own.clf, training, preprocess=own.preprocess, bad_images="skip", **self._how)
+        said = [] if known is None else [*known.notes, *_unread("--nearest", known.bad)]
+        if not self.world.first:
+            return said
+
+        def page(part: Path) -> object:
+            return write_report(
+                part,
+                own.clf,
+                source,
+                answers,
+                numbers,
+                others=others,
+                training=known,
+                training_data=training,
+                robustness=strength,
+                preprocess=own.preprocess,
+                device=self.world.device,
+            )
+
+        write_folder(folder, numbers, answers, page)
+        return said
+
+
+# Which images, and which model -----------------------------------------------------------------------------------------
+
+
+def _split(dataset: Dataset, split: str | None) -> tuple[Source | Stream, list[str]]:
+    """The split that was asked for, or one that measures: what a model has learnt from says little about it."""
+    if not dataset.splits:
+        raise VitreousError(f"{dataset.where}: there are no images")
+    if split is not None:
+        return dataset.source(SPLIT_NAMES.get(split, split)), []
+    names = list(dataset.splits)
+    empty = dataset.empty_splits()
+    chosen = next((name for name in ("test", "validation") if name in names or name in empty), names[0])
+    if chosen in empty:
+        raise VitreousError(
+            f"{dataset.where}: its {chosen} split has no images; add some, or choose of {', '.join(names)} with --split"
+        )
+    if len(names) == 1:
+        flatters = f"{dataset.where}: measured on train, its only split; what a model has learnt from flatters it"
+        return dataset.splits[chosen], [flatters] if chosen == "train" else []
+    if chosen not in ("test", "validation"):
+        raise VitreousError(f"{dataset.where}: has {', '.join(names)}; say which to measure on with --split")
+    rest = ", ".join(name for name in names if name != chosen)
+    return dataset.splits[chosen], [f"{dataset.where}: measured on {chosen}; it has {rest} too"]
+
+
+def _training(dataset: Dataset) -> Source | Stream:
+    """What --nearest looks among."""
+    return dataset.splits["train"] if "train" in dataset.splits else next(iter(dataset.splits.values()))
+
+
+def _subject(
+    checkpoint: str,
+    source: Source | Stream,
+    asked: Wanted,
+    image_size: tuple[int, int] | None = None,
+    preprocess: str | None = None,
+) -> _Subject:
+    given = Preprocess(preprocess).size if preprocess is not None else None
+    if image_size is not None and given not in (None, image_size):
+        size = f"{image_size[0]},{image_size[1]}"
+        raise VitreousError(f"--image-size {size} and --preprocess {preprocess}: two different sizes; give one of them")
+    clf = load(checkpoint, image_size=image_size or given)
+    if not clf.config.classes:
+        raise VitreousError(f"{checkpoint}: has no head, so it names no classes; measure its features with `vitreous fewshot`")
+    if clf.config.classes < 2:
+        raise VitreousError(f"{checkpoint}: knows one class only, so that it is always right; there is nothing to measure")
+    ours = Preprocess(preprocess, clf.config.channels) if preprocess is not None else clf.preprocess
+    if asked.mapping is None:
+        return _Subject(checkpoint, clf, ours, natural_mapping(clf, source, asked.among))
+    there = classes_there(source)
+    mapping = read_mapping(asked.mapping, source.classes, clf.classes, there=there, among=asked.among)
+    return _Subject(checkpoint, clf, ours, mapping)
+
+
+def _left_out(answers: Answers) -> Iterator[str]:
+    yield from answers.notes
+    yield from _unread(answers.where, answers.bad)
+
+
+def _unread(where: str, bad: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if bad:
+        place, why = bad[0]
+        more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
+        yield f"{where}: left out what could not be read: {place} ({why}){more}"
+
+
+def _told_apart(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first != second else (f"{first} (first)", f"{second} (second)")

@@ -1,0 +1,76 @@
+"""An evaluation's folder, whole or not at all.
+
+evaluation.json    every number
+answers.csv        every image: its label, the guess, how sure, right or wrong
+report.html        the page (see `report`)
+relabel.csv        images to look at again; a person fills in its column new_label
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.csv_safe import harmless
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import whole_folder
+from vitreous.core.output_dir import check_result_folder
+from vitreous.evaluation.predictions import Answers
+
+MADE_BY = "vitreous evaluate"
+NUMBERS, ANSWERS, PAGE, RELABEL = "evaluation.json", "answers.csv", "report.html", "relabel.csv"
+FILES = (NUMBERS, ANSWERS, PAGE, RELABEL)
+
+
+def check_folder(out: Path, data: Path | None = None) -> None:
+    """Before the long work begins: the folder is new, empty or an earlier evaluation, and holds nobody's own work."""
+    before = check_result_folder(out, NUMBERS, MADE_BY, FILES, data)
+    if (out / RELABEL).exists() and before.get("relabel_sha256") != _digest(out / RELABEL):
+        raise VitreousError(f"--out {out}: its {RELABEL} was changed, which would be lost; move it, or choose a new folder")
+
+
+def write_folder(
+    out: Path, numbers: Mapping[str, Any], answers: Answers, write_page: Callable[[Path], object] | None = None
+) -> None:
+    """`write_page` gets the folder to write the page and its table into."""
+    with whole_folder(out) as part:
+        write_answers(part / ANSWERS, answers)
+        if write_page is not None:
+            write_page(part)
+        relabel = _digest(part / RELABEL) if (part / RELABEL).exists() else None
+        whole = {"made_by": MADE_BY, **numbers, "relabel_sha256": relabel}
+        (part / NUMBERS).write_text(json.dumps(whole, allow_nan=False) + "\n", encoding="ascii")
+        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost
+
+
+def write_answers(path: Path, answers: Answers) -> None:
+    """A row for each image, in the order of the data."""
+    more = [name for rank in range(2, answers.top.shape[1] + 1) for name in (f"guess_{rank}", f"probability_{rank}")]
+    columns = ("id", "label", "guess", "probability", "correct", "label_probability", "loss", *more)
+    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        right = answers.right()
+        for row in range(len(answers)):
+            writer.writerow(_cells(answers, row, bool(right[row])))
+
+
+def _cells(answers: Answers, row: int, right: bool) -> Iterator[str]:
+    named = bool(answers.labels[row])
+    yield harmless(answers.ids[row])
+    yield harmless(";".join(answers.mapping.data[label] for label in answers.given[row]))
+    for rank, (guess, probability) in enumerate(zip(answers.top[row], answers.probabilities[row], strict=True)):
+        yield harmless(answers.classes[guess])
+        yield f"{probability:.6g}"
+        if not rank:
+            yield ("yes" if right else "no") if named else ""
+            yield f"{answers.truth[row]:.6g}" if named else ""
+            yield f"{answers.losses[row]:.6g}" if named else ""
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

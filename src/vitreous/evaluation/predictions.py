@@ -1,0 +1,299 @@
+"""What a model says of every image of a data set: run once, and every number of an evaluation is computed from it.
+
+    answers = answer(load("runs/pets"), open_data("pets").source("test"))
+    answers.right().mean()
+
+Each process runs its share, and all of them get every row, in the order of the data. So an example is counted once, whatever
+the batch size and the number of processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitreous.classifier import Classifier
+from vitreous.core.device import Name as Precision
+from vitreous.core.distributed import World, gathered, total
+from vitreous.core.errors import VitreousError, some
+from vitreous.data.loading.loader import Batch
+from vitreous.data.source import Policy, Source, Stream
+from vitreous.data.transforms.mixup import one_hot
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation.class_mapping import Among, ClassMapping, aligned
+from vitreous.evaluation.counts import Counts
+from vitreous.evaluation.distributed_pass import named, shared_pass
+from vitreous.evaluation.features import default_batch, frozen
+
+TOP = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model says of every image, one row each, in the data's order, without those that could not be read."""
+
+    where: str
+    split: str
+    classes: tuple[str, ...]  # of the model, which the numbers below refer to
+    ids: tuple[str, ...]
+    numbers: NDArray[np.int64]  # (n,) position of each image in its source; of a stream, how many items came before it
+    labels: tuple[tuple[int, ...], ...]  # model classes that count as right, the guess first if it is one; () where none do
+    top: NDArray[np.int64]  # (n, k) the likeliest classes, best first; of equals the lower number first
+    probabilities: NDArray[np.float32]  # (n, k)
+    truth: NDArray[np.float32]  # (n,) probability of the likeliest of its own labels; nan where it has none
+    losses: NDArray[np.float32]  # (n,) -log truth, or of sigmoid outputs the sum over all classes; nan where it has none
+    features: NDArray[np.float32] | None  # (n, D) what enters the head, if asked
+    bad: tuple[tuple[str, str], ...]  # (place, why) of images that could not be read
+    seconds: float
+    counts: Counts
+    given: tuple[tuple[int, ...], ...] = ()  # the data's own labels, before they were mapped to the model's classes
+    mapping: ClassMapping = field(default_factory=lambda: ClassMapping((), (), ()))
+    model_seconds: float = 0.0  # of `seconds`, those in which the model ran
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def labelled(self) -> NDArray[np.bool_]:
+        return np.array([bool(own) for own in self.labels], bool)
+
+    def right(self) -> NDArray[np.bool_]:
+        """Whether the likeliest class is one of its labels; an image without any is not right."""
+        return np.array([bool(own) and own[0] == guess for own, guess in zip(self.labels, self.top[:, 0], strict=True)], bool)
+
+
+def answer(
+    clf: Classifier,
+    data: Source | Stream,
+    *,
+    preprocess: Preprocess | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+    world: World | None = None,
+    bad_images: Policy = "stop",
+    features: bool = False,
+    mapping: ClassMapping | None = None,
+    title: str = "evaluate",
+) -> Answers:
+    """Run the model over all images. `batch_size` counts what one process runs at once.
+
+    Without a `mapping`, the data's classes are found among the model's by name. The classifier comes back as it was.
+    """
+    world = world or World(0, 1, torch.device(device))
+    preprocess = preprocess or clf.preprocess
+    _check(clf, data, preprocess, batch_size)
+    mapping = mapping or natural_mapping(clf, data)
+    batch_size = batch_size or default_batch(preprocess, world.device)
+    asking = _Asking(clf, data, mapping, world.device, precision, features)
+    with frozen(clf.model, world.device):
+        passed = shared_pass(
+            data,
+            preprocess,
+            asking.ask,
+            batch_size=batch_size,
+            workers=workers,
+            world=world,
+            bad_images=bad_images,
+            title=title,
+        )
+    _check_ids(data, passed.ids)
+    everyone = gathered(world, (asking.rows(), asking.seconds))
+    asking.counts.load(total(world, asking.counts.tensor()))
+    rows = _in_order([found[0] for found in everyone], passed.order)
+    return Answers(
+        where=data.where,
+        split=data.split,
+        classes=clf.classes,
+        ids=passed.ids,
+        numbers=passed.numbers,
+        labels=rows.labels,
+        top=rows.top,
+        probabilities=rows.probabilities,
+        truth=rows.truth,
+        losses=rows.losses,
+        features=rows.features,
+        bad=passed.bad,
+        seconds=passed.seconds,
+        counts=asking.counts,
+        given=rows.given,
+        mapping=mapping,
+        model_seconds=max(found[1] for found in everyone),
+        notes=passed.notes,
+    )
+
+
+def natural_mapping(clf: Classifier, data: Source | Stream, among: Among = "all") -> ClassMapping:
+    """The data's classes among the model's, by name."""
+    return aligned(
+        data.classes,
+        clf.classes,
+        where=f"{data.where} {data.split}",
+        there=classes_there(data),
+        model_named=clf.checkpoint.classes is not None,
+        among=among,
+    )
+
+
+def classes_there(data: Source | Stream) -> tuple[int, ...] | None:
+    """The classes that have images, where that is known before they are read."""
+    return tuple(np.flatnonzero(data.counts()).tolist()) if isinstance(data, Source) else None
+
+
+# Before ----------------------------------------------------------------------------------------------------------------
+
+
+def _check(clf: Classifier, data: Source | Stream, preprocess: Preprocess, batch_size: int | None) -> None:
+    if not clf.config.classes:
+        raise VitreousError(
+            f"{clf.config.name}: the checkpoint has no head, so it names no classes; "
+            f"measure its features with `vitreous fewshot`"
+        )
+    if batch_size is not None and batch_size < 1:
+        raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
+    if preprocess.random:
+        raise VitreousError(f"--preprocess {str(preprocess)!r} goes by chance; evaluation needs a fixed string")
+    if isinstance(data, Stream):
+        return
+    if not len(data):
+        raise VitreousError(f"{data.where} {data.split}: there are no images in this split")
+    _check_ids(data, [data.id(index) for index in range(len(data))])
+
+
+def _check_ids(data: Source | Stream, ids: Sequence[str]) -> None:
+    """Of two images with one id, nobody who reads the list of answers could tell which is which; most often it is one image
+    that was packed or listed twice, and it would be counted twice."""
+    if len(set(ids)) == len(ids):
+        return
+    seen: set[str] = set()
+    twice = [name for name in ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    raise VitreousError(
+        f"{data.where} {data.split}: {len(twice):,} images have the name of another ({some(twice, 3)}) and would be counted "
+        f"twice; rename them or leave them out"
+    )
+
+
+# During ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    given: tuple[tuple[int, ...], ...]
+    labels: tuple[tuple[int, ...], ...]
+    top: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+    truth: NDArray[np.float32]
+    losses: NDArray[np.float32]
+    features: NDArray[np.float32] | None
+
+
+class _Asking:
+    """One process's share, a batch at a time; of the logits only what the numbers need is kept."""
+
+    def __init__(
+        self,
+        clf: Classifier,
+        data: Source | Stream,
+        mapping: ClassMapping,
+        device: torch.device,
+        precision: Precision,
+        features: bool,
+    ) -> None:
+        self.clf, self.data, self.mapping, self.device, self.precision = clf, data, mapping, device, precision
+        self.counts = Counts(len(clf.classes))
+        self.seconds = 0.0
+        self._sigmoid = clf.checkpoint.outputs == "sigmoid"
+        self._most = min(TOP, mapping.competing)
+        self._silent = torch.ones(len(clf.classes), dtype=torch.bool)  # classes that do not compete
+        self._silent[list(mapping.among) if mapping.among is not None else slice(None)] = False
+        self._features = features
+        self._given: list[tuple[int, ...]] = []
+        self._labels: list[tuple[int, ...]] = []
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    @torch.no_grad()
+    def ask(self, batch: Batch) -> None:
+        logits, features = self._run(batch.images)
+        if not logits.isfinite().all():
+            place = batch.ids[int((~logits.isfinite()).any(dim=1).nonzero()[0, 0])]
+            raise VitreousError(
+                f"{named(self.data, place)}: the model's answer is not a number; the checkpoint is broken, "
+                f"or needs --precision float32"
+            )
+        if self.mapping.among is not None:
+            logits = logits.masked_fill(self._silent, float("-inf"))
+        values, top = logits.sort(dim=1, descending=True, stable=True)  # topk promises nothing of equal values
+        top = top[:, : self._most]
+        labels = [self._in_model(own, int(guess)) for own, guess in zip(batch.labels, top[:, 0], strict=True)]
+        truths = one_hot(labels, len(self.clf.classes))
+        if self._sigmoid:
+            probabilities = values[:, : self._most].sigmoid()
+            each = F.binary_cross_entropy_with_logits(logits.masked_fill(self._silent, 0.0), truths, reduction="none")
+            losses = each.masked_fill(self._silent, 0.0).sum(dim=1)
+            truth = logits.masked_fill(truths == 0, float("-inf")).amax(dim=1).sigmoid()
+        else:
+            log = logits.log_softmax(dim=1)
+            probabilities = log.gather(1, top).exp()
+            losses = -log.masked_fill(truths == 0, float("-inf")).amax(dim=1)
+            truth = (-losses).exp()
+        none = ~truths.any(dim=1)
+        truth, losses = truth.masked_fill(none, float("nan")), losses.masked_fill(none, float("nan"))
+        self.counts.update(logits, labels, losses)
+        self._given += batch.labels
+        self._labels += labels
+        self._parts.append((top, probabilities, truth, losses, *(() if features is None else (features,))))
+
+    def _run(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits and, if asked, what enters the head; float32 and in ordinary memory."""
+        began = time.monotonic()
+        entered: list[Tensor] = []
+        hook = self.clf.model.head.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+                logits = self.clf.model(images.to(self.device)).float().cpu()
+        finally:
+            hook.remove()
+            self.seconds += time.monotonic() - began
+        return logits, entered[0].float().cpu() if self._features else None
+
+    def _in_model(self, own: Sequence[int], guess: int) -> tuple[int, ...]:
+        """The guess first where it is right, so that the confusion has on its diagonal what is right and nothing else."""
+        labels = self.mapping.labels(own)
+        return (guess, *(label for label in labels if label != guess)) if guess in labels else labels
+
+    def rows(self) -> _Rows:
+        nothing = torch.zeros(0, self._most)
+        parts = self._parts or [(nothing.long(), nothing, nothing[:, 0], nothing[:, 0])]  # few images, many processes
+        top, probabilities, truth, losses, *more = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
+        return _Rows(tuple(self._given), tuple(self._labels), top, probabilities, truth, losses, more[0] if more else None)
+
+
+# After -----------------------------------------------------------------------------------------------------------------
+
+
+def _in_order(parts: Sequence[_Rows], order: NDArray[np.int64]) -> _Rows:
+    """All processes' rows, put back into the order of the data."""
+    given = [own for part in parts for own in part.given]
+    labels = [own for part in parts for own in part.labels]
+
+    def joined(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        return np.concatenate(arrays)[order]
+
+    features = [part.features for part in parts if part.features is not None]
+    return _Rows(
+        tuple(given[row] for row in order),
+        tuple(labels[row] for row in order),
+        np.concatenate([part.top for part in parts])[order],
+        joined([part.probabilities for part in parts]),
+        joined([part.truth for part in parts]),
+        joined([part.losses for part in parts]),
+        joined(features) if features else None,
+    )

@@ -1,0 +1,194 @@
+"""Images of a list, decoded and preprocessed in worker processes, in the order of the list.
+
+Unlike a data set's loader this one does not know how many there are, and gives an image that cannot be read its place in the
+order. Not even a picture that kills its decoder ends the run: the others go on in new processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.loading.worker_task import Memory
+from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
+from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.image import to_bytes, to_tensor
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.inference.image_list import Named
+
+CHUNK = 16  # images per task: enough to cost nothing, few enough to spread over the workers
+AHEAD = 2  # tasks begun per worker
+
+
+@dataclass(frozen=True)
+class Task:
+    number: int  # of its first image
+    images: tuple[Named, ...]
+    slot: int = 0
+
+
+class Done(NamedTuple):
+    slot: int
+    errors: tuple[str | None, ...]  # of each image; None: its pixels are in the slot, at its place in the task
+
+
+class Prepared(NamedTuple):
+    """Images in their order: those without an error are the rows of `pixels`, in the same order."""
+
+    paths: tuple[str, ...]
+    errors: tuple[str | None, ...]
+    pixels: Tensor  # (B, C, H, W), ready for the model
+
+
+class _Prepare:
+    """A task in, a filled slot out."""
+
+    def __init__(self, preprocess: Preprocess, memory: Memory) -> None:
+        self.preprocess, self.memory = preprocess, memory
+
+    def __call__(self, task: Task) -> Done:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # one picture is too little to share
+        try:
+            slot = self.memory.array()[task.slot]
+            return Done(
+                task.slot, tuple(self._put(slot, row, task.number + row, image) for row, image in enumerate(task.images))
+            )
+        finally:
+            torch.set_num_threads(threads)
+
+    def _put(self, slot: NDArray[Any], row: int, number: int, image: Named) -> str | None:
+        if image.error is not None:
+            return image.error
+        working_on(str(number))
+        try:
+            content = image.path if image.content is None else image.content
+            picture = self.preprocess.picture(content, place=image.path)
+            if self.preprocess.eight_bit:
+                slot[row] = to_bytes(picture).transpose(2, 0, 1)
+            else:
+                slot[row] = to_tensor(picture).numpy()
+        except BadImage as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.strerror and error.kind == "unreadable":  # it may not be opened
+                return f"cannot be read ({cause.strerror})"
+            return error.why
+        except VitreousError as error:  # too small for a crop, for one
+            return str(error).removeprefix(f"{image.path}: ")
+        except MemoryError:
+            return "not enough memory to decode it; make it smaller, or use fewer --workers"
+        except (ValueError, OSError) as error:  # of the name itself, as one that holds NUL
+            return f"cannot be read ({error})"
+        return None
+
+
+def check_fixed_size(preprocess: Preprocess) -> None:
+    if preprocess.size is None:
+        raise VitreousError(f"preprocessing {str(preprocess)!r} leaves pictures of different sizes; end it with a crop")
+    if preprocess.random:
+        raise VitreousError(f"preprocessing {str(preprocess)!r} works by chance, which is for training")
+
+
+def prepared(images: Iterator[Named], preprocess: Preprocess, workers: int) -> Iterator[Prepared]:
+    """Every image, a few at a time. At most AHEAD tasks per worker are drawn from `images` before they are wanted."""
+    check_fixed_size(preprocess)
+    height, width = preprocess.size or (0, 0)
+    images = iter(images)
+    first = list(itertools.islice(images, CHUNK + 1))
+    if len(first) <= CHUNK:  # starting processes would take longer than the work
+        workers = 0
+    slots = max(1, workers) * (AHEAD + 1)
+    memory = Memory(slots, (CHUNK, preprocess.channels, height, width), eight_bit=preprocess.eight_bit)
+    tasks = _tasks(itertools.chain(first, images))
+    sent: deque[Task] = deque()
+    suspected: set[int] = set()
+    deadly: dict[int, str] = {}
+    while True:
+        again, sent = sent, deque()
+        numbered = _in_slots(itertools.chain(again, tasks), slots, sent, deadly)
+        try:
+            for done in run_in_order(_Prepare(preprocess, memory), numbered, workers, ahead=AHEAD):
+                yield _given(preprocess, memory, sent.popleft(), done)
+            return
+        except WorkerDied as error:
+            known = {task.number + row for task in sent for row in range(len(task.images))} - deadly.keys()
+            if not error.item.isdigit() or int(error.item) not in known:
+                raise VitreousError(
+                    f"a process that decodes images {str(error).partition(' died ')[2]}; start again"
+                ) from error
+            number = int(error.item)
+            if number in suspected:  # once may be chance: a system that is short of memory kills whoever it likes
+                how = str(error).partition("died (")[2].partition(")")[0]
+                deadly[number] = f"the process that decoded it died ({how}), twice; replace it or leave it out"
+            suspected.add(number)
+
+
+def _tasks(images: Iterator[Named]) -> Iterator[Task]:
+    number = 0
+    while chunk := tuple(itertools.islice(images, CHUNK)):
+        yield Task(number, chunk)
+        number += len(chunk)
+
+
+def _in_slots(tasks: Iterator[Task], slots: int, sent: deque[Task], deadly: dict[int, str]) -> Iterator[Task]:
+    """Each with its part of the memory; what has killed a process is not tried again."""
+    for turn, task in enumerate(tasks):
+        if any(task.number <= number < task.number + len(task.images) for number in deadly):
+            marked = (
+                replace(image, error=deadly[task.number + row]) if task.number + row in deadly else image
+                for row, image in enumerate(task.images)
+            )
+            task = replace(task, images=tuple(marked))
+        task = replace(task, slot=turn % slots)
+        sent.append(task)
+        yield task
+
+
+def _given(preprocess: Preprocess, memory: Memory, task: Task, done: Done) -> Prepared:
+    good = [row for row, error in enumerate(done.errors) if error is None]
+    slot = memory.array()[done.slot]
+    pixels = torch.empty(len(good), *slot.shape[1:])
+    values = pixels.numpy()
+    for at, row in enumerate(good):  # one by one: a picture stays in the processor's cache while it is scaled
+        values[at] = slot[row]
+        for scale in preprocess.scales:
+            scale.in_place(values[at])
+    return Prepared(tuple(image.path for image in task.images), done.errors, pixels)
+
+
+def batches(parts: Iterator[Prepared], size: int) -> Iterator[Prepared]:
+    """The same in batches for the model: `size` readable images each but the last, and bounded in those that are not."""
+    paths: list[str] = []
+    errors: list[str | None] = []
+    pixels: list[Tensor] = []
+    good = 0
+
+    def batch() -> Prepared:
+        return Prepared(tuple(paths), tuple(errors), torch.cat(pixels))
+
+    for part in parts:
+        row = 0
+        for path, error in zip(part.paths, part.errors, strict=True):
+            paths.append(path)
+            errors.append(error)
+            if error is None:
+                pixels.append(part.pixels[row : row + 1])
+                row, good = row + 1, good + 1
+            if good == size or len(paths) - good >= 8 * size:
+                yield batch() if pixels else Prepared(tuple(paths), tuple(errors), part.pixels[:0])
+                paths, errors, pixels, good = [], [], [], 0
+    if paths:
+        yield batch() if pixels else Prepared(tuple(paths), tuple(errors), torch.empty(0))
+
+
+def shard(images: Iterator[Named], process: int, processes: int, start: int = 0) -> Iterator[Named]:
+    """Every `processes`-th image, from the `start`-th of this process's own."""
+    return itertools.islice(images, process + start * processes, None, processes)

@@ -1,0 +1,155 @@
+"""A row of predictions, and how it is written: JSON and CSV, a row after the other, each whole by itself.
+
+JSON is one object a line: `path, classes, probabilities`, or `path, error`. CSV has `path,class,probability,error`, and
+for more than one class `path,class1,probability1,class2,...,error`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from vitreous.core.csv_safe import as_it_was, harmless
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.untrusted_json import parse_json
+
+Format = Literal["jsonl", "csv"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image: its likeliest classes, or what was wrong with it."""
+
+    path: str
+    classes: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        if self.error is not None:
+            return {"path": self.path, "error": self.error}
+        return {"path": self.path, "classes": self.classes, "probabilities": self.probabilities}
+
+
+class Writing(Protocol):
+    """One way to write rows."""
+
+    @property
+    def head(self) -> str: ...
+
+    def line(self, row: Row) -> str: ...
+
+    def row(self, line: str) -> Row:
+        """What a line says; ValueError where it says nothing of the kind."""
+
+    def named(self, path: str) -> str:
+        """A path as it comes back from a line."""
+
+
+class AsJson:
+    head = ""
+
+    def line(self, row: Row) -> str:
+        record = row.record()
+        if row.error is None:  # JSON has no NaN, which a broken model gives
+            record["probabilities"] = [p if math.isfinite(p) else None for p in row.probabilities]
+        text = json.dumps(record, ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # a file name that is no valid Unicode; as an escape it comes back as it was
+            text = json.dumps(record)
+        return text + "\n"
+
+    def row(self, line: str) -> Row:
+        record = parse_json(line)
+        try:
+            if "error" in record:
+                return Row(str(record["path"]), error=str(record["error"]))
+            values = (math.nan if p is None else float(p) for p in record["probabilities"])
+            return Row(str(record["path"]), tuple(map(str, record["classes"])), tuple(values))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a row: {one_line(error)}") from error
+
+    def named(self, path: str) -> str:
+        return path
+
+
+class AsCsv:
+    def __init__(self, top: int) -> None:
+        """`top` is how many classes a row has room for."""
+        self.top = top
+        numbers = [""] if top == 1 else [str(number) for number in range(1, top + 1)]
+        columns = [f"{name}{number}" for number in numbers for name in ("class", "probability")]
+        self.head = ",".join(("path", *columns, "error")) + "\n"
+
+    def line(self, row: Row) -> str:
+        names = map(harmless, row.classes)
+        cells = [cell for pair in zip(names, map(repr, row.probabilities), strict=True) for cell in pair]
+        cells += [""] * (2 * self.top - len(cells))
+        return ",".join(map(_quoted, (harmless(self.named(row.path)), *cells, harmless(row.error or "")))) + "\n"
+
+    def row(self, line: str) -> Row:
+        """Rows are compared with the list of images when a command goes on, so the name itself has to come back."""
+        path, *pairs, error = next(csv.reader(io.StringIO(line, newline=""), strict=True))
+        if len(pairs) != 2 * self.top:
+            raise ValueError(f"{len(pairs) + 2} columns, where there are {2 * self.top + 2}")
+        if error:
+            return Row(as_it_was(path), error=as_it_was(error))
+        classes, probabilities = pairs[::2], pairs[1::2]
+        there = sum(p != "" for p in probabilities)
+        return Row(as_it_was(path), tuple(map(as_it_was, classes[:there])), tuple(map(float, probabilities[:there])))
+
+    def named(self, path: str) -> str:
+        """CSV has no escapes, and a file that is not valid UTF-8 would stop its readers."""
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _quoted(cell: str) -> str:
+    special = any(c in cell for c in ',"\r\n') or cell != cell.strip()
+    return '"' + cell.replace('"', '""') + '"' if special else cell
+
+
+def writing(format: Format, top: int) -> Writing:
+    return AsJson() if format == "jsonl" else AsCsv(top)
+
+
+# Reading back ------------------------------------------------------------------------------------------------------------
+
+
+def whole_lines(path: Path, quotes: bool) -> Iterator[tuple[int, str]]:
+    """The whole lines of a file and where each ends. What follows the last end of a line was torn off by a kill.
+
+    With `quotes`, an end of line between quotes is part of a cell, as in CSV.
+    """
+    end = 0
+    held = b""
+    with path.open("rb") as file:
+        for piece in file:
+            held += piece
+            if not piece.endswith(b"\n") or (quotes and held.count(b'"') % 2):
+                continue
+            end += len(held)
+            yield end, held.decode("utf-8", "surrogateescape")
+            held = b""
+
+
+def read_rows(path: Path, way: Writing) -> Iterator[tuple[int, Row]]:
+    """The whole rows of a file and where each ends; the head of a CSV file is checked and passed over."""
+    lines = whole_lines(path, quotes=isinstance(way, AsCsv))
+    if way.head:
+        first = next(lines, None)
+        if first is not None and first[1] != way.head:
+            raise VitreousError(f"{path}: its first line is not {way.head.strip()!r}; choose another --out")
+    for number, (end, line) in enumerate(lines, start=1):
+        try:
+            yield end, way.row(line)
+        except (ValueError, csv.Error) as error:
+            raise VitreousError(
+                f"{path}: row {number:,} cannot be read ({one_line(error, 80)}); it was changed, so choose another --out"
+            ) from error

@@ -1,0 +1,254 @@
+"""All that `inspect` finds: what the model was built with, what it does with many images, and where it looks in some.
+
+Images come one after another and are run as they come; those for a closer look are kept. So every image is decoded once, and
+of the others nothing stays in memory but their numbers (see `survey`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.classifier import Classifier, likeliest
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import shown
+from vitreous.inspection.attention_rollout import class_activation, rolled_out
+from vitreous.inspection.data_map import project
+from vitreous.inspection.denormalise import shown as as_seen
+from vitreous.inspection.distance import uniform_distance
+from vitreous.inspection.embedding_filters import filters
+from vitreous.inspection.eval_mode import at_rest
+from vitreous.inspection.file_names import unique_stems
+from vitreous.inspection.gradient_weights import gradient_rolled_out
+from vitreous.inspection.head_view import seen_by_head
+from vitreous.inspection.position_similarity import position_similarity
+from vitreous.inspection.statistics import Survey, survey
+from vitreous.models.config import Size
+from vitreous.models.resnet import ResNet
+from vitreous.models.vit import ViT
+
+Projection = Literal["auto", "pca", "tsne", "none"]
+
+GUESSES = 5
+FEW = 16  # images below which means say little; the paper takes 128 (appendix D.7)
+_BYTES = 1 << 26  # of one layer's attention in a batch: some layers' worth of copies are in memory beside it
+_MOST = 32
+_CLOSE = 4  # images looked at closely at once: the backward pass keeps what enters every block
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """An image as it comes in."""
+
+    name: str  # for people: its path, or its id in the data
+    pixels: Tensor  # (C, H, W), prepared
+
+
+@dataclass(frozen=True, eq=False)
+class Cloud:
+    """What a map of the data is drawn from: features of some of its images."""
+
+    where: str
+    values: NDArray[np.float32]  # (n, D)
+    labels: NDArray[np.int64]  # (n,), -1 where there is none
+    ids: tuple[str, ...]
+    classes: tuple[str, ...]
+    thumbnails: NDArray[np.uint8]  # (n, side, side, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class DataMap:
+    cloud: Cloud
+    points: NDArray[np.float64]  # (n, 2)
+    method: str
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A closer look at one image. Of a ResNet there is `activation`, of all others the rest."""
+
+    name: str
+    stem: str  # of its files
+    picture: NDArray[np.uint8]  # (height, width, 3), as the model got it
+    classes: tuple[str, ...] = ()  # the likeliest, best first; none without a head
+    probabilities: tuple[float, ...] = ()
+    rollout: NDArray[np.float32] | None = None  # (rows, columns)
+    gradient: NDArray[np.float32] | None = None  # (rows, columns)
+    heads: NDArray[np.float32] | None = None  # (layers, heads, rows, columns)
+    activation: NDArray[np.float32] | None = None  # (rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    clf: Classifier
+    image_size: Size  # of the images it was given: what their preprocessing makes, which need not be what it was built for
+    looks: tuple[Look, ...]
+    survey: Survey | None  # None: it has no attention
+    filters: NDArray[np.float32] | None  # (k, height, width, channels)
+    positions: NDArray[np.float32] | None  # (rows, columns, rows, columns)
+    data_map: DataMap | None
+    surveyed: tuple[str, ...] = ()  # names of the images that means are over
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_patches(self) -> bool:
+        """Whether its filters are those of patches, and not of a first convolution."""
+        return isinstance(self.clf.model, ViT) and self.clf.config.trunk is None
+
+    @property
+    def grid(self) -> Size:
+        return self.clf.config.grid_of(self.image_size)
+
+    @property
+    def tokens(self) -> int:
+        return tokens_of(self.clf.model, self.image_size) if isinstance(self.clf.model, ViT) else 0
+
+    @property
+    def uniform_distance(self) -> float:
+        """The attention distance of looking at all tokens alike."""
+        return uniform_distance(self.grid, self.clf.config.step, self.clf.config.prefix_tokens)
+
+
+def inspected(
+    clf: Classifier,
+    images: Iterable[Given],
+    *,
+    closely: int,
+    apart: Sequence[Given] = (),
+    batch_size: int | None = None,
+    count: int | None = None,
+    cloud: Cloud | None = None,
+    projection: Projection = "auto",
+) -> Inspection:
+    """The survey goes over `images` (about `count` of them, for the progress bar). The first `closely` of them are looked at
+    closely, or instead of them those in `apart`. The model stays where it is.
+    """
+    notes: list[str] = []
+    images = iter(images)
+    first = next(images, None)
+    if first is None:
+        raise VitreousError("no images to look at; give at least one")
+    images = itertools.chain([first], images)
+    image_size = first.pixels.shape[1], first.pixels.shape[2]
+    kept: list[Given] = []
+    names: list[str] = []
+    found: Survey | None = None
+    with at_rest(clf) as model:
+        if isinstance(model, ViT):
+            size = batch_size or fitting_batch(model, image_size)
+            found = survey(clf, _batches(clf, _noted(images, names, kept, closely), size, count))
+            if found.images < FEW:
+                notes.append(f"means over so few images ({found.images}) say little; give more of them, or --data DATA")
+        else:
+            notes.append(f"{clf.config.name} is a ResNet: it has no attention, tokens or positions to look at")
+            kept = list(itertools.islice(images, closely))
+        if isinstance(model, ResNet) and not model.config.classes:
+            notes.append(f"{clf.config.name} has no head, so no place of a picture speaks for a class; no maps of pictures")
+            looks: tuple[Look, ...] = ()
+        else:
+            looks = looked_closely(clf, [*apart] or kept, batch_size)
+    kernels, *why = _if_there(filters, clf)
+    notes += why
+    positions: NDArray[np.float32] | None = None
+    if isinstance(clf.model, ViT):
+        positions, *why = _if_there(position_similarity, clf)
+        notes += why
+    data_map = None
+    if cloud is not None and projection != "none":
+        points, method = project(cloud.values, projection)
+        data_map = DataMap(cloud, points, method)
+    return Inspection(clf, image_size, looks, found, kernels, positions, data_map, tuple(names), tuple(notes))
+
+
+def _if_there(
+    make: Callable[[Classifier], NDArray[np.float32]], clf: Classifier
+) -> tuple[NDArray[np.float32] | None] | tuple[None, str]:
+    """What some models do not have, as a table of positions; then why."""
+    try:
+        return (make(clf),)
+    except VitreousError as error:
+        return None, str(error)
+
+
+def tokens_of(model: ViT, image_size: Size) -> int:
+    rows, columns = model.config.grid_of(image_size)
+    return model.prefix_tokens + rows * columns
+
+
+def fitting_batch(model: ViT, image_size: Size) -> int:
+    """Images at once, by what one layer's attention takes."""
+    return max(1, min(_MOST, _BYTES // (4 * model.config.heads * tokens_of(model, image_size) ** 2)))
+
+
+def _noted(images: Iterator[Given], names: list[str], kept: list[Given], closely: int) -> Iterator[Given]:
+    """Images on their way: the name of each is noted, and the first few are kept."""
+    for image in images:
+        names.append(image.name)
+        if len(kept) < closely:
+            kept.append(image)
+        yield image
+
+
+def _batches(clf: Classifier, images: Iterator[Given], size: int, count: int | None) -> Iterator[Tensor]:
+    with shown("survey", count) as advance:
+        while part := list(itertools.islice(images, size)):
+            yield clf.prepare(torch.stack([image.pixels for image in part]))
+            advance(len(part))
+
+
+# A closer look ----------------------------------------------------------------------------------------------------------------
+
+
+def looked_closely(clf: Classifier, images: Sequence[Given], batch_size: int | None = None) -> tuple[Look, ...]:
+    size = min(_CLOSE, batch_size or _CLOSE)
+    if isinstance(clf.model, ViT) and images:
+        size = min(size, fitting_batch(clf.model, (images[0].pixels.shape[1], images[0].pixels.shape[2])))
+    stems = unique_stems([image.name for image in images])
+    looks: list[Look] = []
+    with shown("a closer look", len(images)) as advance:
+        for at in range(0, len(images), size):
+            part = images[at : at + size]
+            looks += _looks(clf, part, stems[at : at + size])
+            advance(len(part))
+    return tuple(looks)
+
+
+def _looks(clf: Classifier, images: Sequence[Given], stems: Sequence[str]) -> Iterator[Look]:
+    batch = clf.prepare(torch.stack([image.pixels for image in images]))
+    guesses = _guesses(clf, batch)
+    maps = _maps(clf.model, batch)
+    for row, (image, stem) in enumerate(zip(images, stems, strict=True)):
+        own = {name: values[row] for name, values in maps.items()}
+        yield Look(image.name, stem, as_seen(clf, image.pixels), *guesses[row], **own)
+
+
+@torch.no_grad()
+def _guesses(clf: Classifier, batch: Tensor) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
+    if not clf.config.classes:
+        return [((), ())] * len(batch)
+    logits = clf.model(batch).float()
+    best, numbers = likeliest(logits, GUESSES, sigmoid=clf.checkpoint.outputs == "sigmoid")
+    names = clf.classes
+    return [
+        (tuple(names[index] for index in own), tuple(values))
+        for own, values in zip(numbers.tolist(), best.tolist(), strict=True)
+    ]
+
+
+def _maps(model: nn.Module, batch: Tensor) -> dict[str, NDArray[np.float32]]:
+    """By the fields of `Look`, image by image."""
+    wanted: dict[str, Callable[[], Tensor]] = {}
+    if isinstance(model, ViT):
+        wanted["rollout"] = lambda: rolled_out(model, batch)
+        wanted["gradient"] = lambda: gradient_rolled_out(model, batch)
+        wanted["heads"] = lambda: seen_by_head(model, batch).transpose(0, 1)  # images first
+    elif isinstance(model, ResNet) and model.config.classes:
+        wanted["activation"] = lambda: class_activation(model, batch)
+    return {name: make().detach().float().cpu().numpy() for name, make in wanted.items()}

@@ -1,0 +1,250 @@
+"""What `inspect` writes: a folder, whole or not at all.
+
+inspect.json               every number and setting, and the list of files
+report.html                the page (see `report`); it needs nothing else
+attention_distance.csv     layer, head, distance in pixels
+entropy.csv                layer, head, entropy in bits
+token_norms.csv            depth, quarters of the patches' lengths, then each leading token's
+token_similarity.csv       depth, similarity of patches, change since the depth before; depth 0 is the embedding
+position_similarity.npy    (rows, columns, rows, columns)
+filters.npy                (count, height, width, channels)
+rollout/IMAGE.npy          (rows, columns), and IMAGE.png, laid over the picture
+gradient_rollout/          the same, weighted by gradients
+class_activation/          of a ResNet, in their place
+attention/IMAGE.npy        (layers, heads, rows, columns), float16, and IMAGE.png and .svg, all of them
+animation/IMAGE.webp       what is looked at, layer by layer
+data_map.csv               id, class, x, y
+figures/NAME.png, .svg     every figure
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.core.csv_safe import harmless
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import flush, whole_folder
+from vitreous.core.output_dir import check_result_folder
+from vitreous.core.plain_json import without_nan
+from vitreous.core.progress import shown
+from vitreous.inspection import figures
+from vitreous.inspection.animation import animation
+from vitreous.inspection.inspect_model import DataMap, Inspection, Look
+from vitreous.inspection.inspection_report import Seen, report
+from vitreous.inspection.overlay import fitted, overlay
+from vitreous.models.vit import ViT
+
+MADE_BY = "vitreous inspect"
+NUMBERS, PAGE = "inspect.json", "report.html"
+_TABLES = ("attention_distance.csv", "entropy.csv", "token_norms.csv", "token_similarity.csv", "data_map.csv")
+_ARRAYS = ("position_similarity.npy", "filters.npy")
+_FOLDERS = ("rollout", "gradient_rollout", "class_activation", "attention", "animation", "figures")
+_LEAST = 224  # pixels to which a smaller picture is enlarged before anything is laid over it
+
+
+def check_folder(out: Path, data: Path | None = None) -> None:
+    """Before the long work begins: the folder is new, empty or an earlier inspection, and holds nobody's own work."""
+    before = check_result_folder(out, NUMBERS, MADE_BY, (NUMBERS, PAGE, *_TABLES, *_ARRAYS, *_FOLDERS), data)
+    if not before:
+        return
+    known = before.get("files")
+    strange = sorted(name for name in _files(out) if not isinstance(known, list) or name not in known)
+    if strange:
+        raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
+
+
+def write_folder(out: Path, found: Inspection, about: Mapping[str, Any], began: float) -> dict[str, Any]:
+    """Gives what is in inspect.json. `about` says what was asked for; `began` is when, by `time.monotonic`."""
+    with whole_folder(out) as part:
+        _write_numbers(part, found)
+        drawn = {name: _drawn(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
+        seen = {look.stem: _write_look(part, look) for look in _with_progress("pictures", found.looks)}
+        told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **numbers(found)}
+        (part / PAGE).write_text(report(found, told, drawn, seen), encoding="utf-8")
+        told["files"] = sorted([*_files(part), NUMBERS])
+        told["seconds"] = round(time.monotonic() - began, 3)
+        (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
+        for path in _files(part):
+            flush(part / path)
+        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost
+    return told
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """All files below, as they are called from there."""
+    for above, _, names in os.walk(folder):
+        for name in names:
+            yield (Path(above) / name).relative_to(folder).as_posix()
+
+
+def _with_progress(title: str, items: Sequence[Any]) -> Iterator[Any]:
+    with shown(title, len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
+# Numbers ----------------------------------------------------------------------------------------------------------------------
+
+
+def numbers(found: Inspection) -> dict[str, Any]:
+    """Everything that was measured, as JSON takes it."""
+    config, model = found.clf.config, found.clf.model
+    told: dict[str, Any] = {
+        "model": config.name,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "image_size": list(found.image_size),
+        "classes": config.classes,
+        "preprocess": str(found.clf.preprocess),
+    }
+    if isinstance(model, ViT) and found.survey is not None:
+        layers, heads = found.survey.distance.shape
+        told |= {
+            "grid": list(found.grid),
+            "step": list(config.step),
+            "prefix_tokens": config.prefix_tokens,
+            "pool": config.pool,
+        }
+        told |= {"layers": layers, "heads": heads}
+        told["survey"] = {
+            "images": found.survey.images,
+            "names": list(found.surveyed),
+            "distance": found.survey.distance.tolist(),
+            "distance_error": found.survey.distance_error.tolist(),
+            "entropy": found.survey.entropy.tolist(),
+            "norms_quantiles": found.survey.norms_quantiles.tolist(),
+            "leading_norms": found.survey.leading_norms.tolist(),
+            "outlier_share": float(found.survey.outlier_share),
+            "similarity": found.survey.similarity.tolist(),
+            "change": found.survey.change.tolist(),
+        }
+    else:
+        told |= {"grid": None, "layers": 0, "heads": 0, "survey": None}
+    told["looks"] = [
+        {"image": look.name, "file": look.stem, "classes": list(look.classes), "probabilities": list(look.probabilities)}
+        for look in found.looks
+    ]
+    if found.data_map is not None:
+        cloud = found.data_map.cloud
+        told["data_map"] = {"data": cloud.where, "images": len(cloud.ids), "method": found.data_map.method}
+    else:
+        told["data_map"] = None
+    return told
+
+
+def _write_numbers(part: Path, found: Inspection) -> None:
+    if found.filters is not None:
+        np.save(part / "filters.npy", found.filters)
+    if found.positions is not None:
+        np.save(part / "position_similarity.npy", found.positions)
+    if found.survey is not None:
+        survey = found.survey
+        for name, column, values in (
+            ("attention_distance.csv", "distance", survey.distance),
+            ("entropy.csv", "entropy", survey.entropy),
+        ):
+            rows = ((layer, head, float(value)) for (layer, head), value in np.ndenumerate(values))
+            _write_table(part / name, ("layer", "head", column), rows)
+        leading = [f"leading_{token}" for token in range(survey.leading_norms.shape[1])]
+        lengths = np.concatenate([survey.norms_quantiles, survey.leading_norms], axis=1)
+        columns = ("depth", "minimum", "quarter", "median", "three_quarters", "maximum", *leading)
+        _write_table(part / "token_norms.csv", columns, ((depth, *row) for depth, row in enumerate(lengths.tolist())))
+        pairs = zip(survey.similarity.tolist(), ["", *survey.change.tolist()], strict=True)
+        _write_table(
+            part / "token_similarity.csv",
+            ("depth", "similarity", "change"),
+            ((depth, *pair) for depth, pair in enumerate(pairs)),
+        )
+    if found.data_map is not None:
+        _write_table(part / "data_map.csv", ("id", "class", "x", "y"), _map_rows(found.data_map))
+
+
+def _map_rows(data_map: DataMap) -> Iterator[tuple[str, str, float, float]]:
+    cloud = data_map.cloud
+    for name, label, (x, y) in zip(cloud.ids, cloud.labels.tolist(), data_map.points.tolist(), strict=True):
+        yield harmless(name), harmless(cloud.classes[label]) if label >= 0 else "", x, y
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------------------
+
+
+def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Name and maker of each that this model has."""
+    survey, kernels, positions, data_map = found.survey, found.filters, found.positions, found.data_map
+    looks = [look for look in found.looks if look.rollout is not None]
+    if looks:
+        rollouts, gradients = (np.stack([getattr(look, name) for look in looks]) for name in ("rollout", "gradient"))
+        pictures, names = [enlarged(look.picture) for look in looks], [look.name for look in looks]
+        yield "rollout", lambda: figures.plot_rollout(pictures, rollouts, gradients, names)
+    if survey is not None:
+        size, uniform = found.image_size, found.uniform_distance
+        yield (
+            "attention_distance",
+            lambda: figures.plot_attention_distance(survey.distance, survey.distance_error, size, uniform),
+        )
+        yield "entropy", lambda: figures.plot_attention_entropy(survey.entropy, found.tokens)
+    if kernels is not None:
+        yield "filters", lambda: figures.plot_filters(kernels, components=found.has_patches)
+    if positions is not None:
+        yield "position_similarity", lambda: figures.plot_position_similarity(positions)
+    if survey is not None:
+        yield "token_norms", lambda: figures.plot_token_norms(survey.norms_quantiles, survey.leading_norms)
+        yield "token_similarity", lambda: figures.plot_token_similarity(survey.similarity, survey.change)
+    if data_map is not None:
+        cloud = data_map.cloud
+        yield "data_map", lambda: figures.plot_data_map(data_map.points, cloud.labels, cloud.classes, data_map.method)
+
+
+def _drawn(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
+    png, _ = figures.save(make(), part / "figures", name)
+    return png.read_bytes()
+
+
+def _write_look(part: Path, look: Look) -> Seen:
+    picture = enlarged(look.picture)
+    seen: dict[str, Any] = {"picture": picture}
+    for name, folder, values in (
+        ("rollout", "rollout", look.rollout),
+        ("gradient", "gradient_rollout", look.gradient),
+        ("activation", "class_activation", look.activation),
+    ):
+        if values is not None:
+            place = part / folder
+            place.mkdir(exist_ok=True)
+            np.save(place / f"{look.stem}.npy", values)
+            # What spoke against the class is no reason for it; shares are never below 0.
+            seen[name] = overlay(picture, np.maximum(values, 0))
+            Image.fromarray(seen[name]).save(place / f"{look.stem}.png")
+    if look.heads is not None:
+        for folder in ("attention", "animation"):
+            (part / folder).mkdir(exist_ok=True)
+        np.save(part / "attention" / f"{look.stem}.npy", look.heads.astype(np.float16))
+        figures.save(figures.plot_attention(picture, look.heads), part / "attention", look.stem)
+        moving = part / "animation" / f"{look.stem}.webp"
+        animation(picture, look.heads.mean(axis=1), moving)
+        seen["animation"] = moving.read_bytes()
+    return Seen(**seen)
+
+
+def enlarged(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A small picture, larger: a digit of 8 pixels leaves no room to show anything on it."""
+    return fitted(picture, _LEAST, _LEAST) if max(picture.shape[:2]) < _LEAST else picture

@@ -1,0 +1,166 @@
+"""Everything a page needs to explore one picture without asking again: where every token looks, in every layer and head.
+
+The model runs once on fused attention; beside it one layer's probabilities are in memory at a time, and what is kept of
+them is bytes. Each row is scaled by its own largest value, so a byte is off by at most a 510th of that value, however
+thin the row is spread: with one scale for all, a head that looks everywhere alike would vanish.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitreous.classifier import likeliest
+from vitreous.core.errors import VitreousError
+from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
+from vitreous.inspection.denormalise import shown
+from vitreous.inspection.distance import distance_of
+from vitreous.inspection.entropy import entropy_of
+from vitreous.inspection.eval_mode import at_rest
+from vitreous.inspection.gradient_weights import gradient_rolled_out
+from vitreous.models.attention_maps import attention_layers, watched, with_attention
+from vitreous.models.config import Size
+from vitreous.models.vit import ViT
+from vitreous.serving.served_model import Loaded
+
+MOST = 64 * 2**20  # bytes of attention; more, and a browser would stutter over the text that carries them
+TOP = 5
+_TINY = 64  # pixels up to which a picture goes as it is: a JPEG would smear it
+
+
+@dataclass
+class _Kept:
+    """What one pass leaves behind, layer by layer."""
+
+    vit: ViT
+    grid: Size
+    averaged: bool
+    probe_BN: Tensor | None
+    attention: NDArray[np.uint8]  # (L, H, N, N)
+    maximum: NDArray[np.float32]  # (L, H, N)
+    distance: list[list[float]] = field(default_factory=list)
+    entropy: list[list[float]] = field(default_factory=list)
+    rollouts: list[NDArray[np.float32]] = field(default_factory=list)  # (patches,) of each layer
+    joint_BNN: Tensor | None = None
+
+    def look(self, layer: int, attention_BHNN: Tensor) -> None:
+        attention = attention_BHNN.float()
+        self.distance.append(distance_of(attention, self.grid, self.vit.config.step, self.vit.prefix_tokens)[0].tolist())
+        self.entropy.append(entropy_of(attention)[0].tolist())
+        self.joint_BNN = with_layer(self.joint_BNN, attention)
+        read = read_by_head(self.vit, self.joint_BNN, self.probe_BN)
+        self.rollouts.append(read[0, self.vit.prefix_tokens :].cpu().numpy())
+        self.attention[layer], self.maximum[layer] = quantised(attention.mean(dim=1) if self.averaged else attention[0])
+
+
+def quantised(attention_HNN: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Rows as bytes and the largest value of each: a value is its byte / 255 * that."""
+    maximum = attention_HNN.amax(dim=-1)
+    scaled = attention_HNN * (255 / maximum.clamp(min=torch.finfo(maximum.dtype).tiny))[..., None]
+    return scaled.round_().to(torch.uint8).cpu().numpy(), maximum.cpu().numpy()
+
+
+def explained(loaded: Loaded, tensor: Tensor, most: int = MOST) -> dict[str, Any]:
+    """What `POST /attention` answers for one prepared picture (1, C, H, W).
+
+    Where all heads would take more than `most` bytes their mean is given instead, and `averaged_heads` says so; `distance`
+    and `entropy` are of every head all the same.
+    """
+    began = time.perf_counter()
+    vit = with_attention(loaded.clf.model)
+    with torch.inference_mode(False):
+        images = tensor.to(next(vit.parameters())).clone()  # of inference mode, it would have no gradient
+        with loaded.lock, at_rest(vit):
+            kept, logits = _looked(loaded.name, vit, images, most)
+            gradient = gradient_rolled_out(vit, images)[0].detach().float().cpu().numpy().reshape(-1)
+    classes, probabilities = _likeliest(loaded, logits)
+    layers, heads = kept.attention.shape[:2]
+    rollouts = np.stack(kept.rollouts)
+    if not all(np.isfinite(part).all() for part in (kept.maximum, rollouts, gradient, np.asarray(probabilities))):
+        raise VitreousError(f"{loaded.name}: gives values for this picture that are no numbers; check the weights")
+    peaks = rollouts.max(axis=1)
+    scaled = np.round(rollouts * (255 / np.where(peaks > 0, peaks, 1))[:, None]).astype(np.uint8)
+    return {
+        "model": loaded.name,
+        "image_size": [images.shape[-2], images.shape[-1]],
+        "grid": list(kept.grid),
+        "prefix_tokens": vit.prefix_tokens,
+        "layers": layers,
+        "heads": heads,
+        "averaged_heads": kept.averaged,
+        "picture": picture_uri(shown(loaded.clf, images[0].cpu())),
+        "attention": _packed(kept.attention),
+        "maximum": _packed(kept.maximum),
+        "distance": kept.distance,
+        "entropy": kept.entropy,
+        "rollout": {"values": rollouts[-1].tolist()},
+        "rollout_by_layer": {**_packed(scaled.reshape(layers, *kept.grid)), "maximum": peaks.tolist()},
+        "gradient_rollout": {"values": gradient.tolist()},
+        "classes": classes,
+        "probabilities": probabilities,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+@torch.no_grad()
+def _looked(name: str, vit: ViT, images: Tensor, most: int) -> tuple[_Kept, Tensor]:
+    grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
+    layers, tokens = len(list(attention_layers(vit))), vit.prefix_tokens + grid[0] * grid[1]
+    averaged = layers * vit.config.heads * tokens**2 > most
+    if layers * tokens**2 > most:
+        raise VitreousError(
+            f"{name}: {tokens:,} tokens in {layers} layers are more attention than a page can hold; "
+            f"serve it with a smaller --image-size"
+        )
+    heads = 1 if averaged else vit.config.heads
+    kept = _Kept(
+        vit,
+        grid,
+        averaged,
+        _probe(vit, images),
+        np.empty((layers, heads, tokens, tokens), np.uint8),
+        np.empty((layers, heads, tokens), np.float32),
+    )
+    with watched(vit, grid, kept.look):
+        logits: Tensor = vit(images)
+    return kept, logits.float().cpu()
+
+
+def _probe(vit: ViT, images: Tensor) -> Tensor | None:
+    """Where the probe of an attention pooling looks, (B, N): known only at the end of a pass, needed from its first layer."""
+    if vit.pool is None:
+        return None
+    z_BND = vit.tokens(images)
+    return probe_attention(vit.pool, z_BND if vit.config.norm_after_pool else vit.norm(z_BND)).float().mean(dim=1)
+
+
+def _likeliest(loaded: Loaded, logits: Tensor) -> tuple[list[str], list[float]]:
+    if not loaded.clf.config.classes:
+        return [], []
+    best, numbers = likeliest(logits, TOP, sigmoid=loaded.clf.checkpoint.outputs == "sigmoid")
+    return [loaded.clf.classes[number] for number in numbers[0].tolist()], best[0].tolist()
+
+
+def picture_uri(pixels: NDArray[np.uint8]) -> str:
+    """A picture (H, W, 3) as an address that holds it whole."""
+    out = io.BytesIO()
+    tiny = max(pixels.shape[:2]) <= _TINY
+    if tiny:
+        Image.fromarray(pixels).save(out, "PNG")
+    else:
+        Image.fromarray(pixels).save(out, "JPEG", quality=90)
+    return f"data:image/{'png' if tiny else 'jpeg'};base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+def _packed(array: NDArray[Any]) -> dict[str, Any]:
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "data": base64.b64encode(little.data).decode()}

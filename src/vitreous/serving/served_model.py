@@ -1,0 +1,137 @@
+"""A model that is being served: its name in addresses, where it runs, and what it tells of itself."""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from vitreous.classifier import Classifier, load
+from vitreous.core.device import choose_device
+from vitreous.core.files import user_path
+from vitreous.inference.decode_images import check_fixed_size
+from vitreous.models.attention_maps import attention_layers
+from vitreous.models.config import Size, ViTConfig
+from vitreous.weights.transfer import adapt
+
+SCALE = 1 / 127  # of a cosine in a byte
+
+_PART_OF_A_RUN = ("checkpoint", "best", "raw")  # folders that are called alike in every run
+_ENDINGS = (".npz", ".safetensors", ".pth", ".pt", ".bin")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Whoever runs the model holds `lock`: looking inside hangs hooks on it, through which nobody else may pass."""
+
+    name: str
+    clf: Classifier
+    device: str = "cpu"
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    def card(self) -> dict[str, Any]:
+        """What a page must know before the first picture. `leading` names the tokens before the patches, in their order."""
+        config = self.clf.config
+        vit = isinstance(config, ViTConfig)
+        return {
+            "name": self.name,
+            "model": config.name,
+            "parameters": sum(parameter.numel() for parameter in self.clf.model.parameters()),
+            "classes": config.classes,
+            "image_size": list(self.clf.preprocess.size or config.image_size),
+            "grid": list(config.grid_of(self.clf.preprocess.size or config.image_size)) if vit else None,
+            "step": list(config.step) if vit else None,
+            "prefix_tokens": config.prefix_tokens if vit else 0,
+            "leading": leading_tokens(config) if vit else [],
+            "layers": len(list(attention_layers(self.clf.model))) if vit else 0,
+            "heads": config.heads if vit else 0,
+            "has_attention": vit,
+            "has_head": config.classes > 0,
+            "pool": config.pool if vit else None,
+            "preprocess": str(self.clf.preprocess),
+        }
+
+    def positions(self) -> dict[str, Any]:
+        """How alike the embeddings of any two positions are, as bytes: 127 is a cosine of 1.
+
+        A VitreousError where the model has no table of positions.
+        """
+        return self._positions
+
+    @cached_property
+    def _positions(self) -> dict[str, Any]:
+        """Kept: it takes longer to work out than to send, and never changes."""
+        from vitreous.inspection.position_similarity import position_similarity
+
+        similarity = position_similarity(self.clf)
+        rows, columns = similarity.shape[:2]
+        patches = rows * columns
+        coded = np.round(similarity.clip(-1, 1).reshape(patches, patches) / SCALE).astype(np.int8)
+        return {
+            "grid": [rows, columns],
+            "similarity": {
+                "dtype": "int8",
+                "shape": [patches, patches],
+                "scale": SCALE,
+                "data": base64.b64encode(coded.tobytes()).decode(),
+            },
+        }
+
+
+def loaded_models(checkpoints: Sequence[str], image_size: int | Size | None = None, device: str = "auto") -> tuple[Loaded, ...]:
+    """Every checkpoint, loaded where it will run, under names that differ."""
+    where = choose_device(device)
+    names = unique(name_of(checkpoint) for checkpoint in checkpoints)
+    out = []
+    for name, checkpoint in zip(names, checkpoints, strict=True):
+        clf = load(checkpoint, image_size=image_size)
+        check_fixed_size(clf.preprocess)  # pictures of several people become one batch
+        if clf.preprocess.size != clf.config.image_size:  # positions are resized here, once, and not in every pass
+            clf = Classifier(adapt(clf.checkpoint, image_size=clf.preprocess.size), copy=False)
+        clf.model.to(where).eval()
+        out.append(Loaded(name, clf, where))
+    return tuple(out)
+
+
+def leading_tokens(config: ViTConfig) -> list[str]:
+    """The tokens before the patches by name, in the order of ViT.sequence."""
+    named = ["class token"] * config.class_token + ["distillation token"] * config.distillation_token
+    return named + [f"register {number + 1}" for number in range(config.registers)]
+
+
+def name_of(checkpoint: str) -> str:
+    """A name for addresses and for people: the run's, the file's, or the checkpoint's own, without slashes."""
+    path = user_path(checkpoint)
+    words = checkpoint
+    if path.exists():
+        parts = [part for part in path.resolve().parts if part != path.anchor]
+        tail: list[str] = []
+        while len(parts) > 1 and parts[-1] in _PART_OF_A_RUN:
+            tail.insert(0, parts.pop())
+        stem = parts[-1] if parts else "model"
+        for ending in _ENDINGS:
+            stem = stem.removesuffix(ending)
+        words = "-".join([stem, *(part for part in tail if part != "checkpoint")])
+    return slug(words)
+
+
+def slug(words: str, otherwise: str = "model") -> str:
+    """Letters and digits of any language, and what needs no quoting in the path of an address."""
+    return re.sub(r"[^\w.@+-]+", "-", words).strip("-.")[:80] or otherwise
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The same names; one that was there before gets a number."""
+    out: list[str] = []
+    for name in names:
+        number, candidate = 2, name
+        while candidate in out:
+            candidate, number = f"{name}-{number}", number + 1
+        out.append(candidate)
+    return out

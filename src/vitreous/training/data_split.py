@@ -1,0 +1,174 @@
+"""The images of a run: which to learn from, which to judge by, and how large they are."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vitreous.core.errors import VitreousError
+from vitreous.core.progress import shown
+from vitreous.data.loading.loader import STREAMS
+from vitreous.data.loading.workers import default_workers
+from vitreous.data.open import open_data
+from vitreous.data.sampling import key
+from vitreous.data.source import Dataset, Source, Stream
+from vitreous.data.splits import fewer_images, stratified, training_splits
+from vitreous.data.transforms.decode import BadImage, decode
+from vitreous.doctor.header_check import quick_scan
+from vitreous.training.options import Wanted
+
+SMALL = 64  # pixels: sets of such pictures are trained on at their own size
+LOOKED_AT = 16  # pictures, to learn their size
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    train: Source | Stream
+    held_out: Source | Stream | None  # nothing, where there is too little
+    classes: tuple[str, ...]
+    count: int | None  # to learn from
+    size: tuple[int, int] | None  # of the first picture, where all are of one size
+    channels: int
+    labels: float  # of an image, on average; of shards, of the first few
+    described: dict[str, Any]  # for config.json
+    bad: tuple[BadImage, ...]  # left out beforehand
+    decisions: tuple[str, ...]
+
+
+def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, unlabelled: bool = False) -> Images:
+    """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set.
+
+    `unlabelled`: images without a label teach something too; otherwise classification leaves them out.
+    `dataset` is what `asked.data` stands for, where somebody has opened it already and perhaps drawn from it.
+    """
+    dataset = dataset or open_data(asked.data, bad_shards=asked.bad_images)
+    decisions = list(dataset.said())
+    share = asked.held_out or 0.1
+    if not dataset.classes and asked.objective == "classification":
+        other = "--objective masked-patch" if asked.verb == "pretrain" else "`vitreous pretrain --objective masked-patch`"
+        raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or {other}")
+    few = asked.subset is not None or asked.per_class is not None
+    if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too
+        fewer, sentence = fewer_images(dataset.splits["train"], asked.subset, asked.per_class, asked.data_seed)
+        dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
+        decisions.append(sentence)
+        few = False
+    train, held_out, sentence = _parts(dataset, asked, stop_early, share)
+    decisions.append(sentence)
+    if asked.sweep_share is not None:
+        if not isinstance(train, Source):
+            raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
+        train, held_out = stratified(train, key("sweep", asked.data_seed), asked.sweep_share)
+        decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
+    if asked.objective == "classification" and not unlabelled:
+        train = _labelled(train, decisions)
+    train, found = _without_bad(train, asked)
+    held_out, others = _without_bad(held_out, asked)
+    bad = (*found, *others)
+    if bad:
+        decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
+    if few:
+        train, sentence = fewer_images(train, asked.subset, asked.per_class, asked.data_seed)
+        decisions.append(sentence)
+    judges = held_out if not isinstance(held_out, Source) or len(held_out) else None
+    if judges is None:
+        decisions.append("nothing to judge by: no class has two images, so none could be held out")
+    count = len(train) if isinstance(train, Source) else train.count()
+    if count == 0:
+        raise VitreousError(f"{asked.data}: there are no images to train on")
+    size, channels, labels = _look(train)
+    described = {
+        "name": asked.data,
+        "train": count,
+        "held_out": len(held_out) if isinstance(held_out, Source) else held_out.count(),
+        "judged_by": held_out.split,
+        "classes": len(dataset.classes),
+        "fingerprint": fingerprint_of(train, held_out),
+        "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
+    }
+    return Images(train, judges, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
+
+
+def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
+    """Without the images that have no label, unless others have several: then none is an answer, too."""
+    if not isinstance(train, Source):
+        return train
+    known = np.flatnonzero(train.targets() >= 0)
+    if len(known) == len(train) or train.counts().sum() > len(known):
+        return train
+    if not len(known):
+        raise VitreousError(f"{train.where}: none of the {len(train):,} training images has a label to learn")
+    decisions.append(f"left out {len(train) - len(known):,} of {len(train):,} training images, which have no label")
+    return train.subset(known, train.split)
+
+
+def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> tuple[Source | Stream, Source | Stream, str]:
+    train = dataset.splits.get("train")
+    choosing = stop_early and "validation" not in dataset.splits
+    if isinstance(train, Source) and (asked.held_out is not None or choosing):
+        ours, theirs = stratified(train, asked.data_seed, share)
+        why = "as asked" if asked.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
+        return ours, theirs, f"judging by {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
+    if asked.held_out is not None and not isinstance(train, Source) and train is not None:
+        raise VitreousError(f"--held-out {asked.held_out:g}: a part of shards cannot be held out; give them a validation split")
+    ours_, theirs_, sentence = training_splits(dataset, asked.data_seed, share)
+    if theirs_.split == "test" and not choosing:
+        sentence += "; checkpoint/best is chosen by it too, so that its score flatters: report the result's, or use --held-out"
+    if choosing and theirs_.split == "test":
+        sentence += ", which also chooses the best evaluation: shards cannot be divided, so give them a validation split"
+    return ours_, theirs_, sentence
+
+
+def _without_bad(source: Source | Stream, asked: Wanted) -> tuple[Source | Stream, tuple[BadImage, ...]]:
+    """Files are looked at before the first step, so that a run does not stop after an hour. Shards are met as they come."""
+    if not isinstance(source, Source) or not source.encoded:
+        return source, ()
+    with shown(f"looking at the {source.split} images' headers", len(source)) as advance:
+        bad = quick_scan(source, default_workers() if asked.workers is None else asked.workers, advance)
+    if not bad:
+        return source, ()
+    if asked.bad_images == "stop":
+        raise VitreousError(
+            f"{len(bad):,} images cannot be read, the first: {bad[0]}; mend or remove them (`vitreous doctor` lists all), "
+            f"or use --bad-images skip"
+        )
+    places = {error.place for error in bad}
+    good = [index for index in range(len(source)) if source.place(index) not in places]
+    return source.subset(good, source.split), bad
+
+
+def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:
+    """Size and channels of a few pictures, no size where they differ, or could; and how many labels an image has."""
+    sizes, channels, labels = set(), set(), []
+    items = source.items()
+    if isinstance(source, Source):
+        items = (source[index] for index in range(0, len(source), max(1, len(source) // LOOKED_AT)))
+    for item in itertools.islice(items, LOOKED_AT):
+        labels.append(len(item.labels))
+        try:
+            picture = (
+                item.content if isinstance(item.content, np.ndarray) else np.asarray(decode(item.content, place=item.place))
+            )
+        except BadImage:
+            continue
+        sizes.add((picture.shape[0], picture.shape[1]))
+        channels.add(1 if picture.ndim == 2 else 3)
+    same = len(sizes) == 1 and ((isinstance(source, Source) and not source.encoded) or max(next(iter(sizes))) <= SMALL)
+    mean = source.counts().sum() / len(source) if isinstance(source, Source) else sum(labels) / max(1, len(labels))
+    return next(iter(sizes)) if same else None, 1 if channels == {1} else 3, float(mean)
+
+
+def fingerprint_of(train: Source | Stream, held_out: Source | Stream) -> str:
+    """Changes with the items, their labels or the classes."""
+    digest = hashlib.sha256()
+    for part in (train, held_out):
+        if isinstance(part, Source):
+            digest.update(part.fingerprint().encode())
+        else:
+            names = [shard.rsplit("/", 1)[-1] for shard in part.shards]
+            digest.update(repr((part.classes, names, part.shard_lengths())).encode())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""What is learnt: classification, or masked patches."""

@@ -1,0 +1,63 @@
+"""From images and targets to a loss: classification, supervised. (Masked patches: `masked`.)
+
+An objective holds the model, and its call gives the loss of each image and, beside it, what is worth adding up.
+Whatever the precision of the model, losses are computed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitreous.models.build import Model
+from vitreous.training.recipes.recipe import Loss
+
+
+class Classification(nn.Module):
+    sums = ("top1",)  # what its call adds up over the images, beside the loss
+    weights: Tensor | None
+
+    def __init__(self, model: Model, loss: Loss, smoothing: float = 0.0, weights: Tensor | None = None) -> None:
+        super().__init__()
+        self.model, self.loss, self.smoothing = model, loss, smoothing
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Targets (B, K): 1 for each label of an image, or shares of labels where images are mixed."""
+        logits = self.model(images).float()
+        losses = self.losses(logits, targets)
+        right = targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1) >= targets.amax(dim=1).clamp(min=1e-6)
+        return losses, {"top1": right.sum(), "logits": logits.detach()}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid() if self.loss == "sigmoid" else logits.softmax(dim=-1)
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        s = self.smoothing
+        if self.loss == "sigmoid":
+            # A yes-or-no question for each class, summed over classes; smoothed targets are 1 - s and s.
+            smooth = targets * (1.0 - 2.0 * s) + s
+            losses = F.binary_cross_entropy_with_logits(logits, smooth, reduction="none").sum(dim=1)
+        else:
+            shares = targets / targets.sum(dim=1, keepdim=True).clamp(min=1e-12)  # several labels share the probability
+            smooth = shares * (1.0 - s) + s / logits.shape[1]
+            known = targets.sum(dim=1) > 0  # an image without a label teaches nothing here
+            losses = -(smooth * logits.log_softmax(dim=1)).sum(dim=1) * known
+        if self.weights is not None and self.training:  # what is judged by has other numbers of each class
+            losses = losses * (targets @ self.weights) / targets.sum(dim=1).clamp(min=1e-12)
+        return losses
+
+
+def balanced_weights(counts: Sequence[int]) -> Tensor:
+    """A weight for each class, such that all classes count alike and the mean weight of an image is 1.
+
+    A class without images has none; its weight, never used, is 0.
+    """
+    images = torch.tensor(counts, dtype=torch.float64)
+    present = images > 0
+    weights = torch.zeros_like(images)
+    weights[present] = images.sum() / (present.sum() * images[present])
+    return weights.float()

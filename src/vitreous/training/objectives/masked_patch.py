@@ -1,0 +1,136 @@
+"""Masked patch prediction, the paper's self-supervised objective (appendix B.1.2). What it leaves open: docs/masked-patch.md.
+
+Half of an image's patch embeddings are corrupted: of these 80 % become the mask token, 10 % the embedding of another patch
+of the same image and 10 % stay as they are. For each corrupted patch, the untouched ones among them included, the encoder's
+output at that place has to tell what the patch looked like.
+
+Shapes: B images, N patches, K of them corrupted, D width, P predictions a patch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.ops import Scale
+from vitreous.models.initialise import lecun_normal_
+from vitreous.models.vit import ViT
+from vitreous.training.objectives.patch_targets import PatchTarget, check_levels, pixel_levels
+from vitreous.training.recipes.recipe import MaskTarget
+
+MASKED, REPLACED = 0.8, 0.1  # of the corrupted patches; the rest are kept
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """Which patches of each image are corrupted, and how."""
+
+    places_BK: Tensor  # in no particular order
+    masked_BK: Tensor  # true where the mask token stands in
+    sources_BK: Tensor  # elsewhere: whose embedding stands there, the patch's own or another's
+
+
+def corrupted_count(share: float, patches: int) -> int:
+    """At least one: an image without a corrupted patch would have no loss."""
+    return max(1, round(share * patches))
+
+
+def draw_corruption(images: int, patches: int, share: float, device: torch.device) -> Corruption:
+    """By torch's global generator. The set is a new one for every image, and each of its patches is drawn apart."""
+    if patches < 2:
+        raise VitreousError(
+            f"masked-patch needs images of at least 2 patches, not {patches}: there is no other patch to tell one by; "
+            "use larger images or a smaller patch"
+        )
+    count = corrupted_count(share, patches)
+    places_BK = torch.rand(images, patches, device=device).argsort(dim=1)[:, :count]
+    way_BK = torch.rand(images, count, device=device)
+    replaced_BK = (way_BK >= MASKED) & (way_BK < MASKED + REPLACED)
+    shift_BK = torch.randint(1, patches, (images, count), device=device)  # never a whole turn, so never the patch itself
+    return Corruption(places_BK, way_BK < MASKED, torch.where(replaced_BK, (places_BK + shift_BK) % patches, places_BK))
+
+
+def corrupted(patches_BND: Tensor, mask_token: Tensor, corruption: Corruption) -> Tensor:
+    """The embeddings with the corrupted ones exchanged. Positions are added afterwards, so each place still knows itself."""
+    sources_BKD = taken(patches_BND, corruption.sources_BK)
+    inserted_BKD = torch.where(corruption.masked_BK[..., None], mask_token.to(patches_BND.dtype), sources_BKD)
+    return patches_BND.scatter(1, _wide(corruption.places_BK, patches_BND), inserted_BKD)
+
+
+def taken(values_BND: Tensor, places_BK: Tensor) -> Tensor:
+    """The rows at these places, each image's own."""
+    return values_BND.gather(1, _wide(places_BK, values_BND))
+
+
+def _wide(places_BK: Tensor, values_BND: Tensor) -> Tensor:
+    return places_BK[..., None].expand(-1, -1, values_BND.shape[2])
+
+
+class MaskedPatches(nn.Module):
+    """Images in; the loss of each out, and the sum of each image's share of right predictions ("top1")."""
+
+    def __init__(self, model: ViT, share: float, target: MaskTarget, scales: tuple[Scale, ...]) -> None:
+        """`scales` are those of the preprocessing (`patch_targets.scales_of`): labels are made of pixels."""
+        super().__init__()
+        _check(model, share)
+        self.model = model
+        self.share = share
+        self.scales = scales
+        self.target = PatchTarget.of(target, model.config)
+        self.sums = () if target == "pixels" else ("top1",)  # what its call adds up over the images, beside the loss
+        self.predictor = nn.Linear(model.config.width, self.target.outputs)
+        with torch.no_grad():
+            lecun_normal_(self.predictor.weight)  # flax's default, as the authors leave it for their tanh layer
+            nn.init.zeros_(self.predictor.bias)
+        for unused in (model.head, model.distillation_head, model.representation, model.pool):
+            if unused is not None:  # gets no gradient here, which DDP would wait for
+                unused.requires_grad_(False)
+        self._checked = False
+
+    def trust_images(self) -> None:
+        """Let the first images pass unseen, which are otherwise checked for having been scaled as is said."""
+        self._checked = True
+
+    def forward(self, images: Tensor, targets: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss (B,) in float32. `targets`, the labels that other objectives need, play no part."""
+        if not self._checked and not torch.compiler.is_compiling():  # once: it would make a GPU wait at every step
+            check_levels(images, self.scales)
+            self._checked = True
+        with torch.no_grad():
+            wanted_BNP = self.target(pixel_levels(images, self.scales))
+        patches_BND, grid = self.model.patches(images)
+        corruption = draw_corruption(patches_BND.shape[0], patches_BND.shape[1], self.share, images.device)
+        assert self.model.mask_token is not None
+        z_BND = self.model.sequence(corrupted(patches_BND, self.model.mask_token, corruption), grid)
+        z_BND = self.model.encode(z_BND, grid)
+        # Only where it is asked: norm and predictor work token by token.
+        asked_BKD = taken(z_BND, corruption.places_BK + self.model.prefix_tokens)
+        answers_BKO = self.predictor(self.model.norm(asked_BKD)).float()
+        return self.score(answers_BKO, taken(wanted_BNP, corruption.places_BK))
+
+    def score(self, answers_BKO: Tensor, wanted_BKP: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Means over an image's corrupted patches, and over the predictions or values of each."""
+        if self.target.kind == "pixels":
+            return (answers_BKO - wanted_BKP).square().mean(dim=(1, 2)), {}
+        logits_BKPC = answers_BKO.unflatten(2, (-1, self.target.classes))
+        # As a table of rows: the classes as the second of four axes, the other form it knows, take twice as long.
+        loss_BKP = F.cross_entropy(logits_BKPC.flatten(0, 2), wanted_BKP.flatten(), reduction="none").view_as(wanted_BKP)
+        right_BKP = logits_BKPC.detach().argmax(dim=3) == wanted_BKP
+        return loss_BKP.mean(dim=(1, 2)), {"top1": right_BKP.float().mean(dim=(1, 2)).sum()}
+
+
+def _check(model: ViT, share: float) -> None:
+    if not isinstance(model, ViT):
+        name = getattr(getattr(model, "config", None), "name", type(model).__name__)
+        raise VitreousError(f"{name} has no patches to mask; --objective masked-patch needs a Vision Transformer, as ViT-B/16")
+    config = model.config
+    if model.mask_token is None:
+        raise VitreousError(f"{config.name} has no mask token, which masked-patch needs; create it with mask_token=True")
+    if not 0 < share <= 1:
+        raise VitreousError(f"mask_share={share:g} must lie above 0 and not above 1; the paper's is 0.5")
+    if config.norm_after_pool and config.pooled_width != config.width:
+        raise VitreousError(f"{config.name} normalises pooled features, not patches; use pool='token' or pool='gap'")

@@ -1,0 +1,389 @@
+"""From what is asked for to a plan: data, recipe, model and machine, each decision with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace as replace_op
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.classifier import read_checkpoint
+from vitreous.core.device import Precision, choose_device, choose_precision
+from vitreous.core.distributed import World, told
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import user_path
+from vitreous.data.datasets import registry as named
+from vitreous.data.source import Dataset, Source
+from vitreous.data.transforms.image import PLAIN
+from vitreous.data.transforms.ops import InceptionCrop, Resize, ResizeSmall, Scale
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
+from vitreous.models.cost import cost_of
+from vitreous.models.names import parse
+from vitreous.training.config import Plan
+from vitreous.training.data_split import SMALL, Images, images_of
+from vitreous.training.options import Wanted, as_typed, model_fields
+from vitreous.training.recipes import tables
+from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
+from vitreous.training.recipes.fitting import fit
+from vitreous.training.recipes.recipe import Recipe, changed, from_json, parse_changes, typed
+from vitreous.training.run_folder import recorded_config
+from vitreous.training.trackers import installed, parse_trackers
+from vitreous.weights.checkpoint import Checkpoint, file_hash
+from vitreous.weights.locate import find
+from vitreous.weights.transfer import adapt, config_at
+
+GUESSED = 1_000_000  # images in shards that do not say how many
+_PROBES = ("head", "linear-probe")  # --train head, or the recipe of that name
+EVALUATIONS = 10  # in a run, where --eval-every does not say
+
+
+def plan_of(
+    asked: Wanted,
+    replayed: Mapping[str, Any] | None,
+    world: World,
+    dataset: Dataset | None = None,
+    fitted: Recipe | None = None,
+) -> Plan:
+    """A plan for what is asked, but for the division into passes (`passes`). `dataset`: see `images_of`.
+
+    `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
+    """
+    for_model = model_fields(asked.set)
+    changes = {key: typed(key, value) for key, value in parse_changes(asked.set).items() if not key.startswith("model.")}
+    as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
+    before = recorded_config(user_path(asked.out))
+    extended = before is not None and (asked.extend or bool(before.get("extended")))
+    if before is not None and extended:  # what was fitted to the shorter run stays as it was
+        changes.setdefault("warmup", before["recipe"]["warmup"])
+    patience = changes.get("patience", replayed["recipe"].get("patience") if replayed else None)
+    questions = changes.get("loss") == "sigmoid"  # of which an image without labels answers all with no
+    images = images_of(asked, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
+    checkpoint = _start(asked)
+    size, reason = _size(asked, images, checkpoint, changes)
+    width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
+    decisions: list[str] = []
+    if fitted is not None:
+        recipe = changed(fitted, {"lr": changes["lr"]})
+    else:
+        recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
+    model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
+    device = choose_device(asked.device)
+    precision = _precision(asked, device, world, before or replayed)
+    reason = reason or (_size_cost(checkpoint, size) if checkpoint is not None else None)
+    said = [*images.decisions, *([reason] if reason else []), *decisions, *as_set, *model_notes]
+    said += [precision.note] if precision.note else []
+    if recipe.average:
+        said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
+    return Plan(
+        verb=asked.verb,
+        out=user_path(asked.out),
+        recipe=recipe,
+        model=model,
+        start=tensors,
+        parent=_parent(asked, checkpoint),
+        licence=checkpoint.licence if checkpoint else None,
+        train=images.train,
+        held_out=images.held_out,
+        data=images.described,
+        classes=images.classes,
+        images=images.count,
+        seed=asked.seed,
+        data_seed=asked.data_seed,
+        device=device,
+        precision=precision.name,
+        engine=asked.engine,
+        parallel=asked.parallel,
+        shard_group=asked.shard_group,
+        activation_checkpointing=asked.activation_checkpointing,
+        bad_images=asked.bad_images,
+        eval_every=_eval_every(asked, recipe, before if extended else None),
+        save_every=asked.save_every,
+        workers=asked.workers,
+        track=installed(parse_trackers(asked.track)),
+        extend=asked.extend,
+        decisions=tuple(said),
+        arguments=as_typed(asked),
+        begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
+        bad=images.bad,
+    )
+
+
+def _eval_every(asked: Wanted, recipe: Recipe, shorter: Mapping[str, Any] | None) -> int:
+    if asked.eval_every is not None:
+        return asked.eval_every
+    if shorter is not None:
+        return int(shorter["eval_every"])
+    return max(1, (recipe.steps or 1) // EVALUATIONS)
+
+
+def _precision(asked: Wanted, device: str, world: World, before: Mapping[str, Any] | None) -> Precision:
+    """What the first process found fast, for all; a run that goes on, or is done again, keeps what it began with."""
+    own = choose_precision(asked.precision, device)
+    name = told(world, own.name)
+    if before is not None and before["arguments"].get("precision", "auto") == asked.precision:
+        name = before["precision"]
+    return own if name == own.name else choose_precision(name, device)
+
+
+# Recipe ----------------------------------------------------------------------------------------------------------------
+
+
+def _recipe(
+    asked: Wanted,
+    replayed: Mapping[str, Any] | None,
+    images: Images,
+    checkpoint: Checkpoint | None,
+    size: tuple[int, int],
+    width: int,
+    changes: dict[str, Any],
+) -> tuple[Recipe, list[str]]:
+    said: list[str] = []
+    count = images.count
+    if asked.preprocess is not None:
+        changes = {**changes, "preprocess": asked.preprocess}
+    if asked.train is not None:
+        changes = {**changes, "train": asked.train}
+    if replayed is not None and asked.recipe == replayed["arguments"].get("recipe"):
+        recipe = from_json(replayed["recipe"])
+        said.append(f"recipe {recipe.name}, as it was fitted in {asked.config}")
+    elif checkpoint is not None and asked.recipe in (None, "linear-probe") and changes.get("train", asked.recipe) in _PROBES:
+        counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
+        string = str(Preprocess(checkpoint.preprocess).at(*size))
+        recipe, why = automatic_probe(count or GUESSED, counts, images.labels, string)
+        said += why
+    elif asked.recipe is not None:
+        recipe = tables.find(asked.recipe)
+        said.append(f"recipe {recipe.name}: {recipe.about}")
+    else:
+        recipe, reasons = _automatic(asked, images, size, width)
+        said += reasons
+        if checkpoint is not None:
+            recipe = _prepared_as(checkpoint, recipe, size)
+            if "evaluation" not in changes:
+                said.append(f"evaluation {recipe.evaluation}: the checkpoint's own preprocessing")
+    keep = {*changes}
+    # `--set steps=` is `--steps`, whatever the recipe was counted in.
+    steps = asked.steps if asked.steps is not None else changes.get("steps")
+    epochs = asked.epochs if asked.epochs is not None else changes.get("epochs")
+    changes = {name: value for name, value in changes.items() if name not in ("steps", "epochs")}
+    if count is None and steps is None:
+        steps = recipe.steps
+        if steps is None or epochs is not None:
+            raise VitreousError(
+                f"{asked.data}: the number of images in these shards is unknown (no index.json), so give --steps, not --epochs"
+            )
+    if checkpoint is not None:
+        recipe = _with_scale(recipe, checkpoint, changes)
+    recipe = changed(recipe, changes)
+    if "preprocess" in changes or "evaluation" in changes:
+        recipe = _judged_alike(recipe, changes, said)
+    fitted, reasons_ = fit(
+        recipe,
+        images=count,
+        batch_size=asked.batch_size,
+        steps=steps,
+        epochs=epochs,
+        image_size=size,
+        keep=keep,
+    )
+    for field in ("preprocess", "evaluation"):
+        made = Preprocess(getattr(fitted, field))
+        if made.size != size:
+            raise VitreousError(
+                f"{field}={getattr(fitted, field)!r} gives pictures of {_by(made.size)} pixels, and the model takes "
+                f"{_by(size)}; change the string or --image-size"
+            )
+    return fitted, [*said, *reasons_]
+
+
+def _by(size: tuple[int, int] | None) -> str:
+    return f"{size[0]} x {size[1]}" if size else "different sizes"
+
+
+def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
+    count, name = images.count or GUESSED, images.train.where.partition("@")[0]  # a folder may be recognised as a known set
+    name = named.find(name).name if named.is_known(name) else name  # in whichever spelling
+    masked = asked.objective == "masked-patch"
+    if not masked:
+        known = tables.for_finetuning(name) if asked.from_ else tables.for_pretraining(asked.model or "", name)
+        if known is not None:
+            return known, [f"recipe {known.name}: {known.about}"]
+    counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
+    about: dict[str, Any] = dict(where=asked.data, names=images.classes, labels=images.labels)
+    if asked.from_ is not None:
+        about["batch_size"] = asked.batch_size
+        recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)
+    else:
+        recipe, said = automatic_pretrain(
+            count, len(images.classes), size, images.size, counts, width=width, objective=asked.objective, **about
+        )
+    if images.count is None:
+        said = (f"nobody knows how many images these shards have: a recipe for {GUESSED:,} is taken", *said)
+    return recipe, list(said)
+
+
+def _judged_alike(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -> Recipe:
+    """A model must be tested on pixel values like those that it learnt from."""
+    training, judging = (Preprocess(text) for text in (recipe.preprocess, recipe.evaluation))
+    if training.scales == judging.scales:
+        return recipe
+    if "evaluation" in changes:
+        raise VitreousError(
+            f"preprocess={training} and evaluation={judging} end in different pixel values; give both the same with "
+            f"--preprocess and --set evaluation="
+        )
+    evaluation = _rescaled(judging, training.scales)
+    said.append(f"evaluation {evaluation}: pixel values as in --preprocess")
+    return changed(recipe, {"evaluation": evaluation})
+
+
+def _rescaled(preprocess: Preprocess, scales: tuple[Scale, ...]) -> str:
+    return "|".join(str(op) for op in (*preprocess.ops[: len(preprocess.ops) - len(preprocess.scales)], *scales))
+
+
+def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Recipe:
+    """Pixel values as the checkpoint knows them: one that was trained on ImageNet's mean and deviation goes on with them."""
+    scales = Preprocess(checkpoint.preprocess).scales
+    if not scales:
+        return recipe
+    fields = [field for field in ("preprocess", "evaluation") if field not in changes]
+    return changed(recipe, {field: _rescaled(Preprocess(getattr(recipe, field)), scales) for field in fields})
+
+
+def _prepared_as(checkpoint: Checkpoint, recipe: Recipe, size: tuple[int, int]) -> Recipe:
+    """Validated as the checkpoint is evaluated everywhere, and trained on pixels resized by the same filter."""
+    evaluation = Preprocess(checkpoint.preprocess).at(*size)
+    if evaluation.size is None:
+        return recipe
+    ops = Preprocess(recipe.preprocess).at(*size).ops
+    for filter in [op.filter for op in evaluation.ops if isinstance(op, (Resize, ResizeSmall))][:1]:
+        # Padding and RandAugment need the 8 bits that a plain resize leaves behind; the crop goes back to them.
+        kinds = InceptionCrop if filter == PLAIN else (Resize, InceptionCrop)
+        ops = tuple(replace_op(op, filter=filter) if isinstance(op, kinds) else op for op in ops)
+    return changed(recipe, {"preprocess": "|".join(map(str, ops)), "evaluation": str(evaluation)})
+
+
+# Model -----------------------------------------------------------------------------------------------------------------
+
+
+def _start(asked: Wanted) -> Checkpoint | None:
+    return None if asked.from_ is None else read_checkpoint(asked.from_)
+
+
+def _size(
+    asked: Wanted, images: Images, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
+) -> tuple[tuple[int, int], str | None]:
+    """Height and width of what the model will see."""
+    if asked.image_size is not None:
+        return asked.image_size, None
+    if changes.get("image_size"):
+        return (changes["image_size"],) * 2, None
+    string = asked.preprocess or changes.get("preprocess")
+    if string and (given := Preprocess(string).size):
+        return given, f"image size {given[0]} x {given[1]}: what the preprocessing gives"
+    if asked.recipe is not None and (side := tables.find(asked.recipe).image_size):
+        return (side, side), f"image size {side}: recipe {asked.recipe}'s"
+    if checkpoint is not None:
+        return checkpoint.evaluation_size, None
+    if images.size is not None and max(images.size) <= SMALL:
+        return images.size, f"image size {images.size[0]} x {images.size[1]}: the pictures' own"
+    return (224, 224), "image size 224: the paper's"
+
+
+def _size_cost(checkpoint: Checkpoint, size: tuple[int, int]) -> str:
+    """The size that the checkpoint is evaluated at, or one that was asked for; and what the larger of two costs."""
+    own = checkpoint.evaluation_size
+    step = checkpoint.config.step if isinstance(checkpoint.config, ViTConfig) else (1, 1)
+    larger = (max(1, round(own[0] * 12 / 7 / step[0])) * step[0], max(1, round(own[1] * 12 / 7 / step[1])) * step[1])
+    before, after = (cost_of(config_at(checkpoint.config, each)).macs for each in (own, larger if size == own else size))
+    if size == own:
+        option = f"--image-size {larger[0]}" if larger[0] == larger[1] else f"--image-size {larger[0]},{larger[1]}"
+        return f"image size {_by(size)}: the checkpoint's own; {option} would cost {after / before:.1f} times as much per image"
+    return f"image size {_by(size)}: costs {after / before:.1f} times as much per image as the checkpoint's own, {_by(own)}"
+
+
+def _model(
+    asked: Wanted,
+    recipe: Recipe,
+    images: Images,
+    checkpoint: Checkpoint | None,
+    overrides: Mapping[str, Any],
+    size: tuple[int, int],
+) -> tuple[ModelConfig, Mapping[str, Tensor] | None, list[str]]:
+    masked = recipe.objective == "masked-patch"
+    classes = 0 if masked else len(images.classes)
+    if checkpoint is None:
+        return _from_scratch(asked, recipe, images, overrides, size, classes)
+    for name in overrides:
+        if name not in ("dropout", "attention_dropout", "stochastic_depth"):
+            raise VitreousError(
+                f"--set model.{name}: the architecture is the checkpoint's; only dropout and depth rates can change"
+            )
+    if recipe.representation:
+        raise VitreousError(
+            f"recipe {recipe.name} adds a representation layer, which is for training from scratch; with --from, use "
+            f"--set representation=no"
+        )
+    changed_ = adapt(checkpoint, image_size=size, classes=classes)
+    config, tensors = changed_.config, dict(changed_.tensors)
+    if classes and recipe.head_bias:
+        config, tensors["head.bias"] = replace(config, head_bias=recipe.head_bias), torch.full((classes,), recipe.head_bias)
+    _check_rates(config, recipe)
+    if isinstance(config, ViTConfig):
+        config = replace(config, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth, mask_token=masked)
+        if not masked:
+            tensors.pop("mask_token", None)
+        elif "mask_token" not in tensors:
+            raise VitreousError(f"--from {asked.from_}: has no mask token; masked patches are for --model, from scratch")
+    if overrides:
+        config = replace(config, **overrides)
+    return config, tensors, list(changed_.notes)
+
+
+def _from_scratch(
+    asked: Wanted, recipe: Recipe, images: Images, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
+) -> tuple[ModelConfig, None, list[str]]:
+    config = _scratch_config(asked, images, overrides, size, classes)
+    said = ["channels 1: the pictures are grey"] if config.channels == 1 and "channels" not in overrides else []
+    bias = recipe.head_bias if classes else 0.0
+    if isinstance(config, ResNetConfig):
+        if recipe.objective == "masked-patch":
+            raise VitreousError(f"--objective masked-patch needs patches; {config.name} has none")
+        _check_rates(config, recipe)
+        return replace(config, head_bias=bias), None, said
+    config = replace(
+        config,
+        head_bias=bias,
+        representation=config.width if recipe.representation and classes else config.representation,
+        mask_token=recipe.objective == "masked-patch",
+        **({} if "dropout" in overrides else {"dropout": recipe.dropout}),
+        **({} if "stochastic_depth" in overrides else {"stochastic_depth": recipe.stochastic_depth}),
+    )
+    return config, None, said
+
+
+def _check_rates(config: ModelConfig, recipe: Recipe) -> None:
+    if isinstance(config, ResNetConfig) and (recipe.dropout or recipe.stochastic_depth or recipe.representation):
+        raise VitreousError(
+            f"{config.name} has no dropout, stochastic depth or representation layer; use --set dropout=0,stochastic_depth=0,"
+            f"representation=no"
+        )
+
+
+def _scratch_config(
+    asked: Wanted, images: Images, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
+) -> ModelConfig:
+    assert asked.model is not None
+    return parse(asked.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
+
+
+def _parent(asked: Wanted, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    if checkpoint is None or asked.from_ is None:
+        return {}
+    path = find(asked.from_).path
+    places = [path / part / "model.safetensors" for part in ("", "checkpoint", "checkpoint/best")]
+    weights = next((place for place in (*places, path) if place.is_file()), None)
+    return {"source": asked.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

@@ -1,0 +1,192 @@
+"""From what a person names to a path: a file, a folder, a known checkpoint, a hub repository.
+
+Fetched files lie where a person would look for them, and may be put there by hand:
+
+    <cache>/vit_models/imagenet21k/ViT-B_16.npz      official files, by bucket and path
+    <cache>/hf/google/vit-base-patch16-224/...       hub repositories; another revision is a folder REPO@REVISION
+
+<cache> is what files.cache_folder says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vitreous.core.download import Missing, fetch, intact
+from vitreous.core.errors import VitreousError, did_you_mean, nearest, unknown
+from vitreous.core.files import cache_folder, user_path
+from vitreous.core.progress import shown_bytes
+from vitreous.core.untrusted_json import read_json
+from vitreous.models import names
+from vitreous.weights import catalogue
+from vitreous.weights.catalogue import HUB, STORAGE, Entry
+from vitreous.weights.checkpoint import DOCUMENT, WEIGHTS
+
+_CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
+_INDEX, _PICKLE = "model.safetensors.index.json", "pytorch_model.bin"  # the latter is read as tensors only
+_ENDINGS = (".npz", ".safetensors", ".pt", ".pth", ".bin", ".json", ".onnx", ".ckpt", ".h5")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an owner, a repository or a file in one: never a way out of its folder
+
+
+@dataclass(frozen=True)
+class Found:
+    path: Path
+    known: dict[str, Any] = field(default_factory=dict)  # fields of a Checkpoint that only the catalogue knows
+
+
+def find(source: str | Path) -> Found:
+    """The path of what is named, fetched first if need be.
+
+    A path that exists is taken as such; then `hf:OWNER/REPO[@REVISION]`, `timm:NAME` and the catalogue's MODEL@TAG.
+    """
+    if not str(source):
+        raise VitreousError("no checkpoint was named; give a file, a folder, or a name from `vitreous list weights`")
+    if isinstance(source, Path) or user_path(source).exists():
+        return Found(user_path(source))
+    for prefix, owner in (("hf:", ""), ("timm:", "timm/")):
+        if source.startswith(prefix):
+            repository, _, revision = source.removeprefix(prefix).partition("@")
+            return _on_hub(source, owner + repository, revision or "main")
+    if entry := catalogue.entry(source):
+        return Found(_official(entry), entry.known)
+    if _looks_like_path(source):
+        return Found(user_path(source))  # read_path says best what is wrong with it
+    raise _not_found(source)
+
+
+def check_source(source: str) -> None:
+    """Refuse a name that leads nowhere; nothing is fetched or read."""
+    if source.startswith(("hf:", "timm:")) or catalogue.entry(source):
+        return  # whether a server has it is found out by asking it
+    if not find(source).path.exists():
+        raise VitreousError(f"{source}: no such file or folder")
+
+
+def _looks_like_path(source: str) -> bool:
+    path = user_path(source)
+    if source.startswith(("./", "../", "/", "~")) or path.suffix.lower() in _ENDINGS:
+        return True
+    # A folder called ViT-B must not turn the name ViT-B/16 into a path.
+    return path.parent != Path() and path.parent.is_dir() and not _is_architecture(source.partition("@")[0])
+
+
+# Google's buckets ---------------------------------------------------------------------------------------------------------
+
+
+def _official(entry: Entry) -> Path:
+    target = cache_folder() / entry.location
+    if intact(target, entry.size):
+        return target
+    server = (os.environ.get("VITREOUS_MIRROR") or STORAGE).rstrip("/")
+    remedy = f"put the file at {target}, or set VITREOUS_MIRROR to a server that has it in place of {STORAGE}"
+    with shown_bytes(entry.name) as progress:
+        url = f"{server}/{quote(entry.location)}"
+        return fetch(url, target, sha256=entry.sha256, size=entry.size, progress=progress, remedy=remedy)
+
+
+# The Hugging Face hub -------------------------------------------------------------------------------------------------------
+
+
+def _on_hub(source: str, repository: str, revision: str) -> Found:
+    parts = repository.split("/")
+    if len(parts) != 2 or not all(_NAME.fullmatch(part) and ".." not in part for part in parts):
+        raise VitreousError(f"{source!r}: not the name of a repository; expected hf:OWNER/REPO[@REVISION] or timm:NAME")
+    if not all(_NAME.fullmatch(part) for part in revision.split("/")):
+        raise VitreousError(f"{source!r}: {revision!r} is not the name of a branch, a tag or a commit")
+    owner, name = parts
+    folder = cache_folder() / "hf" / owner / (name if revision == "main" else f"{name}@{quote(revision, safe='')}")
+    if not _complete(folder):
+        _fetch_repository(source, repository, revision, folder)
+    entry = catalogue.entry(f"hf:{repository}")
+    return Found(folder, entry.known if entry else {})
+
+
+def _complete(folder: Path) -> bool:
+    """Weights are fetched last, so a folder that has them has everything that the repository had."""
+    if not any(intact(folder / name) for name in (_CONFIG, DOCUMENT)):
+        return False
+    for name in (WEIGHTS, _INDEX, _PICKLE):  # the order in which read_path looks for them
+        if (folder / name).exists():
+            parts = _shards(folder / name) if name == _INDEX else []
+            return all(intact(path) for path in (folder / name, *parts))
+    return False
+
+
+def _fetch_repository(source: str, repository: str, revision: str, folder: Path) -> None:
+    server = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+    token = os.environ.get("HF_TOKEN", "").strip() or None
+    remedy = f"put {_CONFIG}, {_PREPROCESSOR} and {WEIGHTS} into {folder}, or set HF_ENDPOINT to a mirror of {HUB}"
+
+    def get(name: str, large: bool = False) -> Path | None:
+        """One file of the repository; None if it has no such file."""
+        url = f"{server}/{repository}/resolve/{quote(revision, safe='')}/{name}"
+        try:
+            if not large:
+                return fetch(url, folder / name, token=token, remedy=remedy)
+            with shown_bytes(f"{source} {name}") as progress:
+                return fetch(url, folder / name, progress=progress, token=token, remedy=remedy)
+        except Missing:
+            return None
+
+    if not get(_CONFIG) and not get(DOCUMENT):
+        raise VitreousError(f"{source}: no {_CONFIG} at {server}/{repository}, revision {revision!r}: check both names")
+    get(_PREPROCESSOR)
+    if get(WEIGHTS, large=True):
+        return
+    if index := get(_INDEX):
+        for part in _shards(index):
+            if not get(part.name, large=True):
+                raise VitreousError(f"{source}: {_INDEX} names {part.name}, which the repository does not have")
+    elif not get(_PICKLE, large=True):
+        raise VitreousError(f"{source}: the repository has neither {WEIGHTS} nor {_INDEX} nor {_PICKLE}; nothing to load")
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        found = sorted(set(read_json(index)["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise VitreousError(f"{index}: not an index of weight files ({error}); delete it to fetch it again") from error
+    for name in found:
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.endswith(".safetensors"):
+            raise VitreousError(f"{index}: names {name!r} as a weights file, which is refused: not a plain .safetensors name")
+    return [index.parent / name for name in found]
+
+
+# Names that lead nowhere ----------------------------------------------------------------------------------------------------
+
+
+def _not_found(source: str) -> VitreousError:
+    model, _, tag = source.partition("@")
+    known = sorted({entry.model for entry in catalogue.entries()})
+    if model in known or _is_architecture(model):
+        weights = [entry.name for entry in catalogue.for_model(model)]
+        if not weights:
+            return VitreousError(
+                f"{source!r}: no weights are known for {model}; give the path of a checkpoint, or hf:OWNER/REPO"
+            )
+        if tag:
+            return unknown(f"weights for {model}:", source, weights)
+        return VitreousError(
+            f"{source!r} is an architecture, not weights; name the weights too, such as {weights[0]!r} "
+            f"(known for it: {', '.join(weights)})"
+        )
+    if tag and (close := nearest(model, known)):
+        return unknown(f"model {model!r} in", source, [entry.name for entry in catalogue.for_model(close[0])])
+    hint = did_you_mean(source, [entry.name for entry in catalogue.entries()])
+    return VitreousError(
+        f"{source!r}: no such file or folder, and no known weights; {hint}`vitreous list weights` shows "
+        f"them; hub repositories are written hf:OWNER/REPO or timm:NAME"
+    )
+
+
+def _is_architecture(name: str) -> bool:
+    try:
+        names.parse(name)
+    except VitreousError:
+        return False
+    return True
