@@ -15,8 +15,8 @@ import time
 
 import vitreous
 from vitreous.data.source import Content, Source
-from vitreous.evaluation.features import features_of
-from vitreous.evaluation.fewshot import Task, fewshot
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.fewshot import FewshotTask, fewshot
 
 
 class Archive(Source):
@@ -56,11 +56,11 @@ def main() -> None:
     clf = vitreous.load(options.checkpoint)
     print(clf, *clf.notes, sep="\n  ")
     began = time.perf_counter()
-    train, test = (features_of(clf, Archive(options.images, split), workers=0) for split in ("train", "val"))
+    train, test = (compute_features(clf, Archive(options.images, split), workers=0) for split in ("train", "val"))
     print(f"features of {len(train):,} and {len(test):,} images: {time.perf_counter() - began:.1f} s")
     shots = tuple(map(int, options.shots.split(",")))
     began = time.perf_counter()
-    for found in fewshot([Task(options.images, train, test)], shots=shots, l2=1024.0, draw="first"):
+    for found in fewshot([FewshotTask(options.images, train, test)], shots=shots, l2=1024.0, draw="first"):
         print(f"{found.shots}-shot {found.accuracy:.1%}")
     print(f"few-shot fits: {time.perf_counter() - began:.2f} s")
 

@@ -24,15 +24,15 @@ from PIL import Image
 import vitreous
 from vitreous.classifier import Classifier, load
 from vitreous.commands.inspect_images import fixed_size
-from vitreous.core.distributed import joined
-from vitreous.core.progress import silenced
+from vitreous.core.distributed import init_distributed
+from vitreous.core.progress import silence
 from vitreous.evaluation.fewshot_tasks import chosen_preprocess
-from vitreous.serving.served_model import loaded_models
+from vitreous.serving.served_model import load_models
 from vitreous.studies.suite_options import study_of
 from vitreous.studies.suite_run import evaluation_string
 from vitreous.studies.suite_task import Machine
-from vitreous.training.options import wanted
-from vitreous.training.resolve import plan_of
+from vitreous.training.options import parse_options
+from vitreous.training.resolve import resolve
 
 from conftest import random_checkpoint
 
@@ -105,14 +105,14 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _finetune(place: Place, **options: Any) -> Any:
     given = dict(data=str(place.data), from_=place.checkpoint, out=str(place.folder / "run"), device="cpu", steps=1)
-    with joined("cpu") as world:
-        return plan_of(*wanted("finetune", {**given, **options}), world)
+    with init_distributed("cpu") as world:
+        return resolve(*parse_options("finetune", {**given, **options}), world)
 
 
 def strings(place: Place) -> dict[str, str]:
     """What each command prepares images by; what takes long (figures, training) is asked for its string alone."""
     image = str(next(place.data.rglob("*.png")))
-    with silenced():
+    with silence():
         clf = load(place.checkpoint)
         found = {"load": str(clf.preprocess)}
         found["predict"] = next(iter(vitreous.predict(place.checkpoint, [image], workers=0).records()))["preprocess"]
@@ -120,7 +120,7 @@ def strings(place: Place) -> dict[str, str]:
         found["evaluate"] = next(iter(evaluated.records()))["preprocess"]
         found["fewshot"] = str(chosen_preprocess(clf, None))
         found["inspect"] = str(fixed_size(clf)[0])
-        found["serve"] = str(loaded_models([place.checkpoint], device="cpu")[0].clf.preprocess)
+        found["serve"] = str(load_models([place.checkpoint], device="cpu")[0].clf.preprocess)
         found["verify"] = vitreous.verify(place.checkpoint, place.checkpoint).records()[0]["preprocess"]
         study = study_of(
             checkpoint=place.checkpoint, data=str(place.data.parent), suite="", tasks="caltech101", out="x", mode="linear",

@@ -30,7 +30,7 @@ _PUBLIC = {
     "filters": "vitreous.inspection.embedding_filters",
     "position_similarity": "vitreous.inspection.position_similarity",
     "convert": "vitreous.commands.convert",
-    "demo": "vitreous.commands.demo.demo",
+    "demo": "vitreous.commands.demo",
     "doctor": "vitreous.commands.doctor",
     "evaluate": "vitreous.commands.evaluate",
     "fewshot": "vitreous.commands.fewshot",
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from vitreous.classifier import Classifier as Classifier
     from vitreous.classifier import load as load
     from vitreous.commands.convert import convert as convert
-    from vitreous.commands.demo.demo import demo as demo
+    from vitreous.commands.demo import demo as demo
     from vitreous.commands.doctor import doctor as doctor
     from vitreous.commands.evaluate import evaluate as evaluate
     from vitreous.commands.fewshot import fewshot as fewshot

@@ -23,7 +23,7 @@ from vitreous.models.build import Model, assemble
 from vitreous.models.config import PositionResize, Size
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.formats import Family
-from vitreous.weights.locate import find
+from vitreous.weights.locate import locate
 from vitreous.weights.read import read_path
 from vitreous.weights.transfer import adapt
 from vitreous.weights.write import write
@@ -103,7 +103,7 @@ class Classifier:
         logits = self._run(items, self.model, batch_size)
         if not logits.isfinite().all():
             raise VitreousError(f"{self.config.name}: its outputs are not finite (NaN or infinity); its weights are broken")
-        best, numbers = likeliest(logits, top, sigmoid=self._about.outputs == "sigmoid")
+        best, numbers = top_classes(logits, top, sigmoid=self._about.outputs == "sigmoid")
         out = [
             Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))
             for path, indices, values in zip(paths, numbers.tolist(), best.tolist(), strict=True)
@@ -191,7 +191,7 @@ def load(
 
 def read_checkpoint(source: str | Path) -> Checkpoint:
     """A checkpoint at rest, from a path or a name; what a name's catalogue entry knows is added."""
-    found = find(source)
+    found = locate(source)
     checkpoint, known = read_path(found.path), dict(found.known)
     if len(known.get("classes", ())) != checkpoint.config.classes:  # a file placed by hand may have another head
         known.pop("classes", None)
@@ -200,7 +200,7 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     return dataclasses.replace(checkpoint, **known)
 
 
-def likeliest(logits: Tensor, top: int, sigmoid: bool) -> tuple[Tensor, Tensor]:
+def top_classes(logits: Tensor, top: int, sigmoid: bool) -> tuple[Tensor, Tensor]:
     """Probabilities and numbers, (B, top) each, of the likeliest classes; of equal ones the lower number first.
 
     By logits: the probabilities of a sure model are all 0 or 1, in which the order is lost. And by a stable sort: topk promises

@@ -27,7 +27,7 @@ from vitreous.commands.types import Result
 from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.core.plain_json import without_nan
 from vitreous.core.printable import printable, printable_lines
-from vitreous.core.progress import say, silenced
+from vitreous.core.progress import say, silence
 
 VERBS = (
     "demo",
@@ -143,14 +143,14 @@ def _run(name: str, words: Sequence[str]) -> int:
     log.addFilter(_no_notes)  # results carry their notes, which are printed below
     try:
         call, as_json, quiet = _parse(name, words)
-        with silenced(quiet):
+        with silence(quiet):
             result = call()
     finally:
         log.removeFilter(_no_notes)
     told = _tell(result.notes, quiet)
     # A result with `lines` is made while it is printed: it may be larger than memory, and its reader need not wait for the end.
     lines: Callable[[], Iterable[str]] | None = getattr(result, "lines", None)
-    with silenced(quiet):
+    with silence(quiet):
         if as_json:
             for record in result.records():
                 print(_json(record), flush=lines is not None)
@@ -165,7 +165,7 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _tell(notes: Sequence[str], quiet: bool) -> int:
-    with silenced(quiet):
+    with silence(quiet):
         for note in notes:
             say(f"note: {note}")
     return len(notes)

@@ -19,7 +19,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.loading.workers import WorkerDied
 from vitreous.data.open import open_data
-from vitreous.data.sampling import examples, generator
+from vitreous.data.sampling import example_items, item_generator
 from vitreous.data.shards.virtual_stream import Turns
 from vitreous.data.source import Arrays, Content, Item, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -97,9 +97,9 @@ def test_an_items_augmentation_is_its_own() -> None:
     chain = Preprocess(TRAINING)
     for size in (2, 5):
         for batch in islice(Loader(source, TRAINING, size, seed=3, workers=0).training(), 20 // size):
-            items, epochs = examples(np.arange(batch.step * size, (batch.step + 1) * size), 10, 3)
+            items, epochs = example_items(np.arange(batch.step * size, (batch.step + 1) * size), 10, 3)
             for row, (item, epoch) in enumerate(zip(items, epochs, strict=True)):
-                alone = chain.picture(source.images[item], generator(3, int(epoch), source.id(int(item))), quick=True)
+                alone = chain.picture(source.images[item], item_generator(3, int(epoch), source.id(int(item))), quick=True)
                 assert torch.equal(batch.images[row], chain.finished(to_tensor(alone)))
 
 

@@ -79,7 +79,7 @@ def test_pictures_come_out_as_they_went_in(name: str, form: str, tmp_path: Path)
 def test_class_names_and_their_order(tmp_path: Path) -> None:
     for name, write in {**originals.ARRAY_SETS, **originals.PICTURE_SETS}.items():
         write(tmp_path / name)
-    classes = {name: open_named(name, tmp_path / name).classes for name in named.names() if name != "imagenet"}
+    classes = {name: open_named(name, tmp_path / name).classes for name in named.dataset_names() if name != "imagenet"}
     assert classes["cifar10"][:3] == ("airplane", "automobile", "bird")
     assert classes["cifar100"][99] == "fine 99"
     assert classes["mnist"] == classes["svhn"] == tuple("0123456789")
@@ -240,8 +240,8 @@ def made(folder: Path, name: str) -> Path:
 
 
 def test_where_the_system_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert named.find("fashion-mnist").installed == ("/usr/share/datasets/fashion-mnist",)  # Debian's package
-    known = dataclasses.replace(named.find("fashion-mnist"), installed=(str(made(tmp_path / "usr", "fashion-mnist")),))
+    assert named.find_dataset("fashion-mnist").installed == ("/usr/share/datasets/fashion-mnist",)  # Debian's package
+    known = dataclasses.replace(named.find_dataset("fashion-mnist"), installed=(str(made(tmp_path / "usr", "fashion-mnist")),))
     monkeypatch.setattr(named, "SETS", (known,))
     assert len(source(open_named("fashion-mnist"), "test")) == 4
 
@@ -272,13 +272,13 @@ def test_a_folder_of_that_name_with_pictures_is_a_folder(name: str, tmp_path: Pa
 def test_a_directory_that_is_not_there_or_empty(tmp_path: Path) -> None:
     with pytest.raises(VitreousError, match=r"svhn@.*/gone: no such directory; it should hold train_32x32\.mat, test_32x32"):
         open_named("svhn", tmp_path / "gone")
-    for name in named.names():
+    for name in named.dataset_names():
         (tmp_path / name).mkdir()
         with pytest.raises(VitreousError) as caught:
             open_named(name, tmp_path / name)
         message = str(caught.value)
         assert str(tmp_path / name) in message
-        assert named.find(name).page in message
+        assert named.find_dataset(name).page in message
         assert "\n" not in message
 
 

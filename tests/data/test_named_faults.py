@@ -28,7 +28,7 @@ from vitreous.data.datasets import archive
 from vitreous.data.datasets import pixel_arrays as pixels
 from vitreous.data.datasets.matlab import read_mat
 from vitreous.data.datasets.mnist import read_idx
-from vitreous.data.datasets.registry import find, open_named
+from vitreous.data.datasets.registry import find_dataset, open_named
 
 PACKED = [
     ("cifar10", "cifar-10-binary.tar.gz"),
@@ -425,10 +425,10 @@ def test_matlab_versions_that_are_not_read(tmp_path: Path) -> None:
 
 
 def test_every_set_says_whose_it_is() -> None:
-    for known in map(find, ("cifar10", "pets", "imagenet")):
+    for known in map(find_dataset, ("cifar10", "pets", "imagenet")):
         assert known.page.startswith("http")
         assert known.terms
-    assert find("imagenet").files == ()
+    assert find_dataset("imagenet").files == ()
     for name, _ in PACKED:
-        for file in find(name).files:
+        for file in find_dataset(name).files:
             assert (file.sha256 and len(file.sha256) == 64) or (file.md5 and len(file.md5) == 32)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import originals
 import pytest
-
 from test_download import Server, ok, status
+
 from vitreous.cli import main
 from vitreous.core import download
 from vitreous.core.errors import VitreousError
@@ -36,7 +36,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def serve(server: Server, monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> dict[str, bytes]:
     """The tiny files of a set, which count as the originals by their checksums."""
     (originals.PICTURE_SETS.get(name) or originals.ARRAY_SETS[name])(folder)
-    known = named.find(name)
+    known = named.find_dataset(name)
     files = []
     contents = {}
     for file in known.files:
@@ -64,7 +64,7 @@ def test_every_set_is_fetched_once_and_then_works_offline(
     for file, content in contents.items():
         assert f"fetching {name} {file}" in said
         assert (tmp_path / "cache" / "data" / name / file).read_bytes() == content
-    assert any("fetched from 127.0.0.1" in note and named.find(name).terms in note for note in data.notes)
+    assert any("fetched from 127.0.0.1" in note and named.find_dataset(name).terms in note for note in data.notes)
     server.close()
     again = open_named(name)
     assert again.where == name
@@ -103,7 +103,7 @@ def test_a_wrong_checksum_leaves_nothing(name: str, server: Server, tmp_path: Pa
     monkeypatch.setattr(named, "SETS", [dataclasses.replace(known, installed=()) for known in SETS])  # the true checksums
     with pytest.raises(VitreousError, match=r"what came is damaged or another file: (sha256|md5)") as caught:
         open_named(name)
-    file = named.find(name).files[0]
+    file = named.find_dataset(name).files[0]
     assert f"{server.url}/{name}/{file.name}" in str(caught.value)
     assert (file.sha256 or file.md5 or "?") in str(caught.value)
     assert files_in(tmp_path / "cache") == []
@@ -187,7 +187,7 @@ def test_checksums_agree_with_torchvision() -> None:
     assert ours == dict(datasets.FashionMNIST.resources)
     source = Path(datasets.eurosat.__file__).read_text() + Path(datasets.caltech.__file__).read_text()
     for name in ("eurosat", "caltech101"):
-        for file in named.find(name).files:
+        for file in named.find_dataset(name).files:
             assert f'"{file.url}"' in source
             assert f'"{file.md5}"' in source
 
@@ -195,7 +195,7 @@ def test_checksums_agree_with_torchvision() -> None:
 def test_list_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["list", "data", "--json"]) == 0
     rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert set(named.names()) <= set(rows)
+    assert set(named.dataset_names()) <= set(rows)
     assert rows["cifar10"] == {
         "name": "cifar10",
         "kind": "real",

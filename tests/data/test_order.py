@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.sampling import examples, generator, key, permuted
+from vitreous.data.sampling import derive_key, example_items, item_generator, permute
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 100))
 def test_a_permutation(count: int, seed: int, epoch: int) -> None:
-    assert sorted(permuted(np.arange(count), count, seed, epoch).tolist()) == list(range(count))
+    assert sorted(permute(np.arange(count), count, seed, epoch).tolist()) == list(range(count))
 
 
 @pytest.mark.parametrize("count", [5, 12, 40])
 def test_every_place_is_equally_likely(count: int) -> None:
     """Where item i lands over many epochs: uniform, by chi-square, for all i at once; and neighbours are independent."""
     epochs = 2000
-    landed = np.array([permuted(np.arange(count), count, 0, epoch) for epoch in range(epochs)])
+    landed = np.array([permute(np.arange(count), count, 0, epoch) for epoch in range(epochs)])
     table = np.array([np.bincount(landed[:, i], minlength=count) for i in range(count)])
     expected = epochs / count
     statistic = ((table - expected) ** 2 / expected).sum() * (count - 1) / count  # rows and columns sum to the same
@@ -32,34 +32,34 @@ def test_every_place_is_equally_likely(count: int) -> None:
 
 
 def test_large_orders_look_random() -> None:
-    order = permuted(np.arange(100_000), 100_000, 1, 0)
+    order = permute(np.arange(100_000), 100_000, 1, 0)
     assert abs(stats.spearmanr(np.arange(100_000), order).statistic) < 0.02
     assert abs(stats.spearmanr(order[:-1], order[1:]).statistic) < 0.02
 
 
 def test_the_order_never_changes() -> None:
     """Resuming a run with a newer version needs these very numbers."""
-    assert permuted(np.arange(10), 10, 0, 0).tolist() == [1, 6, 5, 8, 9, 3, 7, 4, 2, 0]
-    assert permuted(np.arange(10**12, 10**12 + 2), 10**12 + 7, 5, 2).tolist() == [235910293623, 806851025387]
-    assert key("order", 0, 0, 0) == 2252961693037531455
-    assert [round(generator(0, 0, "a/1.jpg").random(), 12) for _ in range(2)] == [0.464172843385] * 2
+    assert permute(np.arange(10), 10, 0, 0).tolist() == [1, 6, 5, 8, 9, 3, 7, 4, 2, 0]
+    assert permute(np.arange(10**12, 10**12 + 2), 10**12 + 7, 5, 2).tolist() == [235910293623, 806851025387]
+    assert derive_key("order", 0, 0, 0) == 2252961693037531455
+    assert [round(item_generator(0, 0, "a/1.jpg").random(), 12) for _ in range(2)] == [0.464172843385] * 2
 
 
 def test_epochs_follow_without_a_gap() -> None:
-    items, epochs = examples(np.arange(7 * 5), 10, seed=3)
+    items, epochs = example_items(np.arange(7 * 5), 10, seed=3)
     for epoch in range(3):
         assert sorted(items[epochs == epoch].tolist()) == list(range(10))
     assert len({tuple(items[epochs == epoch]) for epoch in range(3)}) == 3
-    again = np.concatenate([examples(np.arange(start, start + 5), 10, seed=3)[0] for start in range(0, 35, 5)])
+    again = np.concatenate([example_items(np.arange(start, start + 5), 10, seed=3)[0] for start in range(0, 35, 5)])
     assert np.array_equal(items, again)
 
 
 def test_nothing_to_order() -> None:
     with pytest.raises(VitreousError, match="no items"):
-        examples(np.arange(5), 0, 0)
+        example_items(np.arange(5), 0, 0)
 
 
 def test_another_process_agrees() -> None:
     code = "from vitreous.data.sampling import *; import numpy as np; print(permuted(np.arange(50), 50, 9, 4).tolist())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found.strip() == str(permuted(np.arange(50), 50, 9, 4).tolist())
+    assert found.strip() == str(permute(np.arange(50), 50, 9, 4).tolist())

@@ -12,11 +12,11 @@ from vitreous.data.transforms import image as pictures
 from vitreous.data.transforms.decode import PIXELS, BadImage, decode
 from vitreous.data.transforms.image import (
     JPEG,
-    cropped,
-    flipped,
-    opened,
-    padded,
-    resized,
+    begin_image,
+    crop,
+    flip,
+    pad,
+    resize,
     size_of,
     to_bytes,
     to_image,
@@ -37,7 +37,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def quick(content: bytes) -> JPEG:
-    picture = opened(content, 3, "x.jpg", quick=True)
+    picture = begin_image(content, 3, "x.jpg", quick=True)
     assert isinstance(picture, JPEG)
     return picture
 
@@ -52,8 +52,8 @@ def test_the_same_pixels_as_pillow(decoder: str, subsampling: int, options: dict
     content = encoded(photo(61, 83), subsampling=subsampling, **options)
     picture = quick(content)
     assert size_of(picture) == (61, 83)
-    assert difference(cropped(picture, (0, 0, 61, 83)), decode(content)).max() <= 1
-    part = cropped(picture, (5, 9, 40, 50))
+    assert difference(crop(picture, (0, 0, 61, 83)), decode(content)).max() <= 1
+    part = crop(picture, (5, 9, 40, 50))
     assert difference(part, decode(content).crop((9, 5, 59, 45))).max() <= 1
 
 
@@ -67,8 +67,8 @@ def test_upright_in_every_orientation(decoder: str, orientation: int) -> None:
     picture = quick(content)
     assert size_of(picture) == (expected.height, expected.width)
     box = (4, 6, 30, 33)
-    assert difference(cropped(picture, box), expected.crop((6, 4, 39, 34))).max() <= 1
-    assert difference(resized(picture, 20, 22, "bilinear", box), expected.crop((6, 4, 39, 34)).resize((22, 20), 2)).max() <= 2
+    assert difference(crop(picture, box), expected.crop((6, 4, 39, 34))).max() <= 1
+    assert difference(resize(picture, 20, 22, "bilinear", box), expected.crop((6, 4, 39, 34)).resize((22, 20), 2)).max() <= 2
 
 
 def test_an_orientation_that_is_written_late(decoder: str) -> None:
@@ -84,14 +84,14 @@ def test_an_orientation_that_is_written_late(decoder: str) -> None:
 def test_resize_within_a_level_of_pillow(decoder: str, how: str, size: tuple[int, int]) -> None:
     content = encoded(photo(61, 83))
     expected = decode(content).resize((size[1], size[0]), pictures.FILTERS[how])
-    assert difference(resized(quick(content), *size, how), expected).max() <= 1
+    assert difference(resize(quick(content), *size, how), expected).max() <= 1
 
 
 @pytest.mark.parametrize("how", ["lanczos", "nearest", "box"])
 def test_other_filters_are_pillows_own(decoder: str, how: str) -> None:
     content = encoded(photo(61, 83))
     expected = decode(content).crop((3, 2, 70, 60)).resize((31, 29), pictures.FILTERS[how])
-    assert difference(resized(quick(content), 29, 31, how, (2, 3, 58, 67)), expected).max() == 0
+    assert difference(resize(quick(content), 29, 31, how, (2, 3, 58, 67)), expected).max() == 0
 
 
 def test_scaled_decoding_is_close(decoder: str) -> None:
@@ -100,7 +100,7 @@ def test_scaled_decoding_is_close(decoder: str) -> None:
     for box in ((0, 0, 1600, 1200), (131, 77, 901, 703)):
         top, left, height, width = box
         exact = decode(content).crop((left, top, left + width, top + height)).resize((64, 64), Image.Resampling.BILINEAR)
-        found = difference(resized(quick(content), 64, 64, "bilinear", box), exact)
+        found = difference(resize(quick(content), 64, 64, "bilinear", box), exact)
         assert found.mean() < 0.5, "half a level of 255"
 
 
@@ -115,16 +115,16 @@ def test_scaled_decoding_happens_and_only_where_much_smaller(monkeypatch: pytest
     monkeypatch.setattr(pictures, "_decoded", spy)
     content = encoded(photo(800, 640))
     for size in (320, 300, 160, 80, 40, 10):
-        resized(quick(content), size, size, "bilinear")
+        resize(quick(content), size, size, "bilinear")
     assert scales == [1, 1, 2, 4, 8, 8]
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_other_colour_spaces(decoder: str, mode: str) -> None:
     content = encoded(photo().convert(mode))
-    picture = opened(content, 3, "x.jpg", quick=True)
+    picture = begin_image(content, 3, "x.jpg", quick=True)
     assert isinstance(picture, JPEG) == (mode == "L")
-    assert difference(resized(picture, 60, 80, "bilinear"), decode(content)).max() <= 1
+    assert difference(resize(picture, 60, 80, "bilinear"), decode(content)).max() <= 1
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.98])
@@ -132,14 +132,14 @@ def test_a_cut_file_is_named(decoder: str, share: float) -> None:
     content = encoded(photo(200, 300))
     cut = content[: int(share * len(content))]
     with pytest.raises(BadImage, match=r"photos/x\.jpg: broken image") as error:
-        to_bytes(resized(opened(cut, 3, "photos/x.jpg", quick=True), 32, 32, "bilinear"))
+        to_bytes(resize(begin_image(cut, 3, "photos/x.jpg", quick=True), 32, 32, "bilinear"))
     assert error.value.kind == "unreadable"
 
 
 def test_garbage_after_a_jpeg_header_is_named(decoder: str) -> None:
     for content in (b"\xff\xd8", b"\xff\xd8\xff" + bytes(200), encoded(photo())[:30]):
         with pytest.raises(BadImage, match=r"^x\.jpg: "):
-            to_bytes(resized(opened(content, 3, "x.jpg", quick=True), 32, 32, "bilinear"))
+            to_bytes(resize(begin_image(content, 3, "x.jpg", quick=True), 32, 32, "bilinear"))
 
 
 def test_a_bomb_is_refused_before_it_is_decoded(decoder: str) -> None:
@@ -148,14 +148,14 @@ def test_a_bomb_is_refused_before_it_is_decoded(decoder: str) -> None:
     content[at : at + 4] = (65000).to_bytes(2, "big") + (65000).to_bytes(2, "big")
     assert PIXELS < 65000**2
     with pytest.raises(BadImage, match="too many pixels") as error:
-        opened(bytes(content), 3, "bomb.jpg", quick=True)
+        begin_image(bytes(content), 3, "bomb.jpg", quick=True)
     assert error.value.kind == "too-large"
 
 
 def test_grey_models_and_other_formats_take_the_exact_way() -> None:
-    assert isinstance(opened(encoded(photo()), 1, None, quick=True), Image.Image)
-    assert isinstance(opened(encoded(photo(), "PNG"), 3, None, quick=True), Image.Image)
-    assert isinstance(opened(encoded(photo()), 3, None, quick=False), Image.Image)
+    assert isinstance(begin_image(encoded(photo()), 1, None, quick=True), Image.Image)
+    assert isinstance(begin_image(encoded(photo(), "PNG"), 3, None, quick=True), Image.Image)
+    assert isinstance(begin_image(encoded(photo()), 3, None, quick=False), Image.Image)
 
 
 def test_every_kind_of_picture_does_the_same() -> None:
@@ -164,8 +164,8 @@ def test_every_kind_of_picture_does_the_same() -> None:
     box = (3, 5, 20, 30)
     for picture in (image, array, tensor):
         assert size_of(picture) == (40, 50)
-        assert np.array_equal(to_bytes(cropped(picture, box)), array[3:23, 5:35])
-        assert np.array_equal(to_bytes(flipped(picture)), array[:, ::-1])
+        assert np.array_equal(to_bytes(crop(picture, box)), array[3:23, 5:35])
+        assert np.array_equal(to_bytes(flip(picture)), array[:, ::-1])
         assert np.array_equal(np.asarray(to_image(picture)), array)
         assert np.array_equal(to_tensor(picture).numpy(), array.transpose(2, 0, 1))
 
@@ -177,12 +177,12 @@ def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, 
     """The quick way does not make an image of it and back; Pillow's result is within a level."""
     pixels = np.asarray(photo(32, 40) if channels == 3 else photo(32, 40).convert("L"))
     pixels.setflags(write=False)  # as a data set that is mapped from the disk
-    picture = opened(pixels, channels, None, quick=True)
+    picture = begin_image(pixels, channels, None, quick=True)
     assert isinstance(picture, np.ndarray)
     assert picture.shape == (32, 40, channels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = to_bytes(resized(picture, *size, how))
+        ours = to_bytes(resize(picture, *size, how))
     theirs = np.asarray(Image.fromarray(pixels).resize(size[::-1], pictures.FILTERS[how])).reshape(*size, channels)
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
 
@@ -196,24 +196,24 @@ def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, 
     ],
 )
 def test_an_array_of_other_channels_is_converted(pixels: np.ndarray, channels: int) -> None:
-    picture = opened(pixels, channels, None, quick=True)
+    picture = begin_image(pixels, channels, None, quick=True)
     assert isinstance(picture, Image.Image)
-    assert np.array_equal(to_bytes(picture), to_bytes(opened(pixels, channels, None, quick=False)))
+    assert np.array_equal(to_bytes(picture), to_bytes(begin_image(pixels, channels, None, quick=False)))
 
 
 def test_an_array_that_is_no_picture_is_refused_either_way() -> None:
     for pixels in (np.zeros((8, 8, 3), np.float32), np.zeros((2, 8, 8, 3), np.uint8), np.zeros((8, 8, 2), np.uint8)):
         for quick_way in (True, False):
             with pytest.raises(VitreousError, match="expected uint8"):
-                opened(pixels, 3, None, quick=quick_way)
+                begin_image(pixels, 3, None, quick=quick_way)
     for quick_way in (True, False):
         with pytest.raises(VitreousError, match="1 or 3 channels, not 2"):
-            opened(np.zeros((8, 8, 2), np.uint8), 2, None, quick=quick_way)
+            begin_image(np.zeros((8, 8, 2), np.uint8), 2, None, quick=quick_way)
 
 
 @pytest.mark.parametrize("margin", [1, 4])
 def test_padding_is_numpys(margin: int) -> None:
     pixels = np.asarray(photo(9, 14))
     around = np.pad(pixels, ((margin, margin), (margin, margin), (0, 0)))
-    assert np.array_equal(to_bytes(padded(pixels, margin)), around)
-    assert np.array_equal(to_bytes(padded(Image.fromarray(pixels), margin)), around)
+    assert np.array_equal(to_bytes(pad(pixels, margin)), around)
+    assert np.array_equal(to_bytes(pad(Image.fromarray(pixels), margin)), around)

@@ -13,18 +13,18 @@ from sklearn import metrics
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.source import Arrays
-from vitreous.evaluation.accuracy import check_data, measured, pairs, real_accuracy, worst_classes
+from vitreous.evaluation.accuracy import check_data, compute_metrics, pairs, real_accuracy, worst_classes
 from vitreous.evaluation.calibration import calibration
-from vitreous.evaluation.class_mapping import ClassMapping, aligned
+from vitreous.evaluation.class_mapping import ClassMapping, align_classes
 from vitreous.evaluation.class_tables import confused_pairs
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.intervals import wilson
-from vitreous.evaluation.predictions import Answers
+from vitreous.evaluation.predictions import Predictions
 
 
 def answers_of(
     logits: np.ndarray[Any, Any], given: list[tuple[int, ...]], mapping: ClassMapping, ids: tuple[str, ...] | None = None
-) -> Answers:
+) -> Predictions:
     """Answers as `answer` would give them, made from logits alone."""
     shares = torch.tensor(logits).softmax(dim=1)
     top = np.argsort(-logits, axis=1, kind="stable")[:, :5]
@@ -34,7 +34,7 @@ def answers_of(
     counts = Counts(logits.shape[1])
     counts.update(torch.tensor(logits), labels, -truth.log())
     n = len(logits)
-    return Answers(
+    return Predictions(
         where="drawn", split="test", classes=mapping.model, ids=ids or tuple(map(str, range(n))), numbers=np.arange(n),
         labels=tuple(labels), top=top, probabilities=shares.numpy()[np.arange(n)[:, None], top].astype(np.float32),
         truth=truth.numpy(), losses=-truth.log().numpy(), features=None, bad=(), seconds=2.0, counts=counts,
@@ -55,7 +55,7 @@ NAMES = tuple("abcdefg")
 
 def test_everything_against_scikit_learn() -> None:
     logits, labels = drawn()
-    found = measured(answers_of(logits, [(label,) for label in labels], aligned(NAMES, NAMES)))
+    found = compute_metrics(answers_of(logits, [(label,) for label in labels], align_classes(NAMES, NAMES)))
     guesses = logits.argmax(axis=1)
     assert found["n"] == 400
     assert found["top1"] == pytest.approx(metrics.accuracy_score(labels, guesses))
@@ -82,20 +82,20 @@ def test_everything_against_scikit_learn() -> None:
 
 def test_the_most_confused_without_a_matrix() -> None:
     logits, labels = drawn()
-    whole = answers_of(logits, [(label,) for label in labels], aligned(NAMES, NAMES))
+    whole = answers_of(logits, [(label,) for label in labels], align_classes(NAMES, NAMES))
     expected = confused_pairs(metrics.confusion_matrix(labels, logits.argmax(axis=1), labels=range(7)), 30)
     assert len({count for *_, count in expected}) < len(expected) <= 30  # some are equal, and their order is fixed
     assert pairs(whole, 30) == expected
     whole.counts._confused = False
-    assert measured(whole)["confusion"] is None
+    assert compute_metrics(whole)["confusion"] is None
 
 
 def test_the_bootstrap_is_drawn_by_the_seed() -> None:
     logits, labels = drawn()
-    answers = answers_of(logits, [(label,) for label in labels], aligned(NAMES, NAMES))
-    found = measured(answers, method="bootstrap", seed=4)
+    answers = answers_of(logits, [(label,) for label in labels], align_classes(NAMES, NAMES))
+    found = compute_metrics(answers, method="bootstrap", seed=4)
     assert found["interval_method"] == "bootstrap"
-    assert found == measured(answers, method="bootstrap", seed=4)
+    assert found == compute_metrics(answers, method="bootstrap", seed=4)
     assert found["interval"] == pytest.approx(wilson(found["top1"], 400), abs=0.01)
     assert found["interval"] != list(wilson(found["top1"], 400))
 
@@ -106,7 +106,7 @@ def test_several_model_classes_for_one_of_the_data() -> None:
     to = ((0, 1), (2,), (), (3, 4), (5,), (6,))
     mapping = ClassMapping(("p", "q", "r", "s", "t", "u"), NAMES, to)
     answers = answers_of(logits, [(label,) for label in labels], mapping)
-    found = measured(answers)
+    found = compute_metrics(answers)
     guesses = logits.argmax(axis=1)
     right = [guess in to[label] for guess, label in zip(guesses, labels, strict=True) if to[label]]
     assert found["n"] == len(right)
@@ -128,13 +128,13 @@ def test_several_model_classes_for_one_of_the_data() -> None:
 
 def test_what_has_nothing_to_measure() -> None:
     logits, _ = drawn()
-    names = aligned(NAMES, NAMES)
+    names = align_classes(NAMES, NAMES)
     with pytest.raises(VitreousError, match="no image with a label"):
-        measured(answers_of(logits, [()] * 400, names))
+        compute_metrics(answers_of(logits, [()] * 400, names))
     with pytest.raises(VitreousError, match="all images have the same class"):
-        measured(answers_of(logits, [(2,)] * 400, names))
+        compute_metrics(answers_of(logits, [(2,)] * 400, names))
     with pytest.raises(VitreousError, match="maps to one of the model's"):
-        measured(answers_of(logits, [(2,)] * 400, ClassMapping(NAMES, NAMES, ((0,), (1,), (), (), (), (), ()))))
+        compute_metrics(answers_of(logits, [(2,)] * 400, ClassMapping(NAMES, NAMES, ((0,), (1,), (), (), (), (), ()))))
 
 
 def test_data_that_is_refused_before_the_model_runs() -> None:
@@ -165,10 +165,10 @@ def test_real_labels_are_sets_and_empty_ones_are_left_out(tmp_path: Path) -> Non
     logits = np.zeros((4, 1000), np.float32)
     logits[np.arange(4), [7, 8, 9, 1]] = 1.0
     ids = tuple(f"val/n0/ILSVRC2012_val_0000000{number}.JPEG" for number in (4, 3, 2, 1))  # in another order than the file
-    answers = answers_of(logits, [(7,), (0,), (0,), (1,)], aligned(THOUSAND, THOUSAND), ids)
+    answers = answers_of(logits, [(7,), (0,), (0,), (1,)], align_classes(THOUSAND, THOUSAND), ids)
     path = real_file(tmp_path, [[1, 3], [9, 8], [2], []])  # of images 1, 2, 3, 4
     assert real_accuracy(answers, path) == {"top1": 2 / 3, "n": 3, "interval": list(wilson(2 / 3, 3)), "left_out": 1}
-    assert measured(answers)["top1"] == 0.5
+    assert compute_metrics(answers)["top1"] == 0.5
 
 
 def test_real_labels_of_classes_in_another_order(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_real_labels_of_classes_in_another_order(tmp_path: Path) -> None:
     with pytest.raises(VitreousError, match="val test: only 0 of 100 labels are among the ReaL labels"):
         check_data(data(999 - 10 - labels), path)
     logits = np.eye(1000, dtype=np.float32)[labels]
-    names = aligned(THOUSAND, THOUSAND)
+    names = align_classes(THOUSAND, THOUSAND)
     assert real_accuracy(answers_of(logits, [(int(k),) for k in labels], names, tuple(ids)), path)["top1"] == 0.66
     with pytest.raises(VitreousError, match="not in ImageNet's order"):
         real_accuracy(answers_of(logits, [(int(989 - k),) for k in labels], names, tuple(ids)), path)

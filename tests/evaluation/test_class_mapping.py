@@ -8,39 +8,39 @@ from pathlib import Path
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.evaluation.class_mapping import ClassMapping, aligned, read_mapping
+from vitreous.evaluation.class_mapping import ClassMapping, align_classes, read_mapping
 
 MODEL = ("tench, Tinca tinca", "mountain bike", "tandem bicycle, tandem", "analog clock", "digital clock", "crane", "crane")
 
 
 def test_by_name_whatever_the_order() -> None:
-    found = aligned(("dog", "cat"), ("cat", "bird", "dog"))
+    found = align_classes(("dog", "cat"), ("cat", "bird", "dog"))
     assert found.to == ((2,), (0,))
     assert found.labels((1, 0)) == (0, 2)
     assert "has 2 of the model's 3 classes" in found.notes[0]
-    assert aligned(("cat", "dog"), ("cat", "dog")).notes == ()
+    assert align_classes(("cat", "dog"), ("cat", "dog")).notes == ()
 
 
 def test_case_spacing_and_synonyms_where_they_are_clear() -> None:
-    found = aligned(("Mountain_bike", "tench", "Digital  Clock"), MODEL)
+    found = align_classes(("Mountain_bike", "tench", "Digital  Clock"), MODEL)
     assert found.to == ((1,), (0,), (4,))
-    assert aligned(("Cat", "dog"), ("cat", "Cat", "dog")).to == ((1,), (2,))  # as it is spelt, if that is there
+    assert align_classes(("Cat", "dog"), ("cat", "Cat", "dog")).to == ((1,), (2,))  # as it is spelt, if that is there
     with pytest.raises(VitreousError, match="'CAT'"):
-        aligned(("CAT", "dog"), ("cat", "Cat", "dog"))
+        align_classes(("CAT", "dog"), ("cat", "Cat", "dog"))
     with pytest.raises(VitreousError, match="'crane'"):
-        aligned(("crane", "tench"), MODEL)  # two of that name
+        align_classes(("crane", "tench"), MODEL)  # two of that name
     with pytest.raises(VitreousError, match="'New York'"):  # two data classes for one of the model's
-        aligned(("New York", "new_york"), ("new york", "x"))
-    assert aligned(MODEL, MODEL).to == tuple((number,) for number in range(7))
+        align_classes(("New York", "new_york"), ("new york", "x"))
+    assert align_classes(MODEL, MODEL).to == tuple((number,) for number in range(7))
 
 
 def test_classes_without_images_need_not_be_known() -> None:
-    assert aligned(("dog", "unicorn", "cat"), ("cat", "dog"), there=(0, 2)).to == ((1,), (), (0,))
+    assert align_classes(("dog", "unicorn", "cat"), ("cat", "dog"), there=(0, 2)).to == ((1,), (), (0,))
 
 
 def test_the_note_tells_how_many_it_chooses_among() -> None:
     """Classes of the data compete whether they have images or not."""
-    found = aligned(("cat", "dog", "ant"), ("ant", "bee", "cat", "dog"), there=(0, 1), among="mapped")
+    found = align_classes(("cat", "dog", "ant"), ("ant", "bee", "cat", "dog"), there=(0, 1), among="mapped")
     assert found.among == (0, 2, 3)
     assert found.notes == ("the data: has 2 of the model's 4 classes; it chooses among the 3 that the data names",)
 
@@ -49,37 +49,37 @@ def test_unknown_classes_are_named_with_the_nearest() -> None:
     with pytest.raises(
         VitreousError, match=r"photos: classes that the model does not know: 'catt' .nearest: 'cat'.; .*--mapping"
     ):
-        aligned(("catt", "dog"), ("cat", "dog"), where="photos")
+        align_classes(("catt", "dog"), ("cat", "dog"), where="photos")
     names = tuple("pqrstu")
     with pytest.raises(VitreousError, match="and 3 more"):
-        aligned(names, ("cat", "dog"))
+        align_classes(names, ("cat", "dog"))
 
 
 def test_numbers_only_where_there_is_nothing_else() -> None:
     numbers = ("0", "1", "2")
-    plain = aligned(("ant", "bee", "cow"), numbers, model_named=False)
+    plain = align_classes(("ant", "bee", "cow"), numbers, model_named=False)
     assert plain.to == ((0,), (1,), (2,))
     assert "have no names" in plain.notes[0]
-    given = aligned(("0", "2"), ("ant", "bee", "cow"))
+    given = align_classes(("0", "2"), ("ant", "bee", "cow"))
     assert given.to == ((0,), (2,))
     assert "its classes are numbers" in given.notes[0]
-    assert aligned(("2", "0"), numbers, model_named=False).to == ((2,), (0,))
+    assert align_classes(("2", "0"), numbers, model_named=False).to == ((2,), (0,))
     with pytest.raises(VitreousError, match=r"a model of 3 whose names are not known; .*--mapping"):
-        aligned(("ant", "bee"), numbers, model_named=False)
+        align_classes(("ant", "bee"), numbers, model_named=False)
     with pytest.raises(VitreousError, match="'7'"):
-        aligned(("0", "7"), ("ant", "bee", "cow"))
+        align_classes(("0", "7"), ("ant", "bee", "cow"))
     with pytest.raises(VitreousError, match="does not know"):  # as many, but of other names: no guess
-        aligned(("x", "y", "z"), ("ant", "bee", "cow"))
+        align_classes(("x", "y", "z"), ("ant", "bee", "cow"))
 
 
 def test_wordnet_ids_are_imagenet_in_its_order() -> None:
     ids = tuple(f"n{number:08d}" for number in range(1000))
     words = tuple(f"word {number}" for number in range(1000))
-    found = aligned(ids, words)
+    found = align_classes(ids, words)
     assert found.to[999] == (999,)
     assert "WordNet" in found.notes[0]
     with pytest.raises(VitreousError, match="'n00000000'"):
-        aligned(ids[:10], words)
+        align_classes(ids[:10], words)
 
 
 @pytest.mark.parametrize("ending", ["json", "toml", "csv"])

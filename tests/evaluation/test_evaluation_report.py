@@ -21,15 +21,15 @@ from html_page import Page
 from vitreous.classifier import Classifier
 from vitreous.data.source import Arrays, Source, Stream
 from vitreous.evaluation import report_gallery
-from vitreous.evaluation.accuracy import measured
+from vitreous.evaluation.accuracy import compute_metrics
 from vitreous.evaluation.class_tables import CELLS
 from vitreous.evaluation.evaluation_report import write_report
-from vitreous.evaluation.features import features_of
-from vitreous.evaluation.mcnemar import compared
-from vitreous.evaluation.predictions import Answers, answer, natural_mapping
-from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, cells_of, chosen, heat
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.mcnemar import compare_predictions
+from vitreous.evaluation.predictions import Predictions, natural_mapping, predict_dataset
+from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, cells_of, choose_images, heat
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve, Strength
-from vitreous.inspection.attention_rollout import looked_at
+from vitreous.inspection.attention_rollout import attention_map
 
 from conftest import random_checkpoint
 
@@ -51,10 +51,10 @@ def classifier(classes: tuple[str, ...], preprocess: str = "resize(8)|range(-1,1
 class Case:
     clf: Classifier
     source: Source | Stream
-    answers: Answers
+    answers: Predictions
 
     def write(self, folder: Path, **more: Any) -> tuple[str, Page]:
-        numbers = more.pop("numbers", {"checkpoint": "runs/a", **measured(self.answers)})
+        numbers = more.pop("numbers", {"checkpoint": "runs/a", **compute_metrics(self.answers)})
         path = write_report(folder, self.clf, self.source, self.answers, numbers, **more)
         assert path == folder / "report.html"
         text = path.read_text(encoding="utf-8")
@@ -63,10 +63,10 @@ class Case:
 
 def case(n: int = 30, classes: tuple[str, ...] = ("ant", "bee", "cat"), **more: Any) -> Case:
     clf, source = classifier(classes), source_of(n, classes, **more)
-    return Case(clf, source, answer(clf, source, workers=0))
+    return Case(clf, source, predict_dataset(clf, source, workers=0))
 
 
-def with_guesses(answers: Answers, guesses: list[int]) -> Answers:
+def with_guesses(answers: Predictions, guesses: list[int]) -> Predictions:
     """The same with other guesses, so that something is right and something wrong."""
     top = answers.top.copy()
     for row, guess in enumerate(guesses):
@@ -94,7 +94,7 @@ def mostly_right(made: Case, wrong_every: int = 4) -> Case:
 def test_the_headline_has_the_interval(tmp_path: Path) -> None:
     made = mostly_right(case(40))
     _, page = made.write(tmp_path)
-    low, high = measured(made.answers)["interval"]
+    low, high = compute_metrics(made.answers)["interval"]
     assert f"75.00 % of 40 test images right (95 % interval {100 * low:.2f} to {100 * high:.2f});" in page.said
     assert "the largest class alone: " in page.said
     _, page = made.write(tmp_path, numbers={"interval": [0.5, 0.625]})
@@ -105,10 +105,10 @@ def test_no_five_guesses_of_five_classes(tmp_path: Path) -> None:
     """A model of eight that may choose among three of them: that the label is within five guesses says nothing."""
     classes = tuple("abcdefgh")
     clf, source = classifier(classes), source_of(12, classes[:3])
-    made = Case(clf, source, answer(clf, source, workers=0, mapping=natural_mapping(clf, source, "mapped")))
+    made = Case(clf, source, predict_dataset(clf, source, workers=0, mapping=natural_mapping(clf, source, "mapped")))
     assert "within five guesses" not in made.write(tmp_path)[1].said
-    made.answers = answer(clf, source, workers=0)
-    assert f"{100 * measured(made.answers)['top5']:.2f} % within five guesses" in made.write(tmp_path)[1].said
+    made.answers = predict_dataset(clf, source, workers=0)
+    assert f"{100 * compute_metrics(made.answers)['top5']:.2f} % within five guesses" in made.write(tmp_path)[1].said
 
 
 def test_every_cell_with_images_leads_to_them(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def decoded(uri: str | None) -> np.ndarray[Any, Any]:
 def test_a_picture_is_what_the_model_saw_and_the_heat_where_it_looked(tmp_path: Path) -> None:
     clf = classifier(("ant", "bee"), "resize_small(12)|central_crop(8)|range(-1,1)")
     source = source_of(2, ("ant", "bee"), side=16)
-    made = Case(clf, source, answer(clf, source, workers=0))
+    made = Case(clf, source, predict_dataset(clf, source, workers=0))
     text, _ = made.write(tmp_path)
     views = re.findall(
         r'<div class="view"><img[^>]*?src="([^"]+)"><img class="heat" alt="" src="([^"]+)"></div>.*?id">([^ <]+)', text
@@ -189,7 +189,7 @@ def test_a_picture_is_what_the_model_saw_and_the_heat_where_it_looked(tmp_path: 
         image = source.images[int(name[-1])]
         expected = Image.fromarray(image).resize((12, 12), Image.Resampling.BILINEAR).crop((2, 2, 10, 10))
         assert np.array_equal(decoded(picture), np.asarray(expected))
-        looked = looked_at(clf.model, clf.preprocess(image)[None])[0].numpy()
+        looked = attention_map(clf.model, clf.preprocess(image)[None])[0].numpy()
         assert np.abs(decoded(overlay)[..., 3] / 190 - looked).max() < 0.01
         assert looked.shape == (2, 2)
 
@@ -211,8 +211,8 @@ def test_the_nearest_training_images(tmp_path: Path, kept: bool) -> None:
         np.random.default_rng(5).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8),
         np.arange(20) % 3,
     )
-    known = features_of(made.clf, training, workers=0, cache=False)
-    own = features_of(made.clf, made.source, workers=0, cache=False)
+    known = compute_features(made.clf, training, workers=0, cache=False)
+    own = compute_features(made.clf, made.source, workers=0, cache=False)
     if kept:
         made.answers = dataclasses.replace(made.answers, features=own.values)
     text, page = made.write(tmp_path, training=known, training_data=training)
@@ -245,7 +245,7 @@ class Shards(Stream):
 def test_a_stream_of_shards_has_the_same_page(tmp_path: Path) -> None:
     plain = case(20)
     stream = Shards(source_of(20, ("ant", "bee", "cat")))
-    streamed = Case(plain.clf, stream, answer(plain.clf, stream, workers=0))
+    streamed = Case(plain.clf, stream, predict_dataset(plain.clf, stream, workers=0))
     pages = [made.write(tmp_path)[0] for made in (plain, streamed)]
     cut = [re.sub(r"[\d,]+ images per second", "", page) for page in pages]
     assert cut[0] == cut[1]
@@ -275,12 +275,16 @@ def test_an_image_that_has_gone_is_left_out(tmp_path: Path) -> None:
 
 def test_every_cell_gets_one_before_any_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {(0, 1): list(range(100)), (1, 0): [200, 201], (2, 0): [300], (0, 0): list(range(400, 450)), (1, 1): [500]}
-    shown = chosen(cells)
+    shown = choose_images(cells)
     assert {cell: len(rows) for cell, rows in shown.items()} == {(0, 1): 12, (1, 0): 2, (2, 0): 1, (0, 0): 3, (1, 1): 1}
     assert shown[0, 1] == list(range(12))
     monkeypatch.setattr(report_gallery, "WRONG", 4)
-    assert {cell: len(rows) for cell, rows in chosen(cells).items() if cell[0] != cell[1]} == {(0, 1): 2, (1, 0): 1, (2, 0): 1}
-    assert set(chosen(cells, [(2, 0)])) == {(2, 0)}
+    assert {cell: len(rows) for cell, rows in choose_images(cells).items() if cell[0] != cell[1]} == {
+        (0, 1): 2,
+        (1, 0): 1,
+        (2, 0): 1,
+    }
+    assert set(choose_images(cells, [(2, 0)])) == {(2, 0)}
 
 
 def test_the_page_stays_small_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +328,7 @@ def test_classes_that_do_not_occur_are_not_shown(tmp_path: Path) -> None:
     """A model of a hundred classes, judged by three of them."""
     classes = tuple(f"class {k}" for k in range(100))
     clf, source = classifier(classes), source_of(12, classes[7:10])
-    answers = answer(clf, source, workers=0)
+    answers = predict_dataset(clf, source, workers=0)
     made = Case(clf, source, with_guesses(answers, [7, 8, 8, 7] * 3))
     _, page = made.write(tmp_path)
     assert page.of("table", "matrix")
@@ -356,7 +360,7 @@ def test_two_checkpoints_and_where_they_disagree(tmp_path: Path) -> None:
     part = text.partition("Only this one is right")[2].partition("Only runs/")[0]
     assert set(re.findall(r'id">(test/\d+)', part)) == alone
     assert f"Only runs/<b> is right: {int((theirs & ~mine).sum())} images" in page.said
-    sentence = compared(made.answers, other).sentence("this one", "runs/<b>")
+    sentence = compare_predictions(made.answers, other).sentence("this one", "runs/<b>")
     assert sentence[1:] in page.said
     assert "Compared with runs/<b>" in page.said
     assert "--compare" not in page.said
@@ -374,12 +378,12 @@ def test_two_checkpoints_have_the_intervals_of_their_numbers(tmp_path: Path) -> 
     assert page.said.count("50.00 to 62.50") == 1
     alone = int(made.answers.right()[:-1].sum())
     assert f"Only this one is right: {alone} images" in page.said
-    assert compared(made.answers, other).first == alone
+    assert compare_predictions(made.answers, other).first == alone
 
 
 def test_the_reliability_is_drawn_bin_by_bin(tmp_path: Path) -> None:
     made = mostly_right(case(40))
-    numbers = measured(made.answers)
+    numbers = compute_metrics(made.answers)
     _, page = made.write(tmp_path, numbers=numbers)
     filled = [row for row in numbers["reliability"] if row["n"]]
     assert len(page.of("rect", "share")) == len(filled)
@@ -424,9 +428,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     ids = tuple(f"{HOSTILE[row % 3]}{row}" for row in range(24))
     made = mostly_right(case(24, HOSTILE, ids=ids))
     training = source_of(9, HOSTILE, ids=tuple(f"{HOSTILE[k % 3]}{k}" for k in range(9)))
-    known = features_of(made.clf, training, workers=0, cache=False)
+    known = compute_features(made.clf, training, workers=0, cache=False)
     other = with_guesses(made.answers, [0] * 24)
-    numbers = {"checkpoint": HOSTILE[1], **measured(made.answers)}
+    numbers = {"checkpoint": HOSTILE[1], **compute_metrics(made.answers)}
     text, page = made.write(tmp_path, numbers=numbers, others=[(HOSTILE[0], other, {})], training=known, training_data=training)
     assert len(page.of("script")) == 1
     assert "alert" not in page.scripts

@@ -25,7 +25,7 @@ from vitreous.data.sources.relabelled import with_labels
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import distributed_pass as shared_pass
 from vitreous.evaluation import feature_cache, features
-from vitreous.evaluation.features import Features, features_of
+from vitreous.evaluation.features import Features, compute_features
 
 from conftest import random_checkpoint
 
@@ -53,20 +53,20 @@ def expected(clf: Classifier, source: Arrays) -> np.ndarray[Any, Any]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the images that a model is run on."""
     counted: list[int] = []
-    real = features.features_in
+    real = features.batch_features
 
     def counting(model: Any, batch: Any, *args: Any) -> Any:
         counted.append(len(batch))
         return real(model, batch, *args)
 
-    monkeypatch.setattr(features, "features_in", counting)
+    monkeypatch.setattr(features, "batch_features", counting)
     return counted
 
 
 def test_values_in_the_order_of_the_data_whatever_the_batch_and_the_workers() -> None:
     clf, source = model(), some()
     for batch_size, workers in ((7, 0), (64, 1)):
-        found = features_of(clf, source, batch_size=batch_size, workers=workers, cache=False)
+        found = compute_features(clf, source, batch_size=batch_size, workers=workers, cache=False)
         np.testing.assert_allclose(found.values, expected(clf, source), atol=1e-5)
         assert found.values.dtype == np.float32
         assert found.values.shape == (40, 20)  # after the representation layer
@@ -79,22 +79,22 @@ def test_values_in_the_order_of_the_data_whatever_the_batch_and_the_workers() ->
 def test_the_second_time_the_model_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = ran(monkeypatch)
     source = with_labels(some(), [(), (0, 2), *[(i % 3,) for i in range(38)]])
-    first = features_of(model(), source, workers=0)
-    second = features_of(model(), source, workers=0)
+    first = compute_features(model(), source, workers=0)
+    second = compute_features(model(), source, workers=0)
     assert sum(counted) == 40
     assert (first.cached, second.cached) == (False, True)
     assert np.array_equal(first.values, second.values)
     assert np.array_equal(first.numbers, second.numbers)
     assert (first.labels, first.ids, first.bad) == (second.labels, second.ids, second.bad)
     assert second.labels[:2] == ((), (0, 2))
-    features_of(model(), source, workers=0, cache=False)
+    compute_features(model(), source, workers=0, cache=False)
     assert sum(counted) == 80
 
 
 @pytest.mark.parametrize("changed", ["pixels", "labels", "classes", "ids", "weights", "config", "preprocess", "precision"])
 def test_whatever_the_numbers_follow_from_makes_another_entry(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted, clf, source = ran(monkeypatch), model(), some()
-    features_of(clf, source, workers=0)
+    compute_features(clf, source, workers=0)
     options: dict[str, Any] = {}
     if changed == "pixels":
         source.images[39, 7, 7] ^= 1
@@ -113,7 +113,7 @@ def test_whatever_the_numbers_follow_from_makes_another_entry(changed: str, monk
     else:
         options["precision"] = "bfloat16"
         monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: torch.no_grad())  # not every processor survives it
-    assert not features_of(clf, source, workers=0, **options).cached
+    assert not compute_features(clf, source, workers=0, **options).cached
     assert sum(counted) == 80
 
 
@@ -134,9 +134,9 @@ def whole(path: Path) -> Source:
 
 def test_files_are_known_by_size_and_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clf, photos = model(), folder_of(tmp_path / "photos")
-    first = features_of(clf, whole(photos), workers=0)
+    first = compute_features(clf, whole(photos), workers=0)
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
-    assert features_of(clf, whole(photos), workers=0).cached
+    assert compute_features(clf, whole(photos), workers=0).cached
     monkeypatch.undo()
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     changed = photos / "a" / "1.png"
@@ -147,7 +147,7 @@ def test_files_are_known_by_size_and_times(tmp_path: Path, monkeypatch: pytest.M
     content = out.getvalue()
     changed.write_bytes(content)
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))  # as if it had never been written
-    again = features_of(clf, whole(photos), workers=0)
+    again = compute_features(clf, whole(photos), workers=0)
     assert not again.cached
     row = again.ids.index(next(name for name in again.ids if name.endswith("a/1.png")))
     assert not np.allclose(first.values[row], again.values[row])
@@ -155,26 +155,26 @@ def test_files_are_known_by_size_and_times(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_damaged_entry_is_computed_again_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     clf, source = model(), some()
-    first = features_of(clf, source, workers=0)
+    first = compute_features(clf, source, workers=0)
     (entry,) = feature_cache.folder().glob("*.safetensors")
     content = entry.read_bytes()
     spoilt = bytearray(content)
     spoilt[-40] ^= 1  # one bit of one number
     for broken in (content[:100], content[:-8], b"", bytes(spoilt)):
         entry.write_bytes(broken)
-        found = features_of(clf, source, workers=0)
+        found = compute_features(clf, source, workers=0)
         assert not found.cached
         assert np.array_equal(found.values, first.values)
         assert f"{entry}: a damaged cache entry" in found.notes[0]
         assert entry.read_bytes() == content  # and is whole again
-    assert features_of(clf, source, workers=0).cached
+    assert compute_features(clf, source, workers=0).cached
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     monkeypatch.setenv("VITREOUS_CACHE", str(in_the_way))
-    found = features_of(model(), some(), workers=0)
+    found = compute_features(model(), some(), workers=0)
     np.testing.assert_allclose(found.values, expected(model(), some()), atol=1e-5)
     assert "could not be kept" in found.notes[0]
 
@@ -183,25 +183,25 @@ def test_a_cache_that_cannot_be_written_is_said_and_no_more(monkeypatch: pytest.
 
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(feature_cache, "save_file", full)
-    assert "No space left" in features_of(model(), some(), workers=0).notes[0]
+    assert "No space left" in compute_features(model(), some(), workers=0).notes[0]
     assert not list((tmp_path / "cache" / "features").iterdir())
 
 
 def test_what_was_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     clf = model()
-    features_of(clf, some(seed=0), workers=0)
+    compute_features(clf, some(seed=0), workers=0)
     (first,) = feature_cache.folder().iterdir()
-    features_of(clf, some(seed=1), workers=0)
+    compute_features(clf, some(seed=1), workers=0)
     (second,) = set(feature_cache.folder().iterdir()) - {first}
     os.utime(first, (1, 1))
     os.utime(second, (2, 2))
-    assert features_of(clf, some(seed=0), workers=0).cached  # used: the last to go
+    assert compute_features(clf, some(seed=0), workers=0).cached  # used: the last to go
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 2.5 * first.stat().st_size)
-    features_of(clf, some(seed=2), workers=0)
+    compute_features(clf, some(seed=2), workers=0)
     assert first.exists()
     assert not second.exists()
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 0)
-    features_of(clf, some(seed=3), workers=0)
+    compute_features(clf, some(seed=3), workers=0)
     assert len(list(feature_cache.folder().iterdir())) == 1
 
 
@@ -219,7 +219,7 @@ class Broken(View):
 def test_images_that_cannot_be_read_are_left_out_and_named() -> None:
     clf, source = model(), some()
     for cached in (False, True):
-        found = features_of(clf, Broken(source), workers=0, batch_size=5, bad_images="skip")
+        found = compute_features(clf, Broken(source), workers=0, batch_size=5, bad_images="skip")
         assert found.cached == cached
         assert found.numbers.tolist() == [i for i in range(40) if i % 3]
         np.testing.assert_allclose(found.values, expected(clf, source)[found.numbers], atol=1e-5)
@@ -227,7 +227,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named() -> None:
         assert all(why for _, why in found.bad)
     # Also where an entry without them lies in the cache.
     with pytest.raises(VitreousError, match=r"train/000000.*vitreous doctor"):
-        features_of(clf, Broken(source), workers=0)
+        compute_features(clf, Broken(source), workers=0)
 
 
 def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,24 +236,24 @@ def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(digits.only("test"), tmp_path / "shards", shard_bytes=60_000)
     stream = open_shards(str(tmp_path / "shards")).source("test")
     items = list(stream.items())
-    found = features_of(clf, stream, workers=0, batch_size=33)
+    found = compute_features(clf, stream, workers=0, batch_size=33)
     assert len(stream.shards) > 2  # type: ignore[union-attr]
     assert found.ids == tuple(item.id for item in items)  # in the order of the shards, not of the virtual streams
     assert found.labels == tuple(item.labels for item in items)
     assert found.numbers.tolist() == list(range(len(items)))
     np.testing.assert_allclose(found.values, clf.features([item.content for item in items]).numpy(), atol=1e-5)
-    assert features_of(clf, stream, workers=0).cached
+    assert compute_features(clf, stream, workers=0).cached
     assert sum(counted) == len(items)
     shard = Path(stream.shards[0])  # type: ignore[union-attr]
     os.utime(shard, (1, 1))
-    assert not features_of(clf, stream, workers=0).cached
+    assert not compute_features(clf, stream, workers=0).cached
 
 
 def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads stand for processes: they wait for each other where processes would."""
     barrier, boxes, clf = threading.Barrier(2), {}, model()
     source = Broken(some(41))
-    alone = features_of(clf, source, workers=0, cache=False, bad_images="skip")
+    alone = compute_features(clf, source, workers=0, cache=False, bad_images="skip")
 
     def gathered(world: World, value: Any) -> list[Any]:
         boxes[world.process] = value
@@ -266,14 +266,14 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
         return gathered(world, value)[0]
 
     for module in (features, shared_pass):
-        monkeypatch.setattr(module, "gathered", gathered)
-    monkeypatch.setattr(features, "told", told)
+        monkeypatch.setattr(module, "all_gather", gathered)
+    monkeypatch.setattr(features, "broadcast", told)
     results: dict[int, Features] = {}
 
     def run(process: int) -> None:
         world = World(process, 2, torch.device("cpu"))
         options = dict(batch_size=4, world=world, cache=False, bad_images="skip")
-        results[process] = features_of(copy.deepcopy(clf), source, workers=0, **options)  # type: ignore[arg-type]
+        results[process] = compute_features(copy.deepcopy(clf), source, workers=0, **options)  # type: ignore[arg-type]
 
     threads = [threading.Thread(target=run, args=(process,)) for process in (0, 1)]
     for thread in threads:
@@ -291,7 +291,7 @@ def test_the_classifier_comes_back_as_it_was() -> None:
     clf = model(dropout=0.5)
     clf.model.train()
     state = {name: tensor.clone() for name, tensor in clf.model.state_dict().items()}
-    first, second = (features_of(clf, some(), workers=0, cache=False).values for _ in range(2))
+    first, second = (compute_features(clf, some(), workers=0, cache=False).values for _ in range(2))
     assert np.array_equal(first, second)  # without dropout
     assert clf.model.training
     assert not clf.model.lean  # type: ignore[union-attr]
@@ -299,15 +299,15 @@ def test_the_classifier_comes_back_as_it_was() -> None:
 
 
 def test_some_of_them() -> None:
-    found = features_of(model(), some(), workers=0, cache=False).some([3, 1])
+    found = compute_features(model(), some(), workers=0, cache=False).some([3, 1])
     assert (found.ids, found.labels, found.numbers.tolist()) == (("train/000003", "train/000001"), ((0,), (1,)), [3, 1])
     assert found.targets().tolist() == [0, 1]
     assert len(found) == 2
 
 
 def test_nothing_and_refusals() -> None:
-    assert len(features_of(model(), some().subset([]), workers=0)) == 0
+    assert len(compute_features(model(), some().subset([]), workers=0)) == 0
     with pytest.raises(VitreousError, match="goes by chance"):
-        features_of(model(), some(), preprocess=Preprocess("inception_crop(8)|range(-1,1)", 1))
+        compute_features(model(), some(), preprocess=Preprocess("inception_crop(8)|range(-1,1)", 1))
     with pytest.raises(VitreousError, match="--batch-size 0"):
-        features_of(model(), some(), batch_size=0)
+        compute_features(model(), some(), batch_size=0)

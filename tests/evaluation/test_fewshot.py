@@ -18,7 +18,7 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import fewshot as module
 from vitreous.evaluation import fewshot_tasks
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.fewshot import FIXED, Round, Task, best_mean_rank, drawn, fewshot, fits
+from vitreous.evaluation.fewshot import FIXED, FewshotResult, FewshotTask, best_mean_rank, draw_subset, fewshot, fits
 from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
 from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, paper_preprocess, possible_shots
 from vitreous.evaluation.ridge import L2S
@@ -37,11 +37,11 @@ def made(count: int, seed: int, prefix: str, noise: float = 2.5, width: int = 12
     return Features(values, tuple((int(t),) for t in targets), ids, np.arange(count), CLASSES)
 
 
-def task(name: str = "made", train: int = 120, test: int = 200, noise: float = 2.5) -> Task:
-    return Task(name, made(train, 0, "train", noise), made(test, 1, "test", noise))
+def task(name: str = "made", train: int = 120, test: int = 200, noise: float = 2.5) -> FewshotTask:
+    return FewshotTask(name, made(train, 0, "train", noise), made(test, 1, "test", noise))
 
 
-def by_hand(own: Task, rows: Any, l2: float) -> np.ndarray[Any, Any]:
+def by_hand(own: FewshotTask, rows: Any, l2: float) -> np.ndarray[Any, Any]:
     x, z = own.train.values[rows].astype(np.float64), own.test.values.astype(np.float64)
     mean, std = x.mean(axis=0), x.std(axis=0) + 1e-5
     x, z = (np.hstack([(part - mean) / std, np.full((len(part), 1), 100.0)]) for part in (x, z))
@@ -55,7 +55,7 @@ def test_every_round_is_scikit_learns_on_its_subset() -> None:
     rounds = fewshot([own], shots=(1, 5, "all"), seeds=(3, 4), l2=64.0)
     assert [(r.shots, r.seed, r.n_train) for r in rounds] == [(1, 3, 4), (1, 4, 4), (5, 3, 20), (5, 4, 20), ("all", None, 120)]
     for found in rounds:
-        right = by_hand(own, drawn(own, found.shots, found.seed), 64.0)
+        right = by_hand(own, draw_subset(own, found.shots, found.seed), 64.0)
         assert np.array_equal(found.right, right)
         assert found.accuracy == right.mean()
         assert (found.n_test, found.l2, found.data) == (200, 64.0, "made")
@@ -67,24 +67,24 @@ def test_every_round_is_scikit_learns_on_its_subset() -> None:
 
 def test_subsets_are_drawn_by_the_seed_and_lie_within_each_other() -> None:
     own = task()
-    five, ten = drawn(own, 5, 0), drawn(own, 10, 0)
+    five, ten = draw_subset(own, 5, 0), draw_subset(own, 10, 0)
     assert np.bincount(own.train.targets()[five]).tolist() == [5] * 4
     assert set(five) < set(ten)
-    assert len({tuple(drawn(own, 5, seed)) for seed in range(5)}) == 5
-    assert drawn(own, 2, None).tolist() == list(range(8))  # the first of each, in the order of the data
+    assert len({tuple(draw_subset(own, 5, seed)) for seed in range(5)}) == 5
+    assert draw_subset(own, 2, None).tolist() == list(range(8))  # the first of each, in the order of the data
     order = np.random.default_rng(0).permutation(120)
-    elsewhere = Task("made", own.train.some(order), own.test)
-    assert {elsewhere.train.ids[row] for row in drawn(elsewhere, 5, 0)} == {own.train.ids[row] for row in five}
+    elsewhere = FewshotTask("made", own.train.some(order), own.test)
+    assert {elsewhere.train.ids[row] for row in draw_subset(elsewhere, 5, 0)} == {own.train.ids[row] for row in five}
 
 
 def test_leave_one_out_chooses_without_the_test_images() -> None:
     own = task()
     (found,) = fewshot([own], shots=(10,), seeds=(0,))
-    other = Task("made", own.train, made(200, 5, "test", noise=9.0))
+    other = FewshotTask("made", own.train, made(200, 5, "test", noise=9.0))
     (again,) = fewshot([other], shots=(10,), seeds=(0,))
     assert again.l2 == found.l2
     assert again.accuracy != found.accuracy
-    rows = drawn(own, 10, 0)
+    rows = draw_subset(own, 10, 0)
     x = own.train.values[rows].astype(np.float64)
     x = np.hstack([(x - x.mean(axis=0)) / (x.std(axis=0) + 1e-5), np.full((40, 1), 100.0)])
     y = 2 * np.eye(4)[own.train.targets()[rows]] - 1
@@ -105,7 +105,8 @@ def test_one_l2_for_all_data_sets_by_mean_rank() -> None:
     rounds = fewshot(tasks, shots=(5, 10), seeds=(0, 1), l2="joint")
     for shots in (5, 10):
         accuracies = [
-            [np.mean([by_hand(own, drawn(own, shots, seed), l2).mean() for seed in (0, 1)]) for l2 in L2S] for own in tasks
+            [np.mean([by_hand(own, draw_subset(own, shots, seed), l2).mean() for seed in (0, 1)]) for l2 in L2S]
+            for own in tasks
         ]
         ranks = stats.rankdata(accuracies, axis=1).mean(axis=0)
         best = max(l2 for l2, rank in zip(L2S, ranks, strict=True) if rank == ranks.max())
@@ -132,7 +133,7 @@ def test_as_many_fits_as_were_promised() -> None:
 def test_images_with_several_labels_are_right_by_any() -> None:
     own = task()
     any_label = Features(own.test.values, (tuple(range(4)),) * 200, own.test.ids, own.test.numbers, CLASSES)
-    assert fewshot([Task("made", own.train, any_label)], shots=(1,), seeds=(0,), l2=1.0)[0].accuracy == 1.0
+    assert fewshot([FewshotTask("made", own.train, any_label)], shots=(1,), seeds=(0,), l2=1.0)[0].accuracy == 1.0
 
 
 @pytest.mark.parametrize(
@@ -155,18 +156,18 @@ def test_refusals_of_a_task() -> None:
     train, test = made(12, 0, "train"), made(8, 1, "test")
     one = train.some([0, 4, 8])
     with pytest.raises(VitreousError, match=r"made: its training images are of one class only \(a\)"):
-        Task("made", one, test)
+        FewshotTask("made", one, test)
     with pytest.raises(VitreousError, match=r"made: test/0, test/1 is there twice"):
-        Task("made", train, test.some([0, 0, 1, 1]))
+        FewshotTask("made", train, test.some([0, 0, 1, 1]))
     with pytest.raises(VitreousError, match=r"made: train/0 is to be fitted to and judged by"):
-        Task("made", train, train.some([0]))
+        FewshotTask("made", train, train.some([0]))
     with pytest.raises(VitreousError, match="no image with a label to judge by"):
-        Task("made", train, test.some([]))
+        FewshotTask("made", train, test.some([]))
     with pytest.raises(VitreousError, match="not finite"):
-        Task("made", train, Features(test.values * np.nan, test.labels, test.ids, test.numbers, CLASSES))
+        FewshotTask("made", train, Features(test.values * np.nan, test.labels, test.ids, test.numbers, CLASSES))
     with pytest.raises(VitreousError, match="different classes"):
-        Task("made", train, Features(test.values, test.labels, test.ids, test.numbers, ("a", "b", "c", "e")))
-    missing = Task("made", train.some([0, 1, 2, 4, 5, 6]), test)  # class d is judged and never seen
+        FewshotTask("made", train, Features(test.values, test.labels, test.ids, test.numbers, ("a", "b", "c", "e")))
+    missing = FewshotTask("made", train.some([0, 1, 2, 4, 5, 6]), test)  # class d is judged and never seen
     with pytest.raises(VitreousError, match=r"class 'd' of made has 0 training images; remove it, or give it some"):
         fewshot([missing], shots=(1,))
 
@@ -174,9 +175,11 @@ def test_refusals_of_a_task() -> None:
 # The curve -------------------------------------------------------------------------------------------------------------
 
 
-def a_round(shots: Any, seed: int | None, right: Any, fitted: float = 1.0, left_out: float = 0.5, data: str = "made") -> Round:
+def a_round(
+    shots: Any, seed: int | None, right: Any, fitted: float = 1.0, left_out: float = 0.5, data: str = "made"
+) -> FewshotResult:
     right, per_class = np.asarray(right, bool), 100.0 if shots == "all" else float(shots)
-    return Round(
+    return FewshotResult(
         data, shots, seed, 1.0, float(right.mean()), 0.3, int(4 * per_class), len(right), fitted, left_out, per_class, right
     )
 

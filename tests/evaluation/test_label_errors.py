@@ -20,7 +20,7 @@ from vitreous.evaluation.class_mapping import ClassMapping
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.label_errors import COLUMNS, class_names, label_errors, thresholds, write_relabel
-from vitreous.evaluation.predictions import Answers
+from vitreous.evaluation.predictions import Predictions
 
 
 def answers_of(
@@ -29,7 +29,7 @@ def answers_of(
     classes: tuple[str, ...] | None = None,
     features: NDArray[np.float32] | None = None,
     **more: Any,
-) -> Answers:
+) -> Predictions:
     """What a model with these probabilities (n, classes) answers."""
     n, c = probabilities.shape
     top = np.argsort(-probabilities, axis=1, kind="stable")[:, : min(5, c)]
@@ -50,7 +50,7 @@ def answers_of(
         seconds=1.0,
         counts=Counts(c),
     )
-    return Answers(**{**plain, **more})
+    return Predictions(**{**plain, **more})
 
 
 def confident_learning(probabilities: NDArray[Any], labels: NDArray[np.int64]) -> dict[int, int]:

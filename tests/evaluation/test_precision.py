@@ -21,6 +21,6 @@ def test_the_second_process(monkeypatch: pytest.MonkeyPatch, first: str, tried: 
         return Precision("bfloat16" if wanted == "auto" else wanted, device)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "choose_precision", choose)
-    monkeypatch.setattr(module, "told", lambda world, value: first)
+    monkeypatch.setattr(module, "broadcast", lambda world, value: first)
     found = agreed_precision("auto", World(1, 2, torch.device("cpu")))
     assert (found, seen) == (Precision(first, "cpu"), tried)  # type: ignore[arg-type]

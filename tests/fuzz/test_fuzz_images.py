@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.decode import BadImage, decode
-from vitreous.data.transforms.image import opened, resized, size_of, to_bytes
+from vitreous.data.transforms.image import begin_image, resize, size_of, to_bytes
 
 from conftest import Budget, mutate
 
@@ -66,9 +66,9 @@ def _read(data: bytes) -> bool:
         good = False
     if data[:2] == b"\xff\xd8":
         try:
-            picture = opened(data, 3, "x", True)
+            picture = begin_image(data, 3, "x", True)
             assert min(size_of(picture)) > 0
-            assert to_bytes(resized(picture, 8, 8, "bilinear")).shape == (8, 8, 3)
+            assert to_bytes(resize(picture, 8, 8, "bilinear")).shape == (8, 8, 3)
         except VitreousError:
             pass
     return good

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.gradient_weights import gradient_rolled_out, gradient_rollout
+from vitreous.inspection.gradient_weights import compute_gradient_rollout, gradient_rollout
 from vitreous.models.build import create
 
 from conftest import random_checkpoint
@@ -79,13 +79,13 @@ def test_against_autograd(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = hybrid() if kind == "hybrid" else small(**KINDS[kind])
     images = pictures(model)
     guessed = by_autograd(model, images, None, monkeypatch)
-    found = gradient_rolled_out(model, images)
+    found = compute_gradient_rollout(model, images)
     assert np.allclose(found, guessed, atol=1e-6, rtol=1e-4)
     assert np.ptp(guessed) > 1e-3  # not all alike, or nothing was compared
 
     least = model(images).argmin(dim=1).tolist()
     asked = by_autograd(model, images, least, monkeypatch)
-    assert np.allclose(gradient_rolled_out(model, images, torch.tensor(least)), asked, atol=1e-6, rtol=1e-4)
+    assert np.allclose(compute_gradient_rollout(model, images, torch.tensor(least)), asked, atol=1e-6, rtol=1e-4)
     assert not np.allclose(asked, guessed, atol=1e-4), "another class, other places"
 
 
@@ -106,14 +106,16 @@ def test_against_autograd(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_models_without_a_head(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = small(classes=0, **options)
     images = pictures(model)
-    assert np.allclose(gradient_rolled_out(model, images), by_autograd(model, images, None, monkeypatch), atol=1e-6, rtol=1e-4)
+    assert np.allclose(
+        compute_gradient_rollout(model, images), by_autograd(model, images, None, monkeypatch), atol=1e-6, rtol=1e-4
+    )
     with pytest.raises(VitreousError, match="no head"):
-        gradient_rolled_out(model, images, torch.tensor([0, 1]))
+        compute_gradient_rollout(model, images, torch.tensor([0, 1]))
 
 
 def test_images_of_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = small(), torch.randn(1, 3, 16, 8)
-    found = gradient_rolled_out(model, images)
+    found = compute_gradient_rollout(model, images)
     assert found.shape == (1, 4, 2)
     assert np.allclose(found, by_autograd(model, images, None, monkeypatch), atol=1e-6, rtol=1e-4)
 
@@ -131,12 +133,12 @@ def test_images_of_any_kind_and_batches() -> None:
 def test_nothing_raises_the_score() -> None:
     """Layers that add nothing have no gradient: the weights are 0 and every token stays where it is."""
     images = pictures(looking([itself]))
-    assert not gradient_rolled_out(looking([itself, itself]), images).any()
-    assert np.allclose(gradient_rolled_out(looking([itself], [itself], pool="gap"), images), 1 / 6)
+    assert not compute_gradient_rollout(looking([itself, itself]), images).any()
+    assert np.allclose(compute_gradient_rollout(looking([itself], [itself], pool="gap"), images), 1 / 6)
     fresh = create(
         "ViT-Ti/4", image_size=(8, 12), width=24, depth=1, heads=3, mlp=32, classes=4, pool="map"
     )  # its head is zero
-    found = gradient_rolled_out(fresh, images[:, :, :, :1].expand(-1, -1, -1, 12))
+    found = compute_gradient_rollout(fresh, images[:, :, :, :1].expand(-1, -1, -1, 12))
     assert found.isfinite().all()
     assert torch.allclose(found.sum(dim=(1, 2)), torch.ones(2))
 
@@ -144,11 +146,11 @@ def test_nothing_raises_the_score() -> None:
 def test_it_runs_in_inference_mode_too() -> None:
     model = small()
     images = pictures(model)
-    expected = gradient_rolled_out(model, images)
+    expected = compute_gradient_rollout(model, images)
     with torch.inference_mode():
-        assert torch.equal(gradient_rolled_out(model, images * 1), expected)
+        assert torch.equal(compute_gradient_rollout(model, images * 1), expected)
     with torch.no_grad():
-        assert torch.equal(gradient_rolled_out(model, images), expected)
+        assert torch.equal(compute_gradient_rollout(model, images), expected)
     assert not expected.requires_grad
 
 
@@ -159,9 +161,9 @@ def test_weights_and_their_gradients_stay_as_they_are() -> None:
     for parameter in list(model.parameters())[::2]:
         parameter.requires_grad_(False)
     before = [(p.detach().clone(), None if p.grad is None else p.grad.clone(), p.requires_grad) for p in model.parameters()]
-    expected = gradient_rolled_out(model, images)
+    expected = compute_gradient_rollout(model, images)
     model.requires_grad_(False)
-    assert torch.allclose(gradient_rolled_out(model, images), expected), (
+    assert torch.allclose(compute_gradient_rollout(model, images), expected), (
         "frozen weights have gradients behind them all the same"
     )
     for parameter, (value, gradient, wanted) in zip(model.parameters(), before, strict=True):
@@ -174,8 +176,8 @@ def test_weights_and_their_gradients_stay_as_they_are() -> None:
 def test_half_precision() -> None:
     model = small(layer_scale=0.3)
     images = pictures(model)
-    exact = gradient_rolled_out(model, images)
-    found = gradient_rolled_out(model.to(torch.bfloat16), images.to(torch.bfloat16))
+    exact = compute_gradient_rollout(model, images)
+    found = compute_gradient_rollout(model.to(torch.bfloat16), images.to(torch.bfloat16))
     assert found.dtype == torch.float32
     assert torch.allclose(found, exact, atol=0.02)
 
@@ -213,7 +215,7 @@ def test_an_error_on_the_way_back_leaves_nothing_behind(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(model.blocks[1].mlp, "forward", fail_the_second_time)
     with pytest.raises(MemoryError):
-        gradient_rolled_out(model, pictures(model))
+        compute_gradient_rollout(model, pictures(model))
     assert calls == [False, True], "first without gradients, then with"
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
     assert all(module.training for module in model.modules())
@@ -224,4 +226,4 @@ def test_faults() -> None:
     with pytest.raises(VitreousError, match="no attention"):
         gradient_rollout(create("R26x1", classes=2, image_size=32), torch.randn(1, 3, 32, 32))
     with pytest.raises(VitreousError, match="not a multiple"):
-        gradient_rolled_out(small(), torch.randn(1, 3, 9, 12))
+        compute_gradient_rollout(small(), torch.randn(1, 3, 9, 12))

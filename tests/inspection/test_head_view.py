@@ -24,9 +24,9 @@ from known_attention import (
 )
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.attention_rollout import rolled_out, rollout
+from vitreous.inspection.attention_rollout import compute_rollout, rollout
 from vitreous.inspection.figures import plot_attention
-from vitreous.inspection.head_view import attention_by_head, seen_by_head
+from vitreous.inspection.head_view import attention_by_head, class_token_attention
 from vitreous.models.build import create
 
 TOKEN_IS_READ = {"token", "token+mean"}
@@ -79,23 +79,23 @@ def test_against_numpy(kind: str) -> None:
 
     looks = attention[:, :, :, 0] if model.config.pool in TOKEN_IS_READ else attention[:, :, :, prefix:].mean(axis=3)
     expected = looks[..., prefix:].reshape(*looks.shape[:3], *grid)
-    found = seen_by_head(model, images)
+    found = class_token_attention(model, images)
     assert found.shape == expected.shape
     assert np.allclose(found, expected, atol=1e-5)
 
     probes = probe_of(model, tokens[-1]) if model.config.pool == "map" else [None, None]
     expected = [read(model, multiplied(attention[:, image]), probe)[prefix:] for image, probe in enumerate(probes)]
-    rolled = rolled_out(model, images)
+    rolled = compute_rollout(model, images)
     assert rolled.shape == (2, *grid)
     assert np.allclose(rolled.flatten(1), expected, atol=1e-5)
     model.lean = True
-    assert torch.equal(rolled_out(model, images), rolled)
-    assert torch.equal(seen_by_head(model, images), found)
+    assert torch.equal(compute_rollout(model, images), rolled)
+    assert torch.equal(class_token_attention(model, images), found)
 
 
 def test_each_head_where_it_was_told_to_look() -> None:
     model = looking([last_patch, itself], [first_token, ALL_ALIKE], grid=(2, 2))
-    found = seen_by_head(model, pictures(model, 1))[:, 0]
+    found = class_token_attention(model, pictures(model, 1))[:, 0]
     assert found[0, 0].tolist() == [[0, 0], [0, 1]]
     assert found[0, 1].tolist() == [[0, 0], [0, 0]], "at itself: nothing of the patches"
     assert found[1, 0].tolist() == [[0, 0], [0, 0]]
@@ -104,7 +104,7 @@ def test_each_head_where_it_was_told_to_look() -> None:
 
 def test_patches_that_look_left() -> None:
     model = looking([one_left, one_up], grid=(2, 3), pool="gap")
-    left, up = seen_by_head(model, pictures(model, 1))[0, 0]
+    left, up = class_token_attention(model, pictures(model, 1))[0, 0]
     assert torch.allclose(left, torch.tensor([[2, 1, 0], [2, 1, 0]]) / 6), "the edge is seen by itself and its neighbour"
     assert torch.allclose(up, torch.tensor([[2, 2, 2], [0, 0, 0]]) / 6)
 
@@ -129,7 +129,7 @@ def test_rollout_of_known_attention() -> None:
 
 def test_faults() -> None:
     resnet = create("R26x1", classes=2, image_size=32)
-    for function in (seen_by_head, rolled_out):
+    for function in (class_token_attention, compute_rollout):
         with pytest.raises(VitreousError, match="no attention"):
             function(resnet, torch.randn(1, 3, 32, 32))
         with pytest.raises(VitreousError, match="not a multiple"):
@@ -141,7 +141,7 @@ def test_images_of_any_kind_and_number() -> None:
     model = small(**KINDS["registers"])
     images = pictures(model, 3)
     found = attention_by_head(model, images, batch_size=2)
-    assert np.allclose(found, seen_by_head(model, images).transpose(0, 1).numpy(), atol=1e-6)
+    assert np.allclose(found, class_token_attention(model, images).transpose(0, 1).numpy(), atol=1e-6)
     assert plot_attention(np.full((24, 36, 3), 90, np.uint8), found[0]).axes
 
 

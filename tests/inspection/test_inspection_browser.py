@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vitreous.classifier import Classifier
-from vitreous.inspection.inspect_model import Cloud, Given, inspected
-from vitreous.inspection.inspection_dir import write_folder
+from vitreous.inspection.inspect_model import Cloud, InputImage, inspect_model
+from vitreous.inspection.inspection_dir import write_inspection_dir
 
 from conftest import random_checkpoint
 
@@ -22,14 +22,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(0)
     options: dict[str, Any] = dict(image_size=16, width=16, depth=3, heads=2, mlp=16, classes=2, names=CLASSES)
     clf = Classifier(random_checkpoint("ViT-Ti/4", **options))
-    images = [Given(f"{k}.png", clf.preprocess(random.integers(90, 256, (20, 20, 3), dtype=np.uint8))) for k in range(2)]
+    images = [InputImage(f"{k}.png", clf.preprocess(random.integers(90, 256, (20, 20, 3), dtype=np.uint8))) for k in range(2)]
     thumbnails = np.zeros((4, 40, 40, 3), np.uint8)
     thumbnails[:, ..., 0] = np.arange(4)[:, None, None] * 60  # known by how red they are
     features = np.array([[0.0, 0], [3, 0.1], [0, 1], [3, 1.2]], np.float32)  # PCA keeps them at the corners of a rectangle
     cloud = Cloud("photos", features, np.array([0, 1, 0, 1]), ("a", "b", "c", "d"), CLASSES, thumbnails)
-    found = inspected(clf, images, closely=2, cloud=cloud, projection="pca")
+    found = inspect_model(clf, images, closely=2, cloud=cloud, projection="pca")
     out = tmp_path_factory.mktemp("page") / "out"
-    write_folder(out, found, {"checkpoint": "runs/a", "images_of": "photos", "notes": ["a note"]}, began=0.0)
+    write_inspection_dir(out, found, {"checkpoint": "runs/a", "images_of": "photos", "notes": ["a note"]}, began=0.0)
     return out / "report.html"
 
 

@@ -22,10 +22,10 @@ from vitreous.inspection import captions as sentences
 from vitreous.inspection.captions import READINGS
 from vitreous.inspection.distance import distance_of, uniform_distance
 from vitreous.inspection.file_names import safe_stem, unique_stems
-from vitreous.inspection.inspect_model import Cloud, Given, Inspection, inspected
-from vitreous.inspection.inspection_dir import numbers, write_folder
+from vitreous.inspection.inspect_model import Cloud, InputImage, Inspection, inspect_model
+from vitreous.inspection.inspection_dir import numbers, write_inspection_dir
 from vitreous.inspection.inspection_report import tiles
-from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, placed, sprite
+from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, place_points, sprite
 
 from conftest import random_checkpoint
 
@@ -46,15 +46,17 @@ def cloud_of(n: int, classes: tuple[str, ...], ids: tuple[str, ...] | None = Non
 def found() -> Inspection:
     options: dict[str, Any] = dict(image_size=16, width=16, depth=2, heads=2, mlp=16, classes=3, names=HOSTILE)
     clf = Classifier(random_checkpoint("ViT-Ti/4", **options))
-    images = [Given(f"{HOSTILE[k]}.png", clf.preprocess((255 * random(20, 20, 3, seed=k)).astype(np.uint8))) for k in range(3)]
-    return inspected(clf, images, closely=2, cloud=cloud_of(60, HOSTILE, tuple(f"{HOSTILE[0]}{k}" for k in range(60))))
+    images = [
+        InputImage(f"{HOSTILE[k]}.png", clf.preprocess((255 * random(20, 20, 3, seed=k)).astype(np.uint8))) for k in range(3)
+    ]
+    return inspect_model(clf, images, closely=2, cloud=cloud_of(60, HOSTILE, tuple(f"{HOSTILE[0]}{k}" for k in range(60))))
 
 
 @pytest.fixture(scope="module")
 def folder(found: Inspection, tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = {"checkpoint": HOSTILE[1], "images_of": HOSTILE[0], "notes": [HOSTILE[0], "a note"]}
     out = tmp_path_factory.mktemp("report") / "out"
-    assert write_folder(out, found, about, began=0.0)["layers"] == 2
+    assert write_inspection_dir(out, found, about, began=0.0)["layers"] == 2
     return out
 
 
@@ -245,13 +247,13 @@ def test_tiles_are_a_column_for_each_layer() -> None:
 
 def test_points_keep_their_shape_and_stay_inside() -> None:
     points = np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
-    found = placed(points)
+    found = place_points(points)
     assert (found >= 0).all()
     assert (found <= [WIDTH, HEIGHT]).all()
     sides = [math.dist(found[a], found[b]) for a, b in ((0, 1), (1, 2))]
     assert sides[0] == pytest.approx(2 * sides[1])
     assert found[2, 1] < found[1, 1]  # up is up
-    assert np.isfinite(placed(np.zeros((3, 2)))).all()
+    assert np.isfinite(place_points(np.zeros((3, 2)))).all()
 
 
 def test_thumbnails_lie_row_by_row() -> None:

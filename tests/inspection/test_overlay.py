@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.overlay import fitted, heat, mask, overlay
+from vitreous.inspection.overlay import fit_image, heat, mask, overlay
 
 GRIDS = {(14, 14): (224, 224), (7, 7): (224, 160), (3, 9): (48, 144), (1, 1): (20, 30), (1, 6): (16, 96), (4, 4): (8, 8)}
 SHAPES = list(GRIDS.items())
@@ -145,7 +145,7 @@ def test_heat_begins_at_zero_and_flat_maps_have_one_colour() -> None:
 
 def test_a_tiny_picture_is_enlarged_without_blur() -> None:
     tiny = np.random.default_rng(9).integers(0, 256, (8, 6, 3), dtype=np.uint8)
-    found = fitted(tiny, 100, 100)
+    found = fit_image(tiny, 100, 100)
     np.testing.assert_array_equal(found, np.kron(tiny, np.ones((12, 12, 1), np.uint8)))
 
 
@@ -160,4 +160,4 @@ def test_a_tiny_picture_is_enlarged_without_blur() -> None:
     ],
 )
 def test_others_fit_in_their_own_shape(size: tuple[int, int], room: tuple[int, int], expected: tuple[int, int]) -> None:
-    assert fitted(np.zeros((*size, 3), np.uint8), *room).shape == (*expected, 3)
+    assert fit_image(np.zeros((*size, 3), np.uint8), *room).shape == (*expected, 3)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError
 from vitreous.inspection import attention_rollout as module
 from vitreous.inspection.attention_rollout import (
+    attention_map,
     class_activation,
-    looked_at,
+    compute_rollout,
     probe_attention,
-    rolled_out,
     with_layer,
     with_residual,
 )
@@ -96,18 +96,18 @@ def test_against_numpy(options: dict[str, Any]) -> None:
     product, prefix = by_numpy(model, images), model.prefix_tokens
     token, mean = product[:, 0], product[:, prefix:].mean(axis=1)
     rows = {"token": token, "gap": mean, "token+mean": (token + mean) / 2}[options["pool"]]
-    found = rolled_out(model, images)
+    found = compute_rollout(model, images)
     assert found.shape == (2, 2, 3)
     assert np.allclose(found.flatten(1), rows[:, prefix:], atol=1e-6)
     assert len({round(value, 6) for value in found.flatten().tolist()}) > 6  # not all alike, or nothing was compared
     model.lean = True  # as the evaluator runs it: the last layer only for the tokens that are read
-    assert torch.allclose(rolled_out(model, images), found, atol=1e-6)
+    assert torch.allclose(compute_rollout(model, images), found, atol=1e-6)
 
 
 def test_axial_attention() -> None:
     model, images = model_of(attention="axial", class_token=False, pool="gap"), torch.randn(2, 3, 8, 12)
     expected = by_numpy(model, images).mean(axis=1).reshape(2, 2, 3)
-    assert np.allclose(rolled_out(model, images), expected, atol=1e-6)
+    assert np.allclose(compute_rollout(model, images), expected, atol=1e-6)
 
 
 def test_attention_pooling_looks_where_its_probe_does() -> None:
@@ -122,13 +122,13 @@ def test_attention_pooling_looks_where_its_probe_does() -> None:
         _, weights = reference(pool.probe.expand(2, -1, -1), tokens, tokens)
     assert torch.allclose(probe_attention(pool, tokens).mean(dim=1), weights[:, 0], atol=1e-6)
     expected = np.einsum("bn,bnm->bm", weights[:, 0].detach().numpy(), by_numpy(model, images))
-    assert np.allclose(rolled_out(model, images).flatten(1), expected, atol=1e-6)
+    assert np.allclose(compute_rollout(model, images).flatten(1), expected, atol=1e-6)
 
 
 def test_a_hybrid_and_another_size_of_image() -> None:
     model = randomise(create("R26+ViT-Ti/32", classes=5, image_size=64, width=24, depth=2, heads=3, mlp=32)).eval()
     images = torch.randn(1, 3, 64, 96)
-    found = rolled_out(model, images)
+    found = compute_rollout(model, images)
     rows, columns = model.config.grid_of((64, 96))
     assert found.shape == (1, rows, columns)
     assert np.allclose(found.flatten(1), by_numpy(model, images)[:, 0, 1:], atol=1e-6)
@@ -136,10 +136,10 @@ def test_a_hybrid_and_another_size_of_image() -> None:
 
 def test_the_shares_sum_to_one_and_nothing_is_left_behind() -> None:
     model, images = model_of(class_token=False, pool="gap"), torch.randn(3, 3, 8, 12)
-    assert torch.allclose(rolled_out(model, images).sum(dim=(1, 2)), torch.ones(3), atol=1e-5)
+    assert torch.allclose(compute_rollout(model, images).sum(dim=(1, 2)), torch.ones(3), atol=1e-5)
     assert not any(module._forward_pre_hooks for module in model.modules())
     with pytest.raises(VitreousError):
-        rolled_out(model, torch.randn(1, 3, 9, 12))
+        compute_rollout(model, torch.randn(1, 3, 9, 12))
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
@@ -147,7 +147,7 @@ def test_a_resnet_has_no_attention_but_class_activation() -> None:
     model = randomise(create("R26x1", classes=5, image_size=64)).eval()
     images = torch.randn(2, 3, 64, 64)
     with pytest.raises(VitreousError, match="no attention"):
-        rolled_out(model, images)
+        compute_rollout(model, images)
     guessed = model(images).argmax(dim=1)
     for classes in (None, torch.tensor([3, 1])):
         found = class_activation(model, images, classes)
@@ -161,18 +161,18 @@ def test_a_resnet_has_no_attention_but_class_activation() -> None:
 
 def test_for_people_from_zero_to_one() -> None:
     vit, images = model_of(), torch.randn(2, 3, 8, 12)
-    raw = rolled_out(vit, images).numpy()
-    for found, own in zip(looked_at(vit, images).numpy(), raw, strict=True):
+    raw = compute_rollout(vit, images).numpy()
+    for found, own in zip(attention_map(vit, images).numpy(), raw, strict=True):
         assert np.allclose(found, (own - own.min()) / (own.max() - own.min()), atol=1e-6)
     resnet, images = randomise(create("R26x1", classes=5, image_size=64)).eval(), torch.randn(1, 3, 64, 64)
     own = class_activation(resnet, images)[0].clamp(min=0).numpy()
-    found = looked_at(resnet, images)[0].numpy()
+    found = attention_map(resnet, images)[0].numpy()
     spread = own.max() - own.min()
     assert np.allclose(found, (own - own.min()) / spread if spread else 0, atol=1e-5)
     least = resnet(images).argmin(dim=1)
-    assert not np.allclose(looked_at(resnet, images, least)[0].numpy(), found, atol=1e-3), "another class, other places"
+    assert not np.allclose(attention_map(resnet, images, least)[0].numpy(), found, atol=1e-3), "another class, other places"
 
 
 def test_a_picture_in_which_all_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "rolled_out", lambda *_: torch.full((1, 2, 3), 0.25))
-    assert looked_at(model_of(), torch.zeros(1, 3, 8, 12)).tolist() == [[[0.0] * 3] * 2]
+    monkeypatch.setattr(module, "compute_rollout", lambda *_: torch.full((1, 2, 3), 0.25))
+    assert attention_map(model_of(), torch.zeros(1, 3, 8, 12)).tolist() == [[[0.0] * 3] * 2]

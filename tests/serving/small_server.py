@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from vitreous.classifier import Classifier
 from vitreous.serving.app import Service, build_app
-from vitreous.serving.served_model import Loaded
+from vitreous.serving.served_model import ServedModel
 
 from conftest import random_checkpoint
 
@@ -33,8 +33,8 @@ def classifier(name: str = "ViT-B/16", **options: Any) -> Classifier:
     return Classifier(random_checkpoint(name, **given))
 
 
-def loaded(name: str = "small", **options: Any) -> Loaded:
-    return Loaded(name, classifier(**options))
+def loaded(name: str = "small", **options: Any) -> ServedModel:
+    return ServedModel(name, classifier(**options))
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (50, 40), format: str = "PNG", mode: str = "RGB", **options: Any) -> bytes:
@@ -46,7 +46,7 @@ def picture(seed: int = 0, size: tuple[int, int] = (50, 40), format: str = "PNG"
 
 
 @contextmanager
-def client(*models: Loaded, **options: Any) -> Iterator[TestClient]:
+def client(*models: ServedModel, **options: Any) -> Iterator[TestClient]:
     app = build_app(models, **options)
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as made:
         yield made
@@ -86,7 +86,7 @@ class Together:
 
 
 @contextmanager
-def model_is_busy(model: Loaded) -> Iterator[None]:
+def model_is_busy(model: ServedModel) -> Iterator[None]:
     """While this is open, whatever is given to the model waits."""
     free = threading.Event()
     held = threading.Event()

@@ -36,7 +36,7 @@ from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
 from vitreous.serving.limits import Limits
 from vitreous.serving.middleware import LOOPBACK, SECURITY
-from vitreous.serving.served_model import Loaded
+from vitreous.serving.served_model import ServedModel
 
 from conftest import random_checkpoint
 
@@ -126,7 +126,7 @@ def test_attention_is_the_classifiers_own() -> None:
 
 
 def test_models_of_several_kinds_are_chosen_by_name(tmp_path: Path) -> None:
-    small, other = loaded(), Loaded("b@2", classifier(width=48))
+    small, other = loaded(), ServedModel("b@2", classifier(width=48))
     example = Example("a scene é", "image/png", picture())
     with client(small, other, examples=[example], runs=run_folder(tmp_path)) as served:
         about = served.get("/models").json()
@@ -144,12 +144,12 @@ def test_models_of_several_kinds_are_chosen_by_name(tmp_path: Path) -> None:
 
 
 def test_models_that_lack_something_say_what() -> None:
-    plain = Loaded("plain", classifier(positions="none"))
+    plain = ServedModel("plain", classifier(positions="none"))
     with client(plain) as served:
         refused(served.get("/models/plain/positions"), 404)
         refused(served.get("/models/other/positions"), 404)
     bare = random_checkpoint("R50x1", units=(1,), width=32, image_size=32, classes=5, preprocess=CROP)
-    resnet = Loaded("r", Classifier(bare))
+    resnet = ServedModel("r", Classifier(bare))
     with client(resnet) as served:
         assert served.get("/models").json()["models"][0]["has_attention"] is False
         refused(post(served, "/attention", picture()), 422)
@@ -271,7 +271,7 @@ def test_an_unexpected_error_is_told_by_a_reference(monkeypatch: pytest.MonkeyPa
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("secret of /home/somebody")
 
-    monkeypatch.setattr(pipeline, "explained", broken)
+    monkeypatch.setattr(pipeline, "build_attention_payload", broken)
     with client(loaded()) as served, caplog.at_level(logging.ERROR, "vitreous.serving"):
         answer = post(served, "/attention", picture())
         found = refused(answer, 500)
@@ -298,7 +298,7 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
     model, sizes = loaded(), []
     right = pipeline._ran
 
-    def small_memory(one: Loaded, kind: str, items: Any) -> Any:
+    def small_memory(one: ServedModel, kind: str, items: Any) -> Any:
         sizes.append(len(items))
         if len(items) > 2:
             raise torch.OutOfMemoryError

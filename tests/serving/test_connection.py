@@ -21,12 +21,12 @@ from vitreous.serving import connection, uploads
 from vitreous.serving.app import build_app
 from vitreous.serving.limits import Limits
 from vitreous.serving.middleware import LOOPBACK, SECURITY
-from vitreous.serving.server import Running, bound, is_loopback, url_of
+from vitreous.serving.server import Running, bind_socket, is_loopback, url_of
 
 
 @contextmanager
 def serving(**limits: Any) -> Iterator[tuple[str, Running]]:
-    made = bound("127.0.0.1", 0)
+    made = bind_socket("127.0.0.1", 0)
     app = build_app([loaded()], limits=Limits(**limits), hosts=LOOPBACK)
     with Running(app, made, grace=5) as server:
         yield url_of("127.0.0.1", made), server
@@ -218,23 +218,23 @@ def test_many_clients_at_once_get_their_own_answers() -> None:
 
 
 def test_a_port_that_is_taken_or_an_address_that_is_none() -> None:
-    with bound("127.0.0.1", 0) as first:
+    with bind_socket("127.0.0.1", 0) as first:
         first.listen()
         port = first.getsockname()[1]
         with pytest.raises(VitreousError, match=f"--port {port}: in use"):
-            bound("127.0.0.1", port)
+            bind_socket("127.0.0.1", port)
         assert is_loopback(first)
         assert url_of("localhost", first) == f"http://localhost:{port}"
         assert url_of("0.0.0.0", first) == f"http://127.0.0.1:{port}"
         assert url_of("::", first) == f"http://[::1]:{port}"
     with pytest.raises(VitreousError, match=r"--host no\.such\.invalid"):
-        bound("no.such.invalid", 0)
-    with bound("0.0.0.0", 0) as everywhere:
+        bind_socket("no.such.invalid", 0)
+    with bind_socket("0.0.0.0", 0) as everywhere:
         assert not is_loopback(everywhere)
 
 
 def test_stopping_finishes_what_has_begun() -> None:
-    made = bound("127.0.0.1", 0)
+    made = bind_socket("127.0.0.1", 0)
     server = Running(build_app([loaded()]), made, grace=20)
     server.start()
     content = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + picture() + b"\r\n--x--\r\n"
@@ -260,7 +260,7 @@ def test_stopping_finishes_what_has_begun() -> None:
 @pytest.mark.parametrize("patient", [True, False])
 def test_the_end_waits_for_the_models_thread_though_nobody_waits_for_its_answer(patient: bool) -> None:
     """A program that ends while torch is at work in another thread ends in a crash."""
-    made, model = bound("127.0.0.1", 0), loaded()
+    made, model = bind_socket("127.0.0.1", 0), loaded()
     server = Running(build_app([model]), made, grace=20 if patient else 0.1)
     server.start()
     with ThreadPoolExecutor(1) as pool:
@@ -282,7 +282,7 @@ def test_the_end_waits_for_the_models_thread_though_nobody_waits_for_its_answer(
 
 
 def test_stopping_does_not_wait_for_ever() -> None:
-    made = bound("127.0.0.1", 0)
+    made = bind_socket("127.0.0.1", 0)
     server = Running(build_app([loaded()]), made, grace=0.2)
     server._server.config.timeout_graceful_shutdown = 1
     server.start()

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from browser import Watched, served
-from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.evaluation.validation_result import Mistake, ValidationResult
 from vitreous.serving.app import build_app
 from vitreous.training.mistakes import write_mistakes
 
@@ -339,7 +339,9 @@ def test_mistakes_are_shown_as_pictures_or_it_is_said_why_not(opened: Opened, tm
     run(tmp_path / "runs", "masked", history(20), changed=OLD - 2, objective="masked-patch")
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     worst = (Mistake(HOSTILE, pixels, ("cat",), ((HOSTILE, 0.75), ("cat", 0.2)), 3.25),)
-    write_mistakes(new, Outcome("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 20)
+    write_mistakes(
+        new, ValidationResult("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 20
+    )
     page = opened("#run=new&run=old&run=masked")
     page.wait_for_selector("#gallery img")
     assert page.locator("#gallery img").evaluate("img => [img.naturalWidth, img.alt]") == [8, f"cat, taken for {HOSTILE}"]
@@ -357,7 +359,9 @@ def test_the_mistakes_of_a_run_follow_its_evaluations(opened: Opened, tmp_path: 
     page = opened()
     page.wait_for_function("() => document.getElementById('mistakes-said').textContent.includes('no mistakes yet')")
     worst = (Mistake("test/1", np.zeros((8, 8), np.uint8), ("cat",), (("dog", 0.75),), 3.25),)
-    write_mistakes(path, Outcome("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 11)
+    write_mistakes(
+        path, ValidationResult("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 11
+    )
     append(path, [record(11)])
     in_time(page, "document.querySelector('#gallery img')")
     assert "at step 11" in page.locator("#mistakes-said").inner_text()
@@ -487,7 +491,7 @@ def test_it_fits_a_phone_in_light_and_dark(opened: Opened, tmp_path: Path, schem
     )
     b = run(tmp_path / "runs", "b", history(100), lr=0.3)
     worst = (Mistake("x" * 200, np.zeros((200, 90, 3), np.uint8), ("y" * 200,), (("z" * 200, 0.75),), 3.25),)
-    write_mistakes(b, Outcome("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 20)
+    write_mistakes(b, ValidationResult("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 50, 0.7, worst), 20)
     page = opened(viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, reduced_motion="reduce")
     page.wait_for_selector("[data-key=loss] path")
     choose(page, "b")

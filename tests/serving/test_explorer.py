@@ -21,7 +21,7 @@ from vitreous.classifier import Classifier
 from vitreous.inspection.gradient_weights import gradient_rollout
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
-from vitreous.serving.served_model import Loaded
+from vitreous.serving.served_model import ServedModel
 
 from conftest import random_checkpoint
 
@@ -55,7 +55,7 @@ def site() -> Iterator[Site]:
     gap = dict(patch=16, image_size=48, width=32, depth=2, heads=2, mlp=48, classes=3)
     other = Classifier(random_checkpoint("ViT-Ti/16", pool="gap", class_token=False, position_prefix=0, **gap))
     resnet = Classifier(random_checkpoint("R26x1", width=32, units=(1, 1), image_size=32, classes=3))
-    models = [Loaded("tiny", clf), Loaded("other", other), Loaded("resnet", resnet)]
+    models = [ServedModel("tiny", clf), ServedModel("other", other), ServedModel("resnet", resnet)]
     pictures = [Example("noise", "image/png", png(0)), Example("more-noise", "image/png", png(1))]
     with served(build_app(models, examples=pictures)) as address:
         yield Site(address, clf, other, png(0))

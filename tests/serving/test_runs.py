@@ -20,9 +20,9 @@ import pytest
 from PIL import Image
 
 import vitreous
-from vitreous.core.progress import silenced
-from vitreous.evaluation.validation_result import Mistake, Outcome
-from vitreous.reports.curves import measured
+from vitreous.core.progress import silence
+from vitreous.evaluation.validation_result import Mistake, ValidationResult
+from vitreous.reports.curves import read_series
 from vitreous.serving import run_metrics, runs
 from vitreous.serving.run_metrics import Metrics
 from vitreous.serving.runs import UnknownRun, listing, run_view, runs_in
@@ -205,7 +205,7 @@ def test_curves_are_those_of_the_report(tmp_path: Path) -> None:
         *((key, "validation") for key in ("loss", "top1", "top5")),
     }
     for one in view["series"]:
-        steps, values = measured(made, one["key"], None if one["split"] == "all" else one["split"])
+        steps, values = read_series(made, one["key"], None if one["split"] == "all" else one["split"])
         np.testing.assert_array_equal([point[0] for point in one["points"]], steps)
         np.testing.assert_allclose([point[1] for point in one["points"]], values, rtol=1e-5)
         assert "means" not in one
@@ -246,7 +246,7 @@ def test_a_file_read_in_pieces_is_the_file(tmp_path: Path) -> None:
         assert found == expected
         assert (metrics.skipped, metrics.unread, metrics.step) == (0, 0, 60)
     assert expected is not None
-    np.testing.assert_array_equal(expected["loss", "train"][0], measured(made, "loss", "train")[0])
+    np.testing.assert_array_equal(expected["loss", "train"][0], read_series(made, "loss", "train")[0])
 
 
 def test_what_is_no_record_is_counted_and_passed_over(tmp_path: Path) -> None:
@@ -383,7 +383,9 @@ def test_watchers_do_not_disturb_each_other(tmp_path: Path) -> None:
         one.join()
     assert all(isinstance(one, int) for one in found), found
     np.testing.assert_allclose(
-        [point[1] for point in curve(run_view(tmp_path, "a"), "loss", "train")], measured(made, "loss", "train")[1], rtol=1e-5
+        [point[1] for point in curve(run_view(tmp_path, "a"), "loss", "train")],
+        read_series(made, "loss", "train")[1],
+        rtol=1e-5,
     )
 
 
@@ -491,8 +493,8 @@ def test_settings_can_be_carried_by_an_answer_whatever_they_are(tmp_path: Path) 
         assert names(tmp_path) == ["a"]
 
 
-def outcome(mistakes: tuple[Mistake, ...]) -> Outcome:
-    return Outcome("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 2, 0.7, mistakes)
+def outcome(mistakes: tuple[Mistake, ...]) -> ValidationResult:
+    return ValidationResult("validation", ("cat", "dog"), np.eye(2, dtype=np.int64), 0.5, None, 2, 0.7, mistakes)
 
 
 def test_mistakes_are_kept_as_data(tmp_path: Path) -> None:
@@ -543,7 +545,7 @@ def test_mistakes_of_strangers_carry_no_address_and_no_surprise(tmp_path: Path) 
 
 def test_a_real_run_is_seen_whole(tmp_path: Path) -> None:
     tiny = ("model.width=32", "model.depth=1", "model.heads=2", "model.mlp=32")
-    with silenced():
+    with silence():
         result = vitreous.pretrain(  # type: ignore[attr-defined]
             data="builtin:digits", model="ViT-Ti/2", set=tiny, steps=6, batch_size=32, workers=0, eval_every=3, subset=200,
             device="cpu", precision="float32", out=str(tmp_path / "runs" / "digits"),

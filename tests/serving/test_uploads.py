@@ -25,11 +25,11 @@ from starlette.requests import Request
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.serving import image_decode as picture_module
 from vitreous.serving.byte_budget import Budget
-from vitreous.serving.http_errors import Gone, Refusal
+from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse
 from vitreous.serving.image_decode import raw_pixels
 from vitreous.serving.limits import Limits
-from vitreous.serving.malloc_trim import give_back
-from vitreous.serving.uploads import AROUND, Body, picture_in, received
+from vitreous.serving.malloc_trim import trim_memory
+from vitreous.serving.uploads import AROUND, Body, image_in, receive_body
 
 LIMITS = Limits(upload_bytes=100_000, pixels=1_000_000)
 PREPROCESS = Preprocess(CROP)
@@ -45,16 +45,16 @@ def form(*fields: tuple[str, bytes], boundary: str = "b0undary") -> bytes:
 
 
 def of_form(content: bytes, boundary: bytes = b"b0undary") -> bytes:
-    return picture_in(Body("form", boundary, content), LIMITS)
+    return image_in(Body("form", boundary, content), LIMITS)
 
 
 def of_json(content: Any) -> bytes:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return picture_in(Body("json", b"", body), LIMITS)
+    return image_in(Body("json", b"", body), LIMITS)
 
 
-def refused(function: Any, *arguments: Any) -> Refusal:
-    with pytest.raises(Refusal) as found:
+def refused(function: Any, *arguments: Any) -> ErrorResponse:
+    with pytest.raises(ErrorResponse) as found:
         function(*arguments)
     assert found.value.error
     assert found.value.hint
@@ -70,7 +70,7 @@ def test_a_form_gives_the_bytes_that_another_library_put_in(content: bytes) -> N
     boundary = sent.headers["content-type"].partition("boundary=")[2].encode()
     try:
         assert of_form(sent.read(), boundary) == content
-    except Refusal as refusal:  # what looks like a path: b"C:\\"
+    except ErrorResponse as refusal:  # what looks like a path: b"C:\\"
         assert "path" in refusal.error
 
 
@@ -79,7 +79,7 @@ def test_a_broken_form_is_refused_and_never_an_error(content: bytes, cut: int) -
     for body in (content, b"--b0undary\r\n" + content, form(("file", content))[:cut]):
         try:
             of_form(body)
-        except Refusal as refusal:
+        except ErrorResponse as refusal:
             assert refusal.status in (400, 422)
 
 
@@ -172,7 +172,7 @@ def test_json_that_is_not_one_picture(body: Any, status: int, word: str) -> None
     ],
 )
 def test_bodies_that_are_not_one_image(content: bytes, status: int, word: str) -> None:
-    refusal = refused(picture_in, Body("image", b"", content), LIMITS)
+    refusal = refused(image_in, Body("image", b"", content), LIMITS)
     assert refusal.status == status
     assert word in refusal.error
 
@@ -195,7 +195,7 @@ def asked(headers: dict[str, str], chunks: list[bytes], limits: Limits = LIMITS,
 
     async def read() -> Body:
         with (budget or Budget(limits.held)).account() as account:
-            return await received(request, limits, account)
+            return await receive_body(request, limits, account)
 
     return asyncio.run(read())
 
@@ -207,7 +207,7 @@ def test_a_body_is_put_together() -> None:
     assert (body.kind, body.boundary) == ("form", b"x y")
     for media_type in ("image/png", "Image/JPEG; q=1", "image/x-unknown"):
         body = asked({"Content-Type": media_type}, [b"a", b"b"])
-        assert (body.kind, picture_in(body, LIMITS)) == ("image", b"ab")
+        assert (body.kind, image_in(body, LIMITS)) == ("image", b"ab")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_all_uploads_together_have_a_bound_that_is_given_back() -> None:
 
 def test_a_caller_who_leaves_is_not_an_error() -> None:
     budget = Budget(1000)
-    with pytest.raises(Gone):
+    with pytest.raises(ClientDisconnected):
         asked({"Content-Type": "application/json", "Content-Length": "100"}, [], LIMITS, budget)
     assert budget.held == 0
 
@@ -344,16 +344,16 @@ def test_large_pictures_leave_no_memory_behind(
     size: tuple[int, int], format: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[None] = []
-    monkeypatch.setattr(picture_module, "give_back", lambda: given.append(None))
+    monkeypatch.setattr(picture_module, "trim_memory", lambda: given.append(None))
     out = io.BytesIO()
     Image.new("L", size).save(out, format)
     content = out.getvalue()
     assert raw_pixels(content, PREPROCESS, Limits()).shape == (3, 32, 32)
     assert len(given) == times
-    with pytest.raises(Refusal):  # cut off; the next one is not locked out
+    with pytest.raises(ErrorResponse):  # cut off; the next one is not locked out
         raw_pixels(content[:-1000], PREPROCESS, Limits())
     assert len(given) == 2 * times
-    give_back()
+    trim_memory()
 
 
 def test_a_line_does_not_become_gigapixels() -> None:
@@ -420,5 +420,5 @@ def test_a_damaged_picture_is_read_or_refused(content: bytes, data: st.DataObjec
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
         assert raw_pixels(bytes(damaged), PREPROCESS, LIMITS).shape == (3, 32, 32)
-    except Refusal as refusal:
+    except ErrorResponse as refusal:
         assert refusal.status in (413, 422)

@@ -11,12 +11,12 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.vtab_tasks import TASKS
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
-from vitreous.studies.suite import Protocol, Task, parse_suite, read_suite, resolved
+from vitreous.studies.suite import Protocol, Task, parse_suite, read_suite, resolve_data
 from vitreous.studies.suite_data import final_parts, sweep_parts
-from vitreous.studies.suite_task import judging_string, training_string
+from vitreous.studies.suite_task import evaluation_preprocess, training_preprocess
 from vitreous.studies.vtab import vtab_suite
-from vitreous.training.data_split import images_of
-from vitreous.training.options import Wanted
+from vitreous.training.data_split import choose_images
+from vitreous.training.options import TrainOptions
 
 TASK = '[[task]]\nname = "digits"\ndata = "builtin:digits"\n'
 
@@ -136,11 +136,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for text in ("photos", "photos/", "deep/photos", "list.csv", "shards/train-{00..09}.tar"):
-        assert resolved(text, tmp_path) == str(tmp_path / text)
-    assert resolved("cifar10@there", tmp_path) == f"cifar10@{tmp_path}/there"
-    assert resolved("vtab:pets@../v", tmp_path) == f"vtab:pets@{tmp_path}/../v"
+        assert resolve_data(text, tmp_path) == str(tmp_path / text)
+    assert resolve_data("cifar10@there", tmp_path) == f"cifar10@{tmp_path}/there"
+    assert resolve_data("vtab:pets@../v", tmp_path) == f"vtab:pets@{tmp_path}/../v"
     for text in ("builtin:digits", "hf:owner/name", "s3://bucket/a.tar", "cifar10", "/data/photos"):
-        assert resolved(text, tmp_path) == text
+        assert resolve_data(text, tmp_path) == text
 
 
 def test_the_small_suite_is_four_tasks_that_open() -> None:
@@ -210,13 +210,13 @@ def test_a_folder_without_a_test_split_holds_a_fifth_out(tmp_path: Path) -> None
     assert np.bincount(parts.test.targets()).tolist() == [2, 4]
     assert not set(ids(parts.test)) & set(ids(parts.train))
     assert any("no test split" in note for note in parts.notes)
-    asked = Wanted("finetune", data=parts.where, out="x", workers=0)
-    images = images_of(asked, stop_early=False, dataset=parts.dataset())
+    asked = TrainOptions("finetune", data=parts.where, out="x", workers=0)
+    images = choose_images(asked, stop_early=False, dataset=parts.dataset())
     assert (images.train, images.held_out) == (parts.train, parts.test), "a run takes these and opens nothing anew"
     broken = Path(parts.test.path(0) or "")
     broken.write_bytes(b"no picture")
     with pytest.raises(VitreousError, match="1 images cannot be read"):  # every model is to be judged by the same images
-        images_of(asked, stop_early=False, dataset=parts.dataset())
+        choose_images(asked, stop_early=False, dataset=parts.dataset())
 
 
 def test_data_that_no_task_can_be_made_of(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_augmentation_is_what_leaves_the_label_true() -> None:
     by_name = {task.name: task for task in vtab_suite("there").tasks}
 
     def string(name: str, side: int = 384) -> str:
-        return training_string(by_name[name], (side, side), scales)
+        return training_preprocess(by_name[name], (side, side), scales)
 
     end = "normalise(imagenet)"
     assert string("pets") == f"resize(448,bilinear-plain)|random_crop(384)|flip|{end}"
@@ -268,5 +268,5 @@ def test_augmentation_is_what_leaves_the_label_true() -> None:
     assert string("dsprites-orientation") == f"resize(448,bilinear-plain)|random_crop(384)|{end}"
     assert string("dsprites-location") == f"resize(384,bilinear-plain)|{end}"
     assert string("pets", 192) == f"resize(224,bilinear-plain)|random_crop(192)|flip|{end}"
-    assert judging_string((384, 384), scales) == f"resize(384,bilinear-plain)|{end}"
-    assert judging_string((96, 96), ()) == "resize(96,bilinear-plain)|range(-1,1)"
+    assert evaluation_preprocess((384, 384), scales) == f"resize(384,bilinear-plain)|{end}"
+    assert evaluation_preprocess((96, 96), ()) == "resize(96,bilinear-plain)|range(-1,1)"

@@ -18,7 +18,7 @@ from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
 from vitreous.studies.suite_results import Results, claim
 from vitreous.studies.suite_run import best_setting
-from vitreous.studies.suite_summary import Summary, summarised
+from vitreous.studies.suite_summary import Summary, summarise
 from vitreous.studies.suite_table import markdown, plain
 from vitreous.studies.vtab import vtab_suite
 
@@ -40,7 +40,7 @@ def rows_of(suite: Suite, accuracies: np.ndarray[Any, Any]) -> list[dict[str, An
 
 def summary_of(suite: Suite, accuracies: np.ndarray[Any, Any], **options: Any) -> Summary:
     seeds = range(accuracies.shape[1])
-    return summarised(suite, rows_of(suite, accuracies), seeds, **{"mode": "finetune", "checkpoint": "tiny", **options})
+    return summarise(suite, rows_of(suite, accuracies), seeds, **{"mode": "finetune", "checkpoint": "tiny", **options})
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_missing_result_is_never_averaged_over(accuracies: np.ndarray[Any, Any
     suite = vtab_suite("d")
     rows = [row for row in rows_of(suite, accuracies) if (row["task"], row["seed"]) != ("pets", 1)]
     with pytest.raises(KeyError):
-        summarised(suite, rows, range(3), mode="finetune", checkpoint="tiny")
+        summarise(suite, rows, range(3), mode="finetune", checkpoint="tiny")
 
 
 def test_the_table_says_what_it_is_a_mean_of(accuracies: np.ndarray[Any, Any]) -> None:
@@ -123,7 +123,7 @@ def test_what_departs_from_the_papers_protocol_is_said(accuracies: np.ndarray[An
     rows = rows_of(suite, accuracies)
     for row in rows:
         row["n_test"] = 7 if row["task"] == "pets" else row["n_test"]
-    fewer = summarised(suite, rows, range(3), mode="finetune", checkpoint="tiny")
+    fewer = summarise(suite, rows, range(3), mode="finetune", checkpoint="tiny")
     assert fewer.departures() == ("Pets: 7 test images of the 3,669 published",)
 
 

@@ -18,7 +18,7 @@ import torch
 
 import vitreous
 from vitreous.cli import main
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 
 TINY = ("model.width=32", "model.depth=2", "model.heads=2", "model.mlp=64")
 SMALL: dict[str, Any] = dict(
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = dict(
 def pretrain(out: Path, **changes: Any) -> Any:
     options = {**SMALL, **changes}
     options["set"] = (*SMALL["set"], *changes.get("set", ()))
-    with silenced():
+    with silence():
         return vitreous.pretrain(out=str(out), **options)
 
 

@@ -14,10 +14,10 @@ from runs import TINY, pretrain
 import vitreous
 from vitreous.commands.training_run import Run
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 from vitreous.training import data_split as training_images
-from vitreous.training.data_split import images_of
-from vitreous.training.options import wanted
+from vitreous.training.data_split import choose_images
+from vitreous.training.options import parse_options
 from vitreous.training.run_folder import read_config
 
 
@@ -34,9 +34,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def held_out(data: Path, **options: Any) -> tuple[set[str], set[str]]:
-    asked, _ = wanted("pretrain", {"data": str(data), "out": "run", "model": "ViT-Ti/2", "workers": 0, **options})
-    with silenced():
-        found = images_of(asked, stop_early=False)
+    asked, _ = parse_options("pretrain", {"data": str(data), "out": "run", "model": "ViT-Ti/2", "workers": 0, **options})
+    with silence():
+        found = choose_images(asked, stop_early=False)
     train, judges = found.train, found.held_out
     return {train.id(i) for i in range(len(train))}, {judges.id(i) for i in range(len(judges))}  # type: ignore[union-attr,arg-type]
 
@@ -59,14 +59,14 @@ def test_the_data_seed_is_recorded_and_replayed(photos: Path, tmp_path: Path) ->
     assert "(the largest class alone: 50.0%)" in (tmp_path / "run" / "log.txt").read_text()
     config = read_config(tmp_path / "run" / "config.json")
     assert (config["seed"], config["data_seed"], result["seed"], result["data_seed"]) == (1, 3, 1, 3)
-    asked, _ = wanted("pretrain", {"config": str(tmp_path / "run"), "out": str(tmp_path / "again")})
+    asked, _ = parse_options("pretrain", {"config": str(tmp_path / "run"), "out": str(tmp_path / "again")})
     assert (asked.seed, asked.data_seed) == (1, 3)
     older = tmp_path / "older.json"  # before --data-seed, the seed was that of splits too
     older.write_text((tmp_path / "run" / "config.json").read_text().replace('"data_seed": 3,', ""))
-    asked, _ = wanted("pretrain", {"config": str(older), "out": str(tmp_path / "again")})
+    asked, _ = parse_options("pretrain", {"config": str(older), "out": str(tmp_path / "again")})
     assert (asked.seed, asked.data_seed) == (1, 1)
     with pytest.raises(VitreousError, match="--data-seed -1: must be 0 or more"):
-        wanted("pretrain", {"data": str(photos), "out": "run", "data_seed": -1})
+        parse_options("pretrain", {"data": str(photos), "out": "run", "data_seed": -1})
 
 
 @pytest.mark.parametrize(("top1", "warned"), [(0.217, True), (0.238, True), (0.3, False)])
@@ -102,7 +102,7 @@ def test_what_is_typed_is_checked_before_anything_is_opened(
     verb: str, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_images, "open_data", lambda *_, **__: pytest.fail("the data was opened"))
-    with pytest.raises(VitreousError) as error, silenced():
+    with pytest.raises(VitreousError) as error, silence():
         getattr(vitreous, verb)("builtin:digits", out=str(tmp_path / "run"), **options)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
@@ -111,7 +111,7 @@ def test_what_is_typed_is_checked_before_anything_is_opened(
 
 @pytest.mark.parametrize("name", ["ViT-H/14", "ViT-Ti/5", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1", "ViT-B/15"])
 def test_a_name_is_not_refused_for_a_size_that_is_not_known_yet(name: str) -> None:
-    assert wanted("pretrain", {"data": "photos", "out": "run", "model": name})[0].model == name
+    assert parse_options("pretrain", {"data": "photos", "out": "run", "model": name})[0].model == name
 
 
 def test_results_inside_the_data_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ def test_results_inside_the_data_are_refused(photos: Path, tmp_path: Path) -> No
         lambda: vitreous.fewshot("ViT-B/16@imagenet21k", str(photos), out=inside),
         lambda: vitreous.vtab("ViT-B/16@imagenet21k", str(photos), out=inside),
     ):
-        with pytest.raises(VitreousError, match="lies inside the data; choose a folder elsewhere"), silenced():
+        with pytest.raises(VitreousError, match="lies inside the data; choose a folder elsewhere"), silence():
             act()
     assert not Path(inside).exists()
     shutil.copytree(photos, tmp_path / "data")
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    with pytest.raises(VitreousError, match="inside the data"), silenced():
+    with pytest.raises(VitreousError, match="inside the data"), silence():
         pretrain(tmp_path / "link" / "run", data=str(tmp_path / "data"), set=TINY[:0])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
 from vitreous.models.build import create
-from vitreous.training.ema import Average
+from vitreous.training.ema import PolyakAverage
 from vitreous.training.objectives.classification import Classification, balanced_weights
 from vitreous.training.optim import freeze, groups, optimizer, prepare_state, set_rate
 from vitreous.training.recipes.recipe import Recipe
@@ -181,7 +181,7 @@ def test_steps_are_those_of_the_formula(kind: Any) -> None:
 def test_the_average_is_a_weighted_mean_of_the_steps_alone() -> None:
     """Whatever it began with is forgotten: weights (1 - k) k^i, divided by their sum."""
     layer = nn.Linear(2, 1)
-    average, seen = Average(layer, 0.9), []
+    average, seen = PolyakAverage(layer, 0.9), []
     for step in range(6):
         nn.init.normal_(layer.weight)
         average.update(layer, step)

@@ -226,9 +226,9 @@ def test_a_full_disk_is_a_clear_error_and_the_last_state_is_intact(tmp_path: Pat
 def test_config_json_replays_a_run(tmp_path: Path) -> None:
     pretrain(tmp_path / "run", set=("lr=0.002",))
     import vitreous
-    from vitreous.core.progress import silenced
+    from vitreous.core.progress import silence
 
-    with silenced():
+    with silence():
         vitreous.pretrain(config=str(tmp_path / "run" / "config.json"), out=str(tmp_path / "again"))
     assert digest(tmp_path / "run") == digest(tmp_path / "again")
     first, second = (json.loads((tmp_path / name / "config.json").read_text())["recipe"] for name in ("run", "again"))
@@ -397,10 +397,10 @@ def test_a_signal_during_an_evaluation_leaves_it_owed(tmp_path: Path) -> None:
 
 def test_a_replayed_config_can_be_changed_field_by_field(tmp_path: Path) -> None:
     import vitreous
-    from vitreous.core.progress import silenced
+    from vitreous.core.progress import silence
 
     pretrain(tmp_path / "run", set=("lr=0.002",))
-    with silenced():
+    with silence():
         vitreous.pretrain(config=str(tmp_path / "run" / "config.json"), out=str(tmp_path / "again"), set=("lr=0.001",))
     config = json.loads((tmp_path / "again" / "config.json").read_text())
     assert config["recipe"]["lr"] == 0.001
@@ -410,13 +410,13 @@ def test_a_replayed_config_can_be_changed_field_by_field(tmp_path: Path) -> None
 def test_a_replayed_config_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout goes by pass, so that another division of a batch, for want of memory, would be another run."""
     import vitreous
-    from vitreous.core.progress import silenced
+    from vitreous.core.progress import silence
     from vitreous.training import batch_fitting as passes
 
     pretrain(tmp_path / "run", set=("dropout=0.2",))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["micro_batch"] == 32
     monkeypatch.setattr(passes, "free_memory", lambda: 1_500_000)
-    with silenced():
+    with silence():
         vitreous.pretrain(config=str(tmp_path / "run"), out=str(tmp_path / "again"))
     assert digest(tmp_path / "run") == digest(tmp_path / "again")
     pretrain(tmp_path / "little", set=("dropout=0.2",))
@@ -425,10 +425,10 @@ def test_a_replayed_config_keeps_what_was_measured(tmp_path: Path, monkeypatch: 
 
 def test_an_option_takes_the_place_of_its_opposite_in_a_replayed_config(tmp_path: Path) -> None:
     import vitreous
-    from vitreous.core.progress import silenced
+    from vitreous.core.progress import silence
 
     pretrain(tmp_path / "run", steps=None, epochs=0.5)
-    with silenced():
+    with silence():
         found = vitreous.pretrain(config=str(tmp_path / "run"), out=str(tmp_path / "again"), steps=3, per_class=4)
     assert found.result["steps"] == 3
     assert json.loads((tmp_path / "again" / "config.json").read_text())["data"]["train"] == 40  # --subset is gone
@@ -436,13 +436,13 @@ def test_an_option_takes_the_place_of_its_opposite_in_a_replayed_config(tmp_path
 
 def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_path: Path) -> None:
     """Both find an empty folder; the lock decides, and only its owner writes."""
-    from vitreous.core.distributed import joined
+    from vitreous.core.distributed import init_distributed
     from vitreous.training.run_folder import RunFolder, read_config
 
     pretrain(tmp_path / "made")
     config = read_config(tmp_path / "made" / "config.json")
     out = tmp_path / "run"
-    with joined("cpu") as world:
+    with init_distributed("cpu") as world:
         first = RunFolder(out, world)
         assert first.claim({**config, "seed": 1}, extend=False) is False
         ended = multiprocessing.get_context("fork").Process(target=_claims, args=(out, {**config, "seed": 2}))
@@ -454,7 +454,7 @@ def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_pa
 
 
 def _claims(out: Path, config: dict[str, Any]) -> None:
-    from vitreous.core.distributed import joined
+    from vitreous.core.distributed import init_distributed
     from vitreous.training.run_folder import RunFolder
 
     look = RunFolder._check
@@ -465,7 +465,7 @@ def _claims(out: Path, config: dict[str, Any]) -> None:
         return None if len(looks) == 1 else look(self, *args)  # the first time, there was no config yet
 
     RunFolder._check = looked  # type: ignore[method-assign]
-    with joined("cpu") as world:
+    with init_distributed("cpu") as world:
         try:
             RunFolder(out, world).claim(config, extend=False)
         except VitreousError as error:

@@ -20,13 +20,13 @@ from safetensors.torch import load_file
 
 import vitreous
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 from vitreous.evaluation.ridge import Ridge
 
 
 def finetune(out: Path, **options: Any) -> Any:
     common = dict(data="builtin:digits", steps=8, batch_size=32, workers=0, eval_every=0, device="cpu", precision="float32")
-    with silenced():
+    with silence():
         return vitreous.finetune(out=str(out), **{**common, **options})
 
 
@@ -186,7 +186,7 @@ def test_shards_of_images_with_several_labels_get_the_sigmoid_loss(tmp_path: Pat
         split = "train" if number < 16 else "val"
         rows.append(json.dumps({"path": f"{number}.png", "label": ["red", f"group{number % 2}"], "split": split}))
     (tmp_path / "two.jsonl").write_text("\n".join(rows))
-    with silenced():
+    with silence():
         vitreous.shard(str(tmp_path / "two.jsonl"), str(tmp_path / "shards"))
     pretrain(tmp_path / "run", data=str(tmp_path / "shards"), subset=None, batch_size=4, steps=1)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]["loss"] == "sigmoid"
@@ -232,7 +232,7 @@ def test_a_run_that_met_a_bad_image_goes_on_without_it(tmp_path: Path) -> None:
 def test_python_may_say_it_as_python_does(spelling: dict[str, Any], tmp_path: Path) -> None:
     common: dict[str, Any] = dict(data=Path("builtin:digits"), steps=1, subset=40, workers=0, precision="float32")
     common |= dict(batch_size=20, set=("model.depth=1",))
-    with silenced():
+    with silence():
         found = vitreous.pretrain(model="ViT-Ti/4", out=tmp_path / "run", **{**common, **spelling})  # type: ignore[arg-type]
     assert found.steps == (2 if "epochs" in spelling else 1)
 
@@ -305,9 +305,9 @@ def test_a_linear_probe_has_a_recipe_of_its_own_and_comes_close_to_the_closed_fo
     assert probe.top1 > np.mean(right) - 0.12
     listed = {row["name"]: row for row in vitreous.list("recipes").records()}
     assert listed["linear-probe"]["train"] == "head"
-    with pytest.raises(VitreousError, match="--train head: a head on a model from scratch"), silenced():
+    with pytest.raises(VitreousError, match="--train head: a head on a model from scratch"), silence():
         vitreous.finetune("builtin:digits", from_="scratch", model="ViT-Ti/2", train="head", out=str(tmp_path / "none"))
-    with pytest.raises(VitreousError, match="--train and --set train=all both give train"), silenced():
+    with pytest.raises(VitreousError, match="--train and --set train=all both give train"), silence():
         vitreous.finetune("builtin:digits", from_=str(start), set=("train=all",), train="head", out=str(tmp_path / "none"))
 
 
@@ -428,7 +428,7 @@ def test_bad_images_stop_or_are_left_out(tmp_path: Path) -> None:
 def test_a_broken_shard_is_named(tmp_path: Path) -> None:
     for split in ("train", "val"):
         _photos(tmp_path / "photos" / split, bad=0)
-    with silenced():
+    with silence():
         vitreous.shard(str(tmp_path / "photos"), str(tmp_path / "shards"), shard_size="8KB")
     broken = sorted((tmp_path / "shards").glob("train-*.tar"))[1]
     os.truncate(broken, 3000)
@@ -476,7 +476,7 @@ def test_pictures_without_classes_are_for_masked_patches(tmp_path: Path) -> None
 
 def test_what_is_refused_leaves_the_folder_free(tmp_path: Path) -> None:
     options: dict[str, Any] = dict(set=("model.width=32",), steps=1, batch_size=8, workers=0, activation_checkpointing=True)
-    with silenced(), pytest.raises(VitreousError, match=r"activation.checkpointing"):
+    with silence(), pytest.raises(VitreousError, match=r"activation.checkpointing"):
         vitreous.pretrain("builtin:digits", "R26x1", out=str(tmp_path / "run"), precision="float32", **options)
     assert not (tmp_path / "run").exists()
 

@@ -11,7 +11,7 @@ from runs import SMALL, TINY, pretrain
 
 import vitreous
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def swept(out: Path, start: Path, **changes: Any) -> Any:
     options: dict[str, Any] = dict(data="builtin:digits", workers=0, eval_every=0, device="cpu", precision="float32")
-    with silenced():
+    with silence():
         return vitreous.finetune(from_=str(start), out=str(out), sweep=True, **{**options, **changes})
 
 
@@ -75,13 +75,13 @@ def test_a_folder_that_is_not_free_is_refused_before_the_first_trial(start: Path
 
 def test_a_sweep_chooses_by_accuracy(tmp_path: Path) -> None:
     """Masked patches learn no classes: said at once, and nothing is trained."""
-    from vitreous.core.distributed import joined
-    from vitreous.training.options import wanted
-    from vitreous.training.sweep import run
+    from vitreous.core.distributed import init_distributed
+    from vitreous.training.options import parse_options
+    from vitreous.training.sweep import run_training
 
     options = {**SMALL, "out": str(tmp_path / "run"), "objective": "masked-patch"}
     options |= {"sweep": True, "set": (*TINY, "sweep=0.001:0.01")}
-    asked, _ = wanted("pretrain", options)
-    with silenced(), joined("cpu") as world, pytest.raises(VitreousError, match="--sweep chooses by accuracy"):
-        run(asked, None, world)
+    asked, _ = parse_options("pretrain", options)
+    with silence(), init_distributed("cpu") as world, pytest.raises(VitreousError, match="--sweep chooses by accuracy"):
+        run_training(asked, None, world)
     assert not (tmp_path / "run").exists()

@@ -12,8 +12,8 @@ import torch
 from runs import digest, pretrain
 
 import vitreous
-from vitreous.core.files import cache_folder
-from vitreous.core.progress import silenced
+from vitreous.core.files import cache_dir
+from vitreous.core.progress import silence
 from vitreous.training import threads
 
 STEPS: dict[str, Any] = dict(steps=2, eval_every=0)
@@ -50,8 +50,8 @@ def test_threads_are_measured_once_and_reused(
     pretrain(tmp_path / "second", **STEPS)
     assert any("as measured before" in line for line in config(tmp_path / "second")["decisions"])
     assert digest(tmp_path / "first") == digest(tmp_path / "second")
-    shutil.rmtree(cache_folder() / "threads")
-    with silenced():
+    shutil.rmtree(cache_dir() / "threads")
+    with silence():
         vitreous.pretrain(config=str(tmp_path / "first"), out=str(tmp_path / "third"))
     assert config(tmp_path / "third")["threads"] == chosen
     assert pretrain(tmp_path / "first", **STEPS).already

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 from vitreous.training import trackers
 from vitreous.training.trackers import Trackers, parse_trackers
 
@@ -218,7 +218,7 @@ def test_whether_something_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_quiet_is_meant_for_wandb_too(wandb: Any, tmp_path: Path) -> None:
     for quiet in (False, True):
-        with silenced(quiet):
+        with silence(quiet):
             Trackers(["wandb"], tmp_path, CONFIG, 0).close()
     loud, quiet_one = (run.settings["settings"] for run in wandb.runs)
     assert not hasattr(loud, "silent")  # WANDB_SILENT decides

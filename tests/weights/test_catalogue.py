@@ -11,14 +11,14 @@ import torch
 
 from vitreous.classifier import read_checkpoint
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_folder
+from vitreous.core.files import cache_dir
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models import names
 from vitreous.models.build import create
 from vitreous.weights import catalogue
 from vitreous.weights.catalogue import entries
 from vitreous.weights.checkpoint import Checkpoint
-from vitreous.weights.locate import find
+from vitreous.weights.locate import locate
 from vitreous.weights.write import write
 
 OFFICIAL = [entry for entry in entries() if not entry.on_hub]
@@ -141,26 +141,26 @@ def test_what_only_the_catalogue_knows_reaches_the_checkpoint(tmp_path: Path) ->
 def test_the_cache_is_where_the_variables_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "mine"))
-    assert cache_folder() == tmp_path / "mine"
+    assert cache_dir() == tmp_path / "mine"
     monkeypatch.delenv("VITREOUS_CACHE")
-    assert cache_folder() == tmp_path / "xdg" / "vitreous"
+    assert cache_dir() == tmp_path / "xdg" / "vitreous"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "vitreous"
+    assert cache_dir() == tmp_path / "home" / ".cache" / "vitreous"
 
 
 def test_a_path_that_exists_is_taken_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ViT-B").mkdir()
     (tmp_path / "ViT-B" / "16@imagenet21k").write_bytes(b"")
-    assert find("ViT-B/16@imagenet21k").path == Path("ViT-B/16@imagenet21k")
-    assert find(Path("no such")).path == Path("no such")
+    assert locate("ViT-B/16@imagenet21k").path == Path("ViT-B/16@imagenet21k")
+    assert locate(Path("no such")).path == Path("no such")
 
 
 def test_a_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "w.npz").write_bytes(b"")
-    assert find("~/w.npz").path == tmp_path / "w.npz"
+    assert locate("~/w.npz").path == tmp_path / "w.npz"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_looks_like_a_path_gets_the_error_of_a_path(tmp_path: Path, monkeyp
 
 def test_a_wrong_tag_gets_the_nearest_one_and_all_of_its_model() -> None:
     with pytest.raises(VitreousError) as caught:
-        find("ViT-B/16@imagenet22k")
+        locate("ViT-B/16@imagenet22k")
     message = str(caught.value)
     assert "did you mean 'ViT-B/16@imagenet21k'?" in message
     for tag in ("imagenet21k+imagenet2012-224", "augreg-i21k", "augreg-i1k-imagenet2012-384", "sam"):
@@ -186,7 +186,7 @@ def test_a_wrong_tag_gets_the_nearest_one_and_all_of_its_model() -> None:
 
 def test_a_wrong_model_gets_the_nearest_one_and_its_tags() -> None:
     with pytest.raises(VitreousError) as caught:
-        find("vit-l16@imagenet21k")
+        locate("vit-l16@imagenet21k")
     assert "'vit-l16'" in str(caught.value)
     assert "did you mean 'ViT-L/16@imagenet21k'?" in str(caught.value)
     assert "ViT-L/16@augreg-i21k" in str(caught.value)
@@ -198,7 +198,7 @@ def test_an_architecture_is_not_weights(tmp_path: Path, monkeypatch: pytest.Monk
     if beside:
         (tmp_path / "ViT-B").mkdir()
     with pytest.raises(VitreousError, match="'ViT-B/16' is an architecture, not weights") as caught:
-        find("ViT-B/16")
+        locate("ViT-B/16")
     assert "ViT-B/16@augreg-i21k" in str(caught.value)
     assert "hf:facebook/deit-base-patch16-224" in str(caught.value)
 
@@ -206,12 +206,12 @@ def test_an_architecture_is_not_weights(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("source", ["ViT-G/14", "ViT-G/14@imagenet21k"])
 def test_an_architecture_without_weights_says_so(source: str) -> None:
     with pytest.raises(VitreousError, match="no weights are known for ViT-G/14"):
-        find(source)
+        locate(source)
 
 
 def test_a_repository_without_its_prefix_is_recognised() -> None:
     with pytest.raises(VitreousError, match=r"did you mean 'hf:google/vit-base-patch16-224'\?.*hf:OWNER/REPO"):
-        find("google/vit-base-patch16-224")
+        locate("google/vit-base-patch16-224")
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def test_a_repository_without_its_prefix_is_recognised() -> None:
 )
 def test_names_that_could_lead_out_of_the_cache_are_refused(source: str, tmp_path: Path) -> None:
     with pytest.raises(VitreousError, match="not the name of a"):
-        find(source)
+        locate(source)
     assert not (tmp_path / "cache").exists()
 
 
 def test_every_entry_lies_within_the_cache(tmp_path: Path) -> None:
     for entry in OFFICIAL:
         with pytest.raises(VitreousError) as caught:
-            find(entry.name)
+            locate(entry.name)
         found = re.search(r"put the file at (.+?), or set", str(caught.value))
         assert found is not None
         assert Path(found[1]).resolve().is_relative_to(tmp_path / "cache")

@@ -9,7 +9,7 @@ import tyro
 
 from vitreous.commands.table import table
 from vitreous.core.files import user_path
-from vitreous.core.progress import shown
+from vitreous.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from vitreous.doctor.findings import Finding
@@ -116,7 +116,7 @@ def doctor(
     if target is not None:
         check_possible(target, dataset, folder, other)
     processes = default_workers() if workers is None else workers
-    found = diagnose(dataset, other, preprocess=prepared, near=near, workers=processes, shown=shown)
+    found = diagnose(dataset, other, preprocess=prepared, near=near, workers=processes, shown=progress_bar)
     write_folder(folder, found, processes)
     remedy = write_manifest(target, found.scan, found.findings) if target is not None else None
     notes = [dataset.describe(), *dataset.notes, *_notes_of_other(found.against)]  # what was left out is among the findings

@@ -187,10 +187,10 @@ def evaluate(
         data_seed: random seed of the images for --robustness.
     """
     from vitreous.core.device import choose_device
-    from vitreous.core.distributed import joined
-    from vitreous.evaluation.evaluate import Wanted, evaluated
+    from vitreous.core.distributed import init_distributed
+    from vitreous.evaluation.evaluate import EvaluateOptions, run_evaluation
 
-    asked = Wanted(
+    asked = EvaluateOptions(
         checkpoint=checkpoint,
         data=data,
         split=split,
@@ -211,6 +211,6 @@ def evaluate(
         seed=seed,
         data_seed=data_seed,
     )
-    with joined(choose_device(device)) as world:
-        numbers, notes = evaluated(asked, world)
+    with init_distributed(choose_device(device)) as world:
+        numbers, notes = run_evaluation(asked, world)
     return Evaluated(numbers, out, notes)

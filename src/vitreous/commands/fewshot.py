@@ -11,7 +11,7 @@ from vitreous.commands.types import BadImages, Checkpoint, ImageSize
 from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
-    from vitreous.evaluation.fewshot import Choice, Round, Shots
+    from vitreous.evaluation.fewshot import Choice, FewshotResult, Shots
     from vitreous.evaluation.fewshot_curve import Point, Verdict
 
 
@@ -23,7 +23,7 @@ FILES = (RECORD, "learning_curve.png", "learning_curve.svg")
 class Fewshot:
     """What a few labels are worth with this checkpoint's frozen features."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[FewshotResult, ...]
     points: tuple[Point, ...]
     verdicts: tuple[Verdict, ...]
     about: dict[str, Any]
@@ -120,11 +120,11 @@ def fewshot(
 
     from vitreous.classifier import load
     from vitreous.core.device import choose_device
-    from vitreous.core.distributed import joined
+    from vitreous.core.distributed import init_distributed
     from vitreous.core.errors import VitreousError
-    from vitreous.core.files import whole_folder
+    from vitreous.core.files import atomic_folder
     from vitreous.core.output_dir import check_result_folder, folder_of
-    from vitreous.core.progress import shown
+    from vitreous.core.progress import progress_bar
     from vitreous.evaluation import fewshot as protocol
     from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
     from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, possible_shots, task_of
@@ -149,7 +149,7 @@ def fewshot(
             check_result_folder(folder, RECORD, MADE_BY, FILES, place)
     clf = load(checkpoint, image_size=image_size)
     string = chosen_preprocess(clf, preprocess)
-    with joined(choose_device(device)) as world:
+    with init_distributed(choose_device(device)) as world:
         arithmetic = agreed_precision(precision, world)
         notes = [*clf.notes, *([arithmetic.note] if arithmetic.note else []), clf.preprocessing_note(string)]
         tasks = []
@@ -175,7 +175,7 @@ def fewshot(
             asked, left_out = possible_shots(tasks)
             notes += left_out
         order = tuple(range(seed, seed + seeds))
-        with shown("few-shot fits", protocol.fits(len(tasks), asked, order, choice, draw)) as advance:
+        with progress_bar("few-shot fits", protocol.fits(len(tasks), asked, order, choice, draw)) as advance:
             rounds = protocol.fewshot(tasks, shots=asked, seeds=order, l2=choice, draw=draw, advance=advance)
         if choice == "joint":
             notes.append("l2 was chosen by the test images, as in the paper: accuracies are a little better than on new ones")
@@ -194,7 +194,7 @@ def fewshot(
         found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
         if folder is not None and world.first:
             title = f"{clf.config.name}, frozen" + (f": {names[0]}" if len(names) == 1 else "")
-            with whole_folder(folder) as part:
+            with atomic_folder(folder) as part:
                 draw_curve(rounds, title, part)
                 record = json.dumps({"made_by": MADE_BY, **found.record()}, indent=1, ensure_ascii=False)
                 (part / RECORD).write_text(record + "\n", encoding="utf-8")

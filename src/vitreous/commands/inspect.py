@@ -111,22 +111,22 @@ def inspect(
         named_images,
     )
     from vitreous.core.device import choose_device
-    from vitreous.core.errors import VitreousError, unknown
-    from vitreous.inspection.inspect_model import Projection, inspected
-    from vitreous.inspection.inspection_dir import check_folder, write_folder
+    from vitreous.core.errors import VitreousError, unknown_name
+    from vitreous.inspection.inspect_model import Projection, inspect_model
+    from vitreous.inspection.inspection_dir import check_inspection_dir, write_inspection_dir
 
     words = [os.fspath(image) for image in ([images] if isinstance(images, (str, os.PathLike)) else images)]
     for name, value in (("count", count), ("batch-size", batch_size)):
         if value is not None and value < 1:
             raise VitreousError(f"--{name} {value}: must be at least 1")
     if projection not in get_args(Projection):
-        raise unknown("--projection", projection, get_args(Projection))
+        raise unknown_name("--projection", projection, get_args(Projection))
     if data is None and projection in ("pca", "tsne"):
         raise VitreousError(f"--projection {projection}: draws a map of the data, so give --data DATA too, or leave it out")
     folder = user_path(out)
-    check_folder(folder)
+    check_inspection_dir(folder)
     for place in folders_of(words, data):
-        check_folder(folder, place)
+        check_inspection_dir(folder, place)
     chosen = choose_device(device)
 
     source, notes = data_split(data) if data is not None else (None, [])
@@ -147,7 +147,7 @@ def inspect(
         if source is not None and projection != "none":
             cloud, told = cloud_of(clf, source, preprocess, batch_size, chosen, seed)
             notes += told
-        found = inspected(
+        found = inspect_model(
             clf,
             many.images,
             closely=closely,
@@ -173,5 +173,5 @@ def inspect(
         "device": chosen,
         "notes": list(dict.fromkeys(notes)),
     }
-    numbers = write_folder(folder, found, about, began)
+    numbers = write_inspection_dir(folder, found, about, began)
     return Inspected(str(folder), numbers, tuple(numbers["notes"]))

@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from vitreous.classifier import Classifier
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import user_path
 from vitreous.core.output_dir import folder_of
 from vitreous.data.loading.loader import Loader
 from vitreous.data.loading.workers import default_workers
 from vitreous.data.open import open_data
-from vitreous.data.sampling import permuted
+from vitreous.data.sampling import permute
 from vitreous.data.source import Content, Item, Source, Stream
 from vitreous.data.splits import random_subset
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import Features, features_of
-from vitreous.inference.decode_images import check_fixed_size, prepared
-from vitreous.inference.image_list import Named, image_list
-from vitreous.inspection.inspect_model import Cloud, Given
+from vitreous.evaluation.features import Features, compute_features
+from vitreous.inference.decode_images import check_fixed_size, decode_images
+from vitreous.inference.image_list import NamedImage, image_list
+from vitreous.inspection.inspect_model import Cloud, InputImage
 
 SCENES = "builtin:objects"
 _POINTS = 2000  # images on the map of the data: more would hide each other
@@ -46,12 +46,12 @@ class Reading:
 
     where: str
     count: int  # at most so many come
-    images: Generator[Given]
+    images: Generator[InputImage]
     bad: list[str] = field(default_factory=list)  # which and why, filled while images are read
     notes: tuple[str, ...] = ()
 
     def said(self) -> tuple[str, ...]:
-        return (*self.notes, f"left out what cannot be read: {some(self.bad, _TOLD)}") if self.bad else self.notes
+        return (*self.notes, f"left out what cannot be read: {first_few(self.bad, _TOLD)}") if self.bad else self.notes
 
 
 # How they are prepared --------------------------------------------------------------------------------------------------------
@@ -81,28 +81,28 @@ def named_images(words: Sequence[str], preprocess: Preprocess, count: int, first
     """
     listed = list(itertools.islice(image_list(words), _LISTED))
     if len(listed) > first:
-        listed = [listed[at] for at in permuted(np.arange(len(listed)), len(listed), seed, 0).tolist()]
+        listed = [listed[at] for at in permute(np.arange(len(listed)), len(listed), seed, 0).tolist()]
     notes: tuple[str, ...] = ()
     if len(listed) > count:
         notes = (f"{len(listed):,} images are named; {count:,} of them, drawn by --seed {seed}, are looked at",)
     bad: list[str] = []
-    return Reading(some(words, 3), min(count, len(listed)), _read(listed, preprocess, count, bad), bad, notes)
+    return Reading(first_few(words, 3), min(count, len(listed)), _read(listed, preprocess, count, bad), bad, notes)
 
 
-def _read(listed: Sequence[Named], preprocess: Preprocess, count: int, bad: list[str]) -> Generator[Given]:
+def _read(listed: Sequence[NamedImage], preprocess: Preprocess, count: int, bad: list[str]) -> Generator[InputImage]:
     found = 0
-    for part in prepared(iter(listed), preprocess, workers=default_workers()):
+    for part in decode_images(iter(listed), preprocess, workers=default_workers()):
         rows = iter(part.pixels)
         for path, error in zip(part.paths, part.errors, strict=True):
             if error is not None:
                 bad.append(f"{path} ({error})")
                 continue
-            yield Given(path, next(rows))
+            yield InputImage(path, next(rows))
             found += 1
             if found == count:
                 return
     if not found:
-        raise VitreousError(f"none of the {len(listed):,} images can be read: {some(bad, 1)}")
+        raise VitreousError(f"none of the {len(listed):,} images can be read: {first_few(bad, 1)}")
 
 
 # Those of a data set ----------------------------------------------------------------------------------------------------------
@@ -122,20 +122,20 @@ def data_images(source: Source | Stream, preprocess: Preprocess, count: int, bat
     sample = sampled(source, count, seed)
     if isinstance(sample, Source):
         count = min(count, len(sample))
-        sample = sample.subset(permuted(np.arange(len(sample)), len(sample), seed, 0))
+        sample = sample.subset(permute(np.arange(len(sample)), len(sample), seed, 0))
     workers = 0 if count <= _FEW else None  # starting processes would take longer than the work
     loader = Loader(sample, preprocess, batch_size, bad_images="skip", workers=workers)
     bad: list[str] = []
     return Reading(f"{source.where} ({source.split})", count, _loaded(loader, count, bad), bad)
 
 
-def _loaded(loader: Loader, count: int, bad: list[str]) -> Generator[Given]:
+def _loaded(loader: Loader, count: int, bad: list[str]) -> Generator[InputImage]:
     found = 0
     try:
         with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
             for batch in batches:
                 for name, pixels in zip(batch.ids, batch.images, strict=True):
-                    yield Given(name, pixels)
+                    yield InputImage(name, pixels)
                     found += 1
                     if found == count:
                         return
@@ -143,7 +143,9 @@ def _loaded(loader: Loader, count: int, bad: list[str]) -> Generator[Given]:
         bad += [f"{error.place} ({error.why})" for error in loader.bad.values()]
         bad += [f"{entry.shard} ({entry.reason})" for entry in loader.skipped]
     if not found:
-        raise VitreousError(f"--data {loader.data.where}: none of its images can be read{f': {some(bad, 1)}' if bad else ''}")
+        raise VitreousError(
+            f"--data {loader.data.where}: none of its images can be read{f': {first_few(bad, 1)}' if bad else ''}"
+        )
 
 
 def sampled(source: Source | Stream, count: int, seed: int) -> Source | Stream:
@@ -158,7 +160,7 @@ class _Beginnings(Stream):
 
     def __init__(self, parent: Stream, count: int, seed: int) -> None:
         shards = len(parent.shards)
-        kept = np.sort(permuted(np.arange(shards), shards, seed, 0)[:count]) if shards > count else np.arange(shards)
+        kept = np.sort(permute(np.arange(shards), shards, seed, 0)[:count]) if shards > count else np.arange(shards)
         self.parent, self.numbers, self.each = parent, kept.tolist(), -(-count // max(1, len(kept)))
         self.where, self.split, self.classes = parent.where, parent.split, parent.classes
         self.shards, self.skipped = tuple(parent.shards[number] for number in self.numbers), parent.skipped
@@ -185,7 +187,7 @@ def cloud_of(
 ) -> tuple[Cloud, list[str]]:
     """Features of some of the data, for its map, with thumbnails."""
     sample = sampled(source, _POINTS, seed)
-    found = features_of(
+    found = compute_features(
         clf,
         sample,
         preprocess=preprocess,

@@ -86,7 +86,7 @@ def _recipes() -> Listing:
 
 
 def _data() -> Listing:
-    from vitreous.core.files import cache_folder
+    from vitreous.core.files import cache_dir
     from vitreous.data.datasets.builtin import BUILTIN
     from vitreous.data.datasets.known import SETS
     from vitreous.data.datasets.vtab_tasks import TASKS
@@ -99,7 +99,7 @@ def _data() -> Listing:
         obtained = f"fetched ({known.megabytes} MB)" if known.files else f"by hand: {known.page}"
         rows.append((known.name, known.kind, known.classes, dict(known.images), obtained, known.terms))
     headings = ("name", "kind", "classes", "images", "obtained", "terms")
-    own = cache_folder() / "data"
+    own = cache_dir() / "data"
     note = (
         f"files may also be put into {own}/NAME, or into $VITREOUS_DATA/NAME; docs/data-sets.md names them; also hf:OWNER/NAME"
     )

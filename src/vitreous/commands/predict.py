@@ -17,7 +17,7 @@ from vitreous.core.files import user_path
 if TYPE_CHECKING:
     from vitreous.core.distributed import World
     from vitreous.data.transforms.image_formats import LeftOutFiles
-    from vitreous.inference.image_list import Named
+    from vitreous.inference.image_list import NamedImage
     from vitreous.inference.predictor import Predictor
     from vitreous.inference.rows import Row, Writing
 
@@ -197,7 +197,7 @@ def predict(
         precision: auto takes bfloat16 where it is faster; digits are lost.
     """
     from vitreous.core.device import choose_device
-    from vitreous.core.distributed import joined
+    from vitreous.core.distributed import init_distributed
     from vitreous.core.errors import VitreousError
     from vitreous.data.transforms.image_formats import LeftOutFiles
     from vitreous.inference.image_list import image_list
@@ -216,7 +216,7 @@ def predict(
     left_out = LeftOutFiles()
     listed = image_list(words, shared=processes > 1, left_out=left_out)
     with contextlib.ExitStack() as stack:
-        world = stack.enter_context(joined(choose_device(device)))
+        world = stack.enter_context(init_distributed(choose_device(device)))
         predictor, notes = _predictor(checkpoint, top, image_size, batch_size, workers, precision, world)
         way = writing(written_as, predictor.top)
         if target is not None:
@@ -237,7 +237,7 @@ def _predictor(
     world: World,
 ) -> tuple[Predictor, tuple[str, ...]]:
     from vitreous.classifier import load
-    from vitreous.core.distributed import processes_here
+    from vitreous.core.distributed import local_world_size
     from vitreous.core.memory import free_memory
     from vitreous.data.loading.workers import default_workers
     from vitreous.evaluation.precision import agreed_precision
@@ -246,7 +246,7 @@ def _predictor(
 
     clf = load(checkpoint, image_size=image_size)
     chosen = agreed_precision(precision, world)  # before the first forward pass
-    here = processes_here(world)
+    here = local_world_size(world)
     decoding = max(1, default_workers() // here) if workers is None else workers
 
     def fitting() -> int:
@@ -260,17 +260,17 @@ def _predictor(
 
 
 def _streamed(
-    stack: contextlib.ExitStack, predictor: Predictor, images: Iterator[Named], world: World
+    stack: contextlib.ExitStack, predictor: Predictor, images: Iterator[NamedImage], world: World
 ) -> Iterator[Sequence[Row]]:
     """Rows for whoever reads them. Where they appear on a terminal, they are the progress."""
     from vitreous.inference.decode_images import shard
-    from vitreous.inference.predictor import interleaved
-    from vitreous.inference.throughput import paced
+    from vitreous.inference.predictor import interleave_rows
+    from vitreous.inference.throughput import report_throughput
 
     with stack:
         own = predictor.rows(shard(images, world.process, world.processes))
-        everyone = own if world.processes == 1 else interleaved(world, own)
-        yield from everyone if sys.stdout.isatty() else paced(everyone)
+        everyone = own if world.processes == 1 else interleave_rows(world, own)
+        yield from everyone if sys.stdout.isatty() else report_throughput(everyone)
 
 
 def _about(checkpoint: str, predictor: Predictor, words: Sequence[str]) -> dict[str, Any]:
@@ -299,20 +299,20 @@ def _written(
     out: Path,
     way: Writing,
     about: Mapping[str, Any],
-    images: Iterator[Named],
+    images: Iterator[NamedImage],
     predictor: Predictor,
     world: World,
     notes: tuple[str, ...],
 ) -> WrittenPredictions:
-    from vitreous.core.distributed import gathered, told
+    from vitreous.core.distributed import all_gather, broadcast
     from vitreous.core.progress import say
     from vitreous.inference.decode_images import shard
     from vitreous.inference.resumable_output import claim, forget_parts, merge
-    from vitreous.inference.throughput import paced
+    from vitreous.inference.throughput import report_throughput
 
     file = claim(out, way, about, world.process, world.processes)
     finished = file.done and file.path == out
-    if all(gathered(world, finished)):
+    if all(all_gather(world, finished)):
         if world.first:
             forget_parts(out, world.processes)
         return WrittenPredictions(str(out), file.rows, file.errors, True, way, notes, str(predictor.clf.preprocess))
@@ -323,7 +323,7 @@ def _written(
             if file.rows:
                 say(f"{file.path}: resuming after row {file.rows:,}")
             try:
-                for rows in paced(predictor.rows(own), before=file.rows):
+                for rows in report_throughput(predictor.rows(own), before=file.rows):
                     file.write(rows)
             except BaseException as error:
                 if not isinstance(error, Exception):
@@ -332,6 +332,6 @@ def _written(
             file.finish()
     count, errors = file.rows, file.errors
     if world.processes > 1:
-        gathered(world, file.rows)  # until the last one has written its part
-        count, errors = told(world, merge(out, way, about, world.processes) if world.first else None)
+        all_gather(world, file.rows)  # until the last one has written its part
+        count, errors = broadcast(world, merge(out, way, about, world.processes) if world.first else None)
     return WrittenPredictions(str(out), count, errors, False, way, notes, str(predictor.clf.preprocess))

@@ -167,8 +167,8 @@ def serve(
     from vitreous.serving.examples import examples as examples_of
     from vitreous.serving.limits import Limits
     from vitreous.serving.middleware import LOOPBACK
-    from vitreous.serving.served_model import loaded_models
-    from vitreous.serving.server import ALL, Running, bound, is_loopback, url_of
+    from vitreous.serving.served_model import load_models
+    from vitreous.serving.server import ALL, Running, bind_socket, is_loopback, url_of
 
     limits = Limits(
         max_batch=max_batch,
@@ -177,10 +177,10 @@ def serve(
         pixels=round(max_pixels * 1e6),
         seconds=timeout,
     )
-    listening = bound(host, port)
+    listening = bind_socket(host, port)
     try:
         private = is_loopback(listening)
-        models = loaded_models(words, image_size, device)
+        models = load_models(words, image_size, device)
         pictures = examples_of(examples, models[0].clf.config.channels) if models else ()
         hosts = {*LOOPBACK, f"[{host}]" if ":" in host else host} if private else None
         app = build_app(models, limits=limits, examples=pictures, runs=folder, hosts=hosts)

@@ -73,7 +73,7 @@ def shard(
     """
 
     from vitreous.core.output_dir import check_outside, folder_of
-    from vitreous.core.progress import shown
+    from vitreous.core.progress import progress_bar
     from vitreous.data.bad_images import NAME as BAD_IMAGES
     from vitreous.data.open import open_data
     from vitreous.data.shards.writer import check_free, write_shards
@@ -82,7 +82,7 @@ def shard(
     check_outside(folder, folder_of(data))
     check_free(folder)  # before DATA is opened, which may take a while
     dataset = open_data(data)
-    with shown(f"writing {out}", dataset.count()) as advance:
+    with progress_bar(f"writing {out}", dataset.count()) as advance:
         report = write_shards(
             dataset,
             folder,

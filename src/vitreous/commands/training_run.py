@@ -75,12 +75,12 @@ def _shown(name: str, value: Any) -> str:
 def train(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
     """`given` holds the options that were given and no others."""
     from vitreous.core.device import choose_device
-    from vitreous.core.distributed import joined
-    from vitreous.training.options import wanted
+    from vitreous.core.distributed import init_distributed
+    from vitreous.training.options import parse_options
 
-    asked, replayed = wanted(verb, given)
-    with joined(choose_device(asked.device)) as world:
-        from vitreous.training.sweep import run
+    asked, replayed = parse_options(verb, given)
+    with init_distributed(choose_device(asked.device)) as world:
+        from vitreous.training.sweep import run_training
 
-        finished = run(asked, replayed, world)
+        finished = run_training(asked, replayed, world)
     return Run(asked.out, finished.result, finished.already, finished.notes)

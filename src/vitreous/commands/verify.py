@@ -66,13 +66,13 @@ def verify(
     from vitreous.classifier import load
     from vitreous.core.errors import VitreousError
     from vitreous.inspection.compare import compare
-    from vitreous.inspection.recorded_outputs import compare_recorded, recorded
+    from vitreous.inspection.recorded_outputs import compare_recorded, read_recorded
 
     if tolerance is not None and not 0 <= tolerance < 1:
         raise VitreousError(f"--tolerance {tolerance}: must be at least 0 and less than 1")
     clf = load(checkpoint)
     said = (*clf.notes, clf.preprocessing_note())
-    outputs = recorded(Path(against))
+    outputs = read_recorded(Path(against))
     options = {} if tolerance is None else {"tolerance": tolerance}
     if outputs is not None:
         found, notes = compare_recorded(clf, outputs, **options), said

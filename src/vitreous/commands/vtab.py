@@ -79,7 +79,7 @@ def vtab(
         data_seed: random seed of examples and test images, where a task does not list them: the same for all seeds.
     """
     from vitreous.core.device import choose_device
-    from vitreous.core.distributed import joined
+    from vitreous.core.distributed import init_distributed
     from vitreous.studies.suite_options import study_of
     from vitreous.studies.suite_run import measure
     from vitreous.studies.suite_task import Machine
@@ -102,6 +102,6 @@ def vtab(
         keep_weights=keep_weights,
         machine=Machine(workers, choose_device(device), precision),
     )
-    with joined(study.machine.device) as world:
+    with init_distributed(study.machine.device) as world:
         found = measure(study, world)
     return Scores(str(study.out), found.summary, found.table, found.notes)

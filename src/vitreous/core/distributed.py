@@ -32,7 +32,7 @@ class World:
 
 
 @contextlib.contextmanager
-def joined(device: str, patience: timedelta = timedelta(minutes=30)) -> Iterator[World]:
+def init_distributed(device: str, patience: timedelta = timedelta(minutes=30)) -> Iterator[World]:
     """This process among the others; alone, unless `torchrun` started it."""
     processes, process = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     kind = torch.device(device)
@@ -53,14 +53,14 @@ def joined(device: str, patience: timedelta = timedelta(minutes=30)) -> Iterator
             dist.destroy_process_group()
 
 
-def total(world: World, numbers: Tensor) -> Tensor:
+def all_reduce_sum(world: World, numbers: Tensor) -> Tensor:
     """The sum over all processes. Numbers lie in ordinary memory."""
     if world.processes > 1:
         dist.all_reduce(numbers, group=world.words)
     return numbers
 
 
-def told(world: World, value: Any) -> Any:
+def broadcast(world: World, value: Any) -> Any:
     """What the first process has, for all."""
     if world.processes == 1:
         return value
@@ -69,7 +69,7 @@ def told(world: World, value: Any) -> Any:
     return box[0]
 
 
-def gathered(world: World, value: Any) -> list[Any]:
+def all_gather(world: World, value: Any) -> list[Any]:
     """What each process has, at all of them."""
     if world.processes == 1:
         return [value]
@@ -78,6 +78,6 @@ def gathered(world: World, value: Any) -> list[Any]:
     return boxes
 
 
-def processes_here(world: World) -> int:
+def local_world_size(world: World) -> int:
     """On this machine, which share its memory."""
     return min(world.processes, int(os.environ.get("LOCAL_WORLD_SIZE", world.processes)))

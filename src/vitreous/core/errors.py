@@ -15,7 +15,7 @@ class VitreousError(Exception):
         return printable(super().__str__())  # it names files and what they hold
 
 
-def nearest(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
+def nearest_names(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
     """The choices that look most like `word`; none where nothing is near enough to be a misspelling of it."""
     choices = list(choices)
     by_folded: dict[str, str] = {}
@@ -27,16 +27,16 @@ def nearest(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
 
 def did_you_mean(word: str, choices: Iterable[str], count: int = 1) -> str:
     """The question with a space behind it, or nothing: what follows it is said in either case."""
-    close = nearest(word, choices, count)
+    close = nearest_names(word, choices, count)
     return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
-def unknown(what: str, word: str, choices: Iterable[str]) -> VitreousError:
+def unknown_name(what: str, word: str, choices: Iterable[str]) -> VitreousError:
     """The error for a misspelt name: says what it was, the nearest valid one, and all of them if they are few."""
     choices = sorted(choices)
     hint = did_you_mean(word, choices)
     if len(choices) <= 30 or not hint:
-        hint += f"(valid: {some(choices, 30)})"
+        hint += f"(valid: {first_few(choices, 30)})"
     return VitreousError(f"unknown {what} {word!r}; {hint.rstrip()}")
 
 
@@ -46,6 +46,6 @@ def one_line(error: object, most: int = 300) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def some(names: Sequence[str], most: int = 8) -> str:
+def first_few(names: Sequence[str], most: int = 8) -> str:
     """The first few, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

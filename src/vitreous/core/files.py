@@ -13,7 +13,7 @@ from pathlib import Path
 from vitreous.core.errors import VitreousError, one_line
 
 
-def cache_folder() -> Path:
+def cache_dir() -> Path:
     """Where fetched files and indexes lie: $VITREOUS_CACHE, else $XDG_CACHE_HOME/vitreous, else ~/.cache/vitreous."""
     if chosen := os.environ.get("VITREOUS_CACHE"):
         return user_path(chosen)
@@ -36,7 +36,7 @@ def user_path(text: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def whole_file(target: Path) -> Iterator[Path]:
+def atomic_file(target: Path) -> Iterator[Path]:
     """A path to write to; on leaving it becomes `target`, and on any error it is removed and `target` is untouched."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path, replace: bool = True) -> Iterator[Path]:
+def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
     """A folder to fill; on leaving it becomes `target`, in place of one that was there. On any error nothing changes.
 
     Without `replace`, what was there must be empty, also if it was put there in the meantime.
@@ -97,7 +97,7 @@ def whole_folder(target: Path, replace: bool = True) -> Iterator[Path]:
 
 
 def write_text(target: Path, text: str) -> None:
-    with whole_file(target) as part:
+    with atomic_file(target) as part:
         part.write_text(text, encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ _silent: ContextVar[bool] = ContextVar("vitreous_silent", default=False)
 
 
 @contextlib.contextmanager
-def silenced(silent: bool = True) -> Iterator[None]:
+def silence(silent: bool = True) -> Iterator[None]:
     """Nothing is shown inside. The command line wraps a verb in it for --quiet, which no verb has to know of."""
     token = _silent.set(silent)
     try:
@@ -31,20 +31,20 @@ def silenced(silent: bool = True) -> Iterator[None]:
         _silent.reset(token)
 
 
-def silent() -> bool:
+def is_silent() -> bool:
     return _silent.get()
 
 
 def say(line: str) -> None:
     """One line on stderr, whatever names it holds; nothing where nothing is to be shown."""
-    if not silent():
+    if not is_silent():
         print(printable(line, sys.stderr.encoding or "utf-8"), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def shown(title: str, total: int | None) -> Iterator[Advance]:
+def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
     """A function to call with how many more are done. `total` is None where nobody knows it beforehand."""
-    if silent():
+    if is_silent():
         yield lambda more: None
     elif sys.stderr.isatty():
         with _bar(title, total, "MofNCompleteColumn", "TimeElapsedColumn") as update:
@@ -86,7 +86,7 @@ def _lines(title: str, total: int | None) -> Iterator[Advance]:
 @contextlib.contextmanager
 def shown_bytes(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Bytes]:
     """The progress of a file: a bar on a terminal, elsewhere a line at the start and one at the end."""
-    if sys.stderr.isatty() and not silent():
+    if sys.stderr.isatty() and not is_silent():
         with _bar(f"{doing} {what}", None, "DownloadColumn", "TransferSpeedColumn") as update:
             yield lambda done, total: update(completed=done, total=total)
         return

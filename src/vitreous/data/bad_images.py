@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitreous.core.files import whole_file
+from vitreous.core.files import atomic_file
 from vitreous.data.transforms.decode import BadImage
 
 NAME = "bad_images.jsonl"
@@ -18,5 +18,5 @@ def line(error: BadImage) -> str:
 
 
 def write_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         part.write_text("".join(map(line, bad)), encoding="ascii")

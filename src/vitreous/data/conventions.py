@@ -15,7 +15,7 @@ SPLIT_NAMES = {
 TARS = (".tar", ".tar.gz", ".tgz")
 
 
-def class_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_class_names(names: Iterable[str]) -> tuple[str, ...]:
     """By name, as torchvision has it; by value where all are whole numbers, or class 10 would come before class 2."""
     found = list(names)
     numeric = all(name.isascii() and name.isdigit() for name in found)

@@ -18,7 +18,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from vitreous.core.errors import VitreousError, nearest
+from vitreous.core.errors import VitreousError, nearest_names
 from vitreous.core.files import user_path
 from vitreous.data.conventions import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
@@ -70,13 +70,13 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
 def _originals(text: str, folder: Path) -> Dataset | None:
     """A folder that bears a known set's name and holds its original files is that set, and no folder of pictures or shards."""
     from vitreous.data.datasets import registry as named
-    from vitreous.data.datasets.dataset_dir import Absent
+    from vitreous.data.datasets.dataset_dir import MissingFiles
 
-    if not (named.is_known(text) and named.find(text).files):
+    if not (named.is_known(text) and named.find_dataset(text).files):
         return None
     try:
         return named.open_named(text, folder)
-    except Absent:
+    except MissingFiles:
         return None
 
 
@@ -128,6 +128,9 @@ def _named(text: str) -> Dataset:
         return named.open_named(name, user_path(folder) if folder else None)
     if "/" in name or Path(name).suffix or name.startswith((".", "~")):
         raise VitreousError(f"{text}: no such file or folder; check the path")
-    known = {**{each: each for each in named.names()}, **{entry.name: f"builtin:{entry.name}" for entry in builtin.BUILTIN}}
-    hint = "".join(f"did you mean {known[close]!r}? " for close in nearest(name, known))
+    known = {
+        **{each: each for each in named.dataset_names()},
+        **{entry.name: f"builtin:{entry.name}" for entry in builtin.BUILTIN},
+    }
+    hint = "".join(f"did you mean {known[close]!r}? " for close in nearest_names(name, known))
     raise VitreousError(f"{text!r}: no such file or folder, and no known data set; {hint}`vitreous list data` shows them")

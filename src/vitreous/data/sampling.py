@@ -20,41 +20,41 @@ from vitreous.core.errors import VitreousError
 _ROUNDS = 8  # four, which cryptographers ask for, leave a bias that a test sees where there are only a dozen items
 
 
-def key(*words: object) -> int:
+def derive_key(*words: object) -> int:
     """64 bits that depend on the words alone: not on the machine, the Python version or the hash seed."""
     text = "\0".join(str(word) for word in words)
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little")
 
 
-def generator(seed: int, epoch: int, item: str) -> random.Random:
+def item_generator(seed: int, epoch: int, item: str) -> random.Random:
     """The random numbers of one item in one epoch. Python promises the same numbers from `random()` in every version."""
-    return random.Random(key("augment", seed, epoch, item))
+    return random.Random(derive_key("augment", seed, epoch, item))
 
 
-def permuted(numbers: NDArray[np.int64], count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def permute(numbers: NDArray[np.int64], count: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Where an epoch's permutation of 0 .. count-1 takes these numbers."""
     half = max(1, (int(count - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half) - 1)
-    keys = [np.uint64(key("order", seed, epoch, turn)) for turn in range(_ROUNDS)]
+    keys = [np.uint64(derive_key("order", seed, epoch, turn)) for turn in range(_ROUNDS)]
     result = numbers.astype(np.uint64)
     outside = np.ones(len(result), bool)
     while outside.any():  # fewer than four times as many numbers as items: this ends after a few turns
         left, right = result[outside] >> np.uint64(half), result[outside] & mask
         for word in keys:
-            left, right = right, left ^ (mixed(right ^ word) & mask)
+            left, right = right, left ^ (mix_bits(right ^ word) & mask)
         result[outside] = (left << np.uint64(half)) | right
         outside = result >= np.uint64(count)
     return result.astype(np.int64)
 
 
-def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One to one, and every bit of the result depends on every bit of x: SplitMix64's finaliser (Steele and others, 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def examples(numbers: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def example_items(numbers: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Item numbers and epochs of these examples of a run over `count` items.
 
     Epochs follow one another without a gap: a batch may hold the end of one and the beginning of the next, and in every
@@ -66,5 +66,5 @@ def examples(numbers: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray
     items = np.empty_like(numbers)
     for epoch in np.unique(epochs):
         own = epochs == epoch
-        items[own] = permuted(numbers[own] % count, count, seed, int(epoch))
+        items[own] = permute(numbers[own] % count, count, seed, int(epoch))
     return items, epochs

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError, one_line, some
+from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.data.policy import Policy as Policy
 from vitreous.data.transforms.image_formats import describe_left_out
 
@@ -258,7 +258,7 @@ class Dataset:
     def describe(self) -> str:
         """How it was read, in a line: the classes by number and first names, the images of each split."""
         classes = f"{len(self.classes):,} class{'es' * (len(self.classes) != 1)}" if self.classes else "no classes"
-        named = f" ({some([one_line(name, 40) for name in self.classes], 5)})" if self.classes else ""
+        named = f" ({first_few([one_line(name, 40) for name in self.classes], 5)})" if self.classes else ""
         return f"{self.where}: {classes}{named}; {', '.join(map(_images, self.splits.values()))}"
 
     def __repr__(self) -> str:

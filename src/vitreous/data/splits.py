@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.sampling import key
+from vitreous.data.sampling import derive_key
 from vitreous.data.source import ALL, Dataset, Source, Stream
 from vitreous.data.sources.file_source import check_classes
 
@@ -50,7 +50,7 @@ def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source,
     if not 0 < share < 1:
         raise VitreousError(f"the share to hold out is {share}; it must lie between 0 and 1")
     targets = source.targets()
-    draws = np.array([key("split", seed, source.id(index)) for index in range(len(source))], np.uint64)
+    draws = np.array([derive_key("split", seed, source.id(index)) for index in range(len(source))], np.uint64)
     held: list[NDArray[np.int64]] = []
     for label in np.unique(targets):
         own = np.flatnonzero(targets == label)
@@ -77,14 +77,14 @@ def fewer_images(train: Source | Stream, subset: int | None, per_class: int | No
 
 def random_subset(source: Source, count: int, seed: int) -> Source:
     """`count` items chosen by the seed and their ids alone. A smaller subset of the same seed lies inside a larger one."""
-    draws = np.array([key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
+    draws = np.array([derive_key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
     return source.subset(np.sort(np.argsort(draws, kind="stable")[:count]), source.split)
 
 
 def labelled_per_class(source: Source, count: int, seed: int) -> Source:
     """At most `count` items of each class, chosen in the same way."""
     targets = source.targets()
-    draws = np.array([key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
+    draws = np.array([derive_key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
     chosen = [
         own[np.argsort(draws[own], kind="stable")[:count]]
         for own in (np.flatnonzero(targets == t) for t in np.unique(targets[targets >= 0]))

@@ -18,7 +18,7 @@ from vitreous.data.loading.workers import run_in_order
 from vitreous.doctor.duplicates import SAME, Pair, confirm
 from vitreous.doctor.scan import Scan
 from vitreous.doctor.thumbnails import encoded_pictures
-from vitreous.doctor.union_find import Groups
+from vitreous.doctor.union_find import UnionFind
 
 TOGETHER = 1024  # pairs; their pictures take about 10 KB each
 _CHUNK = 16
@@ -27,7 +27,7 @@ Proposed = tuple[int, int, Pair]
 """Two items, by their numbers in their scans, and what the search said of them."""
 
 
-def confirmed(
+def confirm_pairs(
     scan: Scan,
     other: Scan,
     pairs: Sequence[Proposed],
@@ -68,7 +68,7 @@ class _Known:
     def __init__(self, scan: Scan, other: Scan) -> None:
         self._scan, self._other = scan, other
         self._offset = 0 if other is scan else len(scan)
-        self._groups = Groups()
+        self._groups = UnionFind()
         self._conflict: set[int] = set()  # leaders
 
     def settled(self, a: int, b: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import whole_folder
+from vitreous.core.files import atomic_folder
 from vitreous.core.output_dir import check_result_folder
 from vitreous.data.source import Dataset
 from vitreous.data.transforms.parse import Preprocess
@@ -18,9 +18,9 @@ from vitreous.doctor.findings import (
     Finding,
     class_findings,
     file_findings,
-    in_order,
     left_out_findings,
     picture_findings,
+    sort_findings,
 )
 from vitreous.doctor.preview import demand, previews
 from vitreous.doctor.scan import Scan, scan
@@ -63,7 +63,7 @@ def diagnose(
         with shown(f"examining {against.where}", against.count()) as advance:
             other = scan(against, workers=workers, near=near, advance=advance)
         found += copies_between(seen, other, near=near, workers=workers, shown=shown)
-    findings = in_order(found)
+    findings = sort_findings(found)
     return Diagnosis(seen, other, tuple(findings), summarise(seen, findings, other, str(preprocess)), preprocess)
 
 
@@ -82,7 +82,7 @@ def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
         previews(diagnosis.scan, diagnosis.preprocess),
         demand(diagnosis.preprocess),
     ).html(workers)
-    with whole_folder(out) as part:
+    with atomic_folder(out) as part:
         with (part / "findings.jsonl").open("w", encoding="ascii") as file:
             for finding in diagnosis.findings:
                 file.write(json.dumps(finding.record()) + "\n")  # in ASCII: names need not be valid Unicode

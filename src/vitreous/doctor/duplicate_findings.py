@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.progress import Advance
-from vitreous.doctor.confirmation import Proposed, confirmed
+from vitreous.doctor.confirmation import Proposed, confirm_pairs
 from vitreous.doctor.duplicates import Pair, near_duplicates
 from vitreous.doctor.findings import OTHER, Finding, split_order
 from vitreous.doctor.scan import Scan
-from vitreous.doctor.union_find import Groups
+from vitreous.doctor.union_find import UnionFind
 
 Shown = Callable[[str, int | None], AbstractContextManager[Advance]]
 """How progress is shown: a title and a total in, something to call with how many more are done."""
@@ -77,7 +77,7 @@ def _confirmed(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int,
     if not pairs:
         return []
     with shown("looking at likely copies again", len(pairs)) as advance:
-        return confirmed(scan, other, pairs, workers, advance)
+        return confirm_pairs(scan, other, pairs, workers, advance)
 
 
 def _usable(scan: Scan) -> NDArray[np.int64]:
@@ -102,7 +102,7 @@ def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.b
 
 
 def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
-    together = Groups()
+    together = UnionFind()
     for first, second, _ in pairs:
         together.join(first, second)
     groups: dict[int, list[Proposed]] = defaultdict(list)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import some
+from vitreous.core.errors import first_few
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.source import ALL, SPLITS, Dataset
 from vitreous.doctor.finding_types import BAD_FILES, KINDS, ORDER, corrupts
@@ -71,7 +71,7 @@ class Finding:
         return line
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """As every listing has them: conflicts, then copies across splits, then what else corrupts, then advice."""
 
     def rank(finding: Finding) -> tuple[Any, ...]:
@@ -132,7 +132,10 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
         if absent:
             others = ", ".join(s for s, c in labelled.items() if any(c[classes.index(name)] for name in absent))
             yield Finding(
-                "class-mismatch", f"no images of {some(absent)} in {split}, but in {others}", (split,), classes=tuple(absent)
+                "class-mismatch",
+                f"no images of {first_few(absent)} in {split}, but in {others}",
+                (split,),
+                classes=tuple(absent),
             )
         filled = count[count > 0]
         if len(filled) > 1 and filled.max() >= UNEVEN * filled.min():
@@ -144,13 +147,13 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
             yield _many(scan, "unlabelled", split, "no label", without)
     for names in _similar_names(classes[i] for i in np.flatnonzero(everywhere)):
         holding = [split for split, count in labelled.items() if any(count[classes.index(name)] for name in names)]
-        said = f"{some([ascii(name) for name in names])} differ only in case or Unicode form"
+        said = f"{first_few([ascii(name) for name in names])} differ only in case or Unicode form"
         yield Finding("similar-class-names", said, split_order(holding), classes=names)
     # Only where there is something to train on are all classes asked for: a test set may well have a part of them.
     learnt = tuple(split for split in ("train", ALL) if split in labelled)
     empty = [classes[i] for i in np.flatnonzero(everywhere == 0)]
     if empty and learnt:
-        yield Finding("empty-class", f"{some(empty)}: no image at all", learnt, classes=tuple(empty))
+        yield Finding("empty-class", f"{first_few(empty)}: no image at all", learnt, classes=tuple(empty))
 
 
 def _similar_names(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
@@ -218,7 +221,7 @@ def _many(scan: Scan, kind: str, split: str, detail: str, items: NDArray[np.int6
     return Finding(kind, detail, (split,), tuple(scan.id(item) for item in listed), listed, count=len(items))
 
 
-def counted(findings: Iterable[Finding]) -> dict[str, int]:
+def count_findings(findings: Iterable[Finding]) -> dict[str, int]:
     """Kind to number of findings, in the order of the table."""
     counts = Counter(finding.kind for finding in findings)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}

@@ -19,7 +19,7 @@ from vitreous.data.transforms.decode import BadImage, open_image
 CHUNK = 256
 
 
-def quick_scan(source: Source | Stream, workers: int = 0, advance: Advance = lambda more: None) -> tuple[BadImage, ...]:
+def check_headers(source: Source | Stream, workers: int = 0, advance: Advance = lambda more: None) -> tuple[BadImage, ...]:
     """The items whose header cannot be read, in their order. A shard that breaks off is an error, as in training."""
     tasks: list[tuple[int, int]]
     if isinstance(source, Stream):

@@ -67,7 +67,7 @@ def row(found: Examination, near: bool) -> Row:
     return record, prints, found.why or found.odd
 
 
-def packed(rows: Sequence[Row], near: bool) -> Rows:
+def pack_rows(rows: Sequence[Row], near: bool) -> Rows:
     records = np.array([record for record, _, _ in rows], RECORD) if rows else np.zeros(0, RECORD)
     prints = None
     if near:

@@ -19,8 +19,8 @@ from vitreous.data.source import Content, Dataset, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.doctor.examine import Examination, examine
 from vitreous.doctor.fingerprint import Fingerprints
-from vitreous.doctor.records import Row, Rows, Table, packed, row
-from vitreous.doctor.stream_index import Names, joined, names_of_shard
+from vitreous.doctor.records import Row, Rows, Table, pack_rows, row
+from vitreous.doctor.stream_index import StreamIndex, join_indexes, read_shard_index
 
 CHUNK = 64  # items per task: large enough that sending them costs nothing, small enough that the progress moves
 CRASHES = 20  # files that may kill a decoder's process; more mean that the machine is at fault
@@ -34,7 +34,7 @@ class Scan:
     records: NDArray[Any]  # of `records.RECORD`
     prints: Fingerprints | None
     texts: dict[int, str]  # what is wrong with an item, or odd about it
-    names: dict[str, Names]  # of the splits that are streams
+    names: dict[str, StreamIndex]  # of the splits that are streams
     broken: tuple[tuple[str, str], ...] = ()  # split and reason: shards that could not be read to their end
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ def scan(dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Call
     splits = tuple(dataset.splits)
     sources = tuple(dataset.splits[split] for split in splits)
     table = Table(dataset.count() or 0, near)
-    lists: dict[str, list[Names]] = {split: [] for split, s in zip(splits, sources, strict=True) if isinstance(s, Stream)}
+    lists: dict[str, list[StreamIndex]] = {split: [] for split, s in zip(splits, sources, strict=True) if isinstance(s, Stream)}
     starts, broken = np.zeros(len(splits) + 1, np.int64), []
     for task, batch in _batches(_Examiner(sources, near), _tasks(sources), workers):
         table.add(batch.rows)
@@ -110,7 +110,7 @@ def scan(dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Call
         if batch.broken:
             broken.append((splits[task.split], batch.broken))
         advance(len(batch.rows))
-    names = {split: joined(parts) for split, parts in lists.items()}
+    names = {split: join_indexes(parts) for split, parts in lists.items()}
     rows = table.finished()
     return Scan(dataset, splits, starts, rows.records, rows.prints, rows.texts, names, tuple(broken))
 
@@ -128,7 +128,7 @@ class _Task:
 @dataclass(frozen=True, eq=False)
 class _Batch:
     rows: Rows
-    names: Names | None = None  # of streamed items
+    names: StreamIndex | None = None  # of streamed items
     broken: str = ""
 
 
@@ -169,7 +169,7 @@ class _Examiner:
         source = self.sources[task.split]
         if isinstance(source, Source):
             found = (self._of_source(source, index) for index in range(task.start, task.stop))
-            return _Batch(packed([row(one, self.near) for one in found], self.near))
+            return _Batch(pack_rows([row(one, self.near) for one in found], self.near))
         return self._of_shard(source, task.start)
 
     def _of_source(self, source: Source, index: int) -> Examination:
@@ -208,7 +208,7 @@ class _Examiner:
             broken = f"{entry.shard}: {entry.reason}; fetch or make this shard again, or leave it out"
         if shard in self.deadly:
             broken = f"{shard}: the process that read it crashed; fetch or write it again"
-        return _Batch(packed(rows, self.near), names_of_shard(ids, labels, number), broken)
+        return _Batch(pack_rows(rows, self.near), read_shard_index(ids, labels, number), broken)
 
 
 _CRASHED = Examination(problem="unreadable", why="the decoder crashed on it; replace it or leave it out")

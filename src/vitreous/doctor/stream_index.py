@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Names:
+class StreamIndex:
     text: bytes
     ends: NDArray[np.int64]
     labels: NDArray[np.int32]
@@ -28,9 +28,9 @@ class Names:
         return tuple(self.labels[start : int(self.label_ends[index])].tolist())
 
 
-def names_of_shard(ids: Sequence[str], labels: Sequence[tuple[int, ...]], shard: int) -> Names:
+def read_shard_index(ids: Sequence[str], labels: Sequence[tuple[int, ...]], shard: int) -> StreamIndex:
     encoded = [name.encode(errors="surrogateescape") for name in ids]
-    return Names(
+    return StreamIndex(
         b"".join(encoded),
         np.cumsum([len(name) for name in encoded], dtype=np.int64),
         np.fromiter(itertools.chain.from_iterable(labels), np.int32),
@@ -40,11 +40,11 @@ def names_of_shard(ids: Sequence[str], labels: Sequence[tuple[int, ...]], shard:
     )
 
 
-def joined(parts: Sequence[Names]) -> Names:
-    parts = [*parts, names_of_shard((), (), 0)]
+def join_indexes(parts: Sequence[StreamIndex]) -> StreamIndex:
+    parts = [*parts, read_shard_index((), (), 0)]
     texts = np.cumsum([0, *(len(part.text) for part in parts)])
     labels = np.cumsum([0, *(len(part.labels) for part in parts)])
-    return Names(
+    return StreamIndex(
         b"".join(part.text for part in parts),
         np.concatenate([part.ends + before for part, before in zip(parts, texts, strict=False)]),
         np.concatenate([part.labels for part in parts]),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.doctor.findings import Finding, counted
+from vitreous.doctor.findings import Finding, count_findings
 from vitreous.doctor.scan import Scan
 
 MADE_BY = "vitreous doctor"  # by this a folder is known as the doctor's own
@@ -23,8 +23,8 @@ def summarise(scan: Scan, findings: Sequence[Finding], against: Scan | None, pre
         "data": scan.dataset.where,
         "images": len(scan),
         "corrupt": any(finding.corrupts for finding in findings),
-        "findings": counted(findings),
-        "corrupting": counted(finding for finding in findings if finding.corrupts),
+        "findings": count_findings(findings),
+        "corrupting": count_findings(finding for finding in findings if finding.corrupts),
         "splits": {split: _split(scan, split) for split in scan.splits},
         "preprocess": preprocess,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Groups:
+class UnionFind:
     """Items are numbers; each is alone until it is joined to another."""
 
     def __init__(self) -> None:

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.datasets.real_labels import real_labels, with_real
 from vitreous.data.source import Arrays, Source, Stream
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.class_tables import PAIRS
 from vitreous.evaluation.intervals import Method, of_mean_recall, of_share
 from vitreous.evaluation.majority import majority_rate
-from vitreous.evaluation.predictions import Answers, classes_there
+from vitreous.evaluation.predictions import Predictions, classes_there
 
 _ENOUGH = 50  # images by which to tell whether ReaL labels are of the same classes
 
 
-def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
+def compute_metrics(answers: Predictions, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
     """What `evaluate --json` tells of one checkpoint. Shares are from 0 to 1; None where there is nothing to tell."""
     counts, labelled = answers.counts, answers.labelled()
     if not counts.n:
@@ -77,7 +77,7 @@ def measured(answers: Answers, *, method: Method = "wilson", seed: int = 0) -> d
     }
 
 
-def pairs(answers: Answers, most: int = PAIRS) -> list[tuple[int, int, int]]:
+def pairs(answers: Predictions, most: int = PAIRS) -> list[tuple[int, int, int]]:
     """(class, taken for, images), the most confused first, as `confused_pairs`; from the rows, for any number of classes."""
     cells = Counter((own[0], guess) for own, guess in zip(answers.labels, answers.top[:, 0].tolist(), strict=True) if own)
     there: Counter[int] = Counter()
@@ -121,12 +121,12 @@ def _check_classes(where: str, split: str, different: int) -> None:
         )
 
 
-def _judged(answers: Answers) -> set[int]:
+def _judged(answers: Predictions) -> set[int]:
     """The data's classes that are measured."""
     return {label for given, own in zip(answers.given, answers.labels, strict=True) if own for label in given}
 
 
-def _no_labels(answers: Answers) -> str:
+def _no_labels(answers: Predictions) -> str:
     if any(answers.given):
         return f"{answers.where} {answers.split}: no image has a class that maps to one of the model's; mend the mapping"
     bad = f"; {len(answers.bad):,} could not be read" if answers.bad else ""
@@ -136,11 +136,11 @@ def _no_labels(answers: Answers) -> str:
 # Several classes for one -----------------------------------------------------------------------------------------------
 
 
-def _several(answers: Answers) -> bool:
+def _several(answers: Predictions) -> bool:
     return any(len(own) > 1 for own in answers.mapping.to)
 
 
-def _by_data_class(answers: Answers) -> list[dict[str, Any]]:
+def _by_data_class(answers: Predictions) -> list[dict[str, Any]]:
     """Where a data class is several of the model's: the recall of the data's own classes, which `per_class` cannot tell."""
     n, hits = (np.zeros(len(answers.mapping.data), np.int64) for _ in range(2))
     for given, own, guess in zip(answers.given, answers.labels, answers.top[:, 0].tolist(), strict=True):
@@ -157,7 +157,7 @@ def _by_data_class(answers: Answers) -> list[dict[str, Any]]:
 # ReaL ------------------------------------------------------------------------------------------------------------------
 
 
-def real_accuracy(answers: Answers, path: Path, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
+def real_accuracy(answers: Predictions, path: Path, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
     """Top 1 by the reassessed labels (PAPER 5): right if the guess is one of them; an image that has none is left out."""
     blank = np.zeros((len(answers), 1, 1), np.uint8)
     ours = Arrays(answers.where, answers.split, answers.mapping.data, blank, np.full(len(answers), -1), answers.ids)
@@ -177,7 +177,7 @@ def _real(source: Source, path: Path) -> Source:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise VitreousError(
-            f"{source.where} {source.split}: {some(twice, 3)}: more than one image of that name, by which ReaL labels go; "
+            f"{source.where} {source.split}: {first_few(twice, 3)}: more than one image of that name, by which ReaL labels go; "
             f"remove the copies"
         )
     return labelled

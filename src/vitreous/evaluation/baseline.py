@@ -18,12 +18,12 @@ from torch import Tensor
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import Advance, shown
+from vitreous.core.progress import Advance, progress_bar
 from vitreous.data.loading.loader import Loader
-from vitreous.data.sampling import permuted
+from vitreous.data.sampling import permute
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import default_batch, features_in, frozen
+from vitreous.evaluation.features import batch_features, default_batch, frozen_model
 from vitreous.evaluation.majority import majority_rate, majority_words
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.models.build import Model
@@ -100,7 +100,7 @@ def closed_form_baseline(
     all_train, all_test = _labelled(train), _labelled(held_out)
     few, few_test = _how_many(int(budget / _macs(model, preprocess)), all_train, all_test, most, most_test)
 
-    with frozen(model, device), shown("closed-form baseline", few + few_test) as advance:
+    with frozen_model(model, device), progress_bar("closed-form baseline", few + few_test) as advance:
         run = _Features(model, preprocess, workers, device, bad_images, advance)
         features, labels = run(_sample(train, few, seed, every_class=True), few)
         tests, truths = run(_sample(held_out, few_test, seed, every_class=False), few_test)
@@ -163,7 +163,7 @@ def _sample(data: Source | Stream, few: int, seed: int, every_class: bool) -> So
     if isinstance(data, Stream):
         return data
     targets = data.targets()
-    drawn = permuted(np.arange(len(targets), dtype=np.int64), len(targets), seed, 0) if len(targets) else targets
+    drawn = permute(np.arange(len(targets), dtype=np.int64), len(targets), seed, 0) if len(targets) else targets
     drawn = drawn[targets[drawn] >= 0]
     of_class = np.argsort(targets[drawn], kind="stable")  # class by class, each in the drawn order
     counts = np.bincount(targets[drawn], minlength=1)
@@ -206,7 +206,7 @@ class _Features:
         with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
             for batch in batches:
                 kept = [row for row, own in enumerate(batch.labels) if own][: few - len(labels)]
-                rows.append(features_in(self.model, batch, self.device)[kept])
+                rows.append(batch_features(self.model, batch, self.device)[kept])
                 labels += [batch.labels[row] for row in kept]
                 self.advance(len(kept))
                 if len(labels) == few:

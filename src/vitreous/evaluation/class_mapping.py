@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vitreous.core.errors import VitreousError, did_you_mean, nearest, some
+from vitreous.core.errors import VitreousError, did_you_mean, first_few, nearest_names
 from vitreous.core.untrusted_json import parse_json
 
 Among = Literal["all", "mapped"]
@@ -44,7 +44,7 @@ class ClassMapping:
         return len(self.model) if self.among is None else len(self.among)
 
 
-def aligned(
+def align_classes(
     data: tuple[str, ...],
     model: tuple[str, ...],
     *,
@@ -105,13 +105,16 @@ def read_mapping(
     wanted = sorted(set(range(len(data)) if there is None else there))
     if not any(to[label] for label in wanted):
         raise VitreousError(
-            f"{path}: maps none of the data's classes ({some([data[label] for label in wanted], 3)}) to a class of the model"
+            f"{path}: maps none of the data's classes ({first_few([data[label] for label in wanted], 3)}) "
+            f"to a class of the model"
         )
     left = [data[label] for label in wanted if not to[label]]
-    notes = [f"{path}: {len(left):,} of the data's {len(wanted):,} classes map to nothing and are left out ({some(left, 3)})"]
+    notes = [
+        f"{path}: {len(left):,} of the data's {len(wanted):,} classes map to nothing and are left out ({first_few(left, 3)})"
+    ]
     notes = notes if left else []
     if elsewhere:
-        notes.append(f"{path}: {len(elsewhere):,} of its entries are no classes of the data ({some(elsewhere, 3)})")
+        notes.append(f"{path}: {len(elsewhere):,} of its entries are no classes of the data ({first_few(elsewhere, 3)})")
     return _among(ClassMapping(data, model, tuple(to), None, tuple(notes)), among)
 
 
@@ -133,20 +136,20 @@ def _choice(mapping: ClassMapping) -> str:
 # By name ---------------------------------------------------------------------------------------------------------------
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """A name without what people spell in different ways."""
     return " ".join(re.split(r"[\s_\-]+", name.casefold().strip()))
 
 
 def _first_word(name: str) -> str:
     """Of 'tench, Tinca tinca' the first: ImageNet's classes are written with all their synonyms or with one."""
-    return folded(name.partition(",")[0])
+    return fold_name(name.partition(",")[0])
 
 
 def _finder(names: Sequence[str]) -> Callable[[str], int | None]:
     """The number of a name: as it is, else whatever its case and spacing, else by its first synonym; where that is one."""
     tables = []
-    for key in (str, folded, _first_word):
+    for key in (str, fold_name, _first_word):
         table: dict[str, int | None] = {}
         for number, name in enumerate(names):
             table[key(name)] = number if key(name) not in table else None  # two of them: no answer rather than a wrong one
@@ -206,10 +209,12 @@ def _unknown(
     remedy = "say which is which with --mapping FILE"
     if not model_named or _numbers(model):
         return VitreousError(
-            f"{where}: {len(data):,} classes ({some(data, 3)}), and a model of {len(model):,} whose names are not known; "
+            f"{where}: {len(data):,} classes ({first_few(data, 3)}), and a model of {len(model):,} whose names are not known; "
             f"{remedy}"
         )
-    alike = ", ".join(repr(name) + "".join(f" (nearest: {near!r})" for near in nearest(name, model)) for name in unknown[:3])
+    alike = ", ".join(
+        repr(name) + "".join(f" (nearest: {near!r})" for near in nearest_names(name, model)) for name in unknown[:3]
+    )
     more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
     return VitreousError(f"{where}: classes that the model does not know: {alike}{more}; {remedy}")
 
@@ -278,8 +283,12 @@ def _targets(path: Path, name: str, target: Any, model: tuple[str, ...], find: C
         if number is None and word.isascii() and word.isdigit() and int(word) < len(model):
             number = int(word)
         if number is None:
-            twice = sum(folded(other) == folded(word) for other in model) > 1
-            why = "several are called so; give its number" if twice else did_you_mean(word, model) or f"it has {some(model, 3)}"
+            twice = sum(fold_name(other) == fold_name(word) for other in model) > 1
+            why = (
+                "several are called so; give its number"
+                if twice
+                else did_you_mean(word, model) or f"it has {first_few(model, 3)}"
+            )
             raise VitreousError(f"{path}: {name!r} maps to {word!r}, which is no class of the model; {why.rstrip()}")
         numbers.append(number)
     return numbers

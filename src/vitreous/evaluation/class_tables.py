@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.evaluation.counts import PerClass
-from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.evaluation.validation_result import Mistake, ValidationResult
 from vitreous.reports.html import picture, scrolled, text
 
 ROWS = 1000  # classes in the table; of more, those with the lowest F1
@@ -21,7 +21,7 @@ Link = Callable[[int, int], str | None]
 """Where the pictures of (truth, guess) are on the page; None where none are shown."""
 
 
-def per_class(outcome: Outcome) -> tuple[PerClass, ...]:
+def per_class(outcome: ValidationResult) -> tuple[PerClass, ...]:
     """As it was counted, or else by the confusion; 0 stands for a share of nothing, as in `Counts`."""
     if outcome.per_class or not outcome.confusion.size:
         return outcome.per_class
@@ -33,7 +33,7 @@ def per_class(outcome: Outcome) -> tuple[PerClass, ...]:
     )
 
 
-def class_table(outcome: Outcome) -> str:
+def class_table(outcome: ValidationResult) -> str:
     """Nothing where nothing was counted class by class."""
     every = per_class(outcome)
     there = [row for row in every if row.n]
@@ -70,7 +70,7 @@ def confused_pairs(confusion: NDArray[np.int64], most: int = PAIRS) -> list[tupl
     return [(int(truth[k]), int(guess[k]), int(count[k])) for k in order]
 
 
-def confusion_section(outcome: Outcome, link: Link | None = None) -> str:
+def confusion_section(outcome: ValidationResult, link: Link | None = None) -> str:
     """Nothing where the pairs were not counted."""
     if not outcome.confusion.size:
         return ""
@@ -102,7 +102,7 @@ def pairs_table(
     return scrolled("the most confused pairs", table)
 
 
-def mistakes_section(outcome: Outcome) -> str:
+def mistakes_section(outcome: ValidationResult) -> str:
     shown = outcome.mistakes[:MISTAKES]
     return f'<div class="mistakes">{"".join(_mistake(mistake) for mistake in shown)}</div>'
 
@@ -110,7 +110,7 @@ def mistakes_section(outcome: Outcome) -> str:
 # Pieces -----------------------------------------------------------------------------------------------------------------------
 
 
-def _matrix(outcome: Outcome, link: Link | None) -> str:
+def _matrix(outcome: ValidationResult, link: Link | None) -> str:
     """Rows are classes, columns guesses; what is right in blue, what is wrong in red, deeper for a larger share of the row."""
     there = outcome.confusion.sum(axis=1)
     names = [text(name) for name in outcome.classes]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.distributed import World, gathered
+from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown
+from vitreous.core.progress import progress_bar
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.source import Item, Policy, Source, Stream, View
 from vitreous.data.transforms.decode import BadImage
@@ -24,7 +24,7 @@ from vitreous.data.transforms.parse import Preprocess
 
 
 @dataclass(frozen=True, eq=False)
-class Passed:
+class PassResult:
     """What there was, in the order of the data, without what could not be read."""
 
     ids: tuple[str, ...]
@@ -35,7 +35,7 @@ class Passed:
     seconds: float  # of the process that took longest
 
 
-def shared_pass(
+def distributed_pass(
     data: Source | Stream,
     preprocess: Preprocess,
     look: Callable[[Batch], None],
@@ -45,7 +45,7 @@ def shared_pass(
     world: World,
     bad_images: Policy,
     title: str,
-) -> Passed:
+) -> PassResult:
     """Every image once: this process `look`s at its share, `batch_size` at a time.
 
     A batch's ids are places in the data; `named` tells what they stand for. A fault of one process ends the pass for all,
@@ -67,7 +67,7 @@ def shared_pass(
     began = time.monotonic()
     try:
         with (
-            shown(title, None if count is None else -(-count // world.processes)) as advance,
+            progress_bar(title, None if count is None else -(-count // world.processes)) as advance,
             contextlib.closing(loader.once()) as batches,  # type: ignore[type-var]  # an iterator that is a generator
         ):
             for batch in batches:
@@ -78,15 +78,15 @@ def shared_pass(
         fault = VitreousError(f"{error}; mend or remove it; `vitreous doctor` lists all such")
     except VitreousError as error:
         fault = error
-    faults = [told for told in gathered(world, fault and str(fault)) if told is not None]
+    faults = [told for told in all_gather(world, fault and str(fault)) if told is not None]
     if faults:
         raise fault or VitreousError(faults[0])
     bad = [(error.place, error.why) for error in loader.bad.values()]
     skipped = [f"{entry.shard}: {entry.reason}; {entry.delivered:,} images of it are there" for entry in loader.skipped]
-    everyone = gathered(world, (places, bad, skipped, time.monotonic() - began))
+    everyone = all_gather(world, (places, bad, skipped, time.monotonic() - began))
     numbers, ids = _numbers(data, [place for found in everyone for place in found[0]])
     order = np.argsort(numbers, kind="stable")
-    return Passed(
+    return PassResult(
         ids=tuple(ids[row] for row in order),
         numbers=numbers[order],
         order=order,
@@ -96,7 +96,7 @@ def shared_pass(
     )
 
 
-def named(data: Source | Stream, place: str) -> str:
+def image_name(data: Source | Stream, place: str) -> str:
     """For people: the image that a batch's id stands for."""
     return data.place(int(place)) if isinstance(data, Source) else place.split(" ", 2)[2]
 

@@ -17,20 +17,20 @@ from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.accuracy import check_data, measured, real_accuracy
+from vitreous.evaluation.accuracy import check_data, compute_metrics, real_accuracy
 from vitreous.evaluation.class_mapping import Among, ClassMapping, read_mapping
-from vitreous.evaluation.evaluation_dir import check_folder, write_folder
+from vitreous.evaluation.evaluation_dir import check_evaluation_dir, write_evaluation_dir
 from vitreous.evaluation.evaluation_report import write_report
-from vitreous.evaluation.features import features_of
+from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.intervals import Method
-from vitreous.evaluation.mcnemar import compared
+from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.precision import agreed_precision
-from vitreous.evaluation.predictions import Answers, answer, classes_there, natural_mapping
+from vitreous.evaluation.predictions import Predictions, classes_there, natural_mapping, predict_dataset
 from vitreous.evaluation.robustness import Robustness, robustness
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EvaluateOptions:
     """See `vitreous evaluate --help`."""
 
     checkpoint: str
@@ -75,11 +75,11 @@ class _Subject:
         return (*self.clf.notes, self.clf.preprocessing_note(self.preprocess))
 
 
-def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
+def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
     if asked.out is not None:
         for place in (asked.data, asked.nearest):
-            check_folder(asked.out, None if place is None else folder_of(place))
+            check_evaluation_dir(asked.out, None if place is None else folder_of(place))
     precision = agreed_precision(asked.precision, world)  # before the first forward pass
     dataset = open_data(asked.data, bad_shards=asked.bad_images)
     source, notes = _split(dataset, asked.split)
@@ -94,7 +94,7 @@ def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, .
     others = []
     if other is not None:
         theirs, about = run.measured(other, source)
-        pair = compared(answers, theirs)
+        pair = compare_predictions(answers, theirs)
         numbers["compare"] = {**about, "paired": pair.as_dict(), "sentence": pair.sentence(*_told_apart(own.name, other.name))}
         others.append((other.name, theirs, about))
         said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
@@ -108,7 +108,7 @@ def evaluated(asked: Wanted, world: World) -> tuple[dict[str, Any], tuple[str, .
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    asked: Wanted
+    asked: EvaluateOptions
     world: World
     precision: Precision
 
@@ -117,8 +117,10 @@ class _Run:
         own = {"batch_size": self.asked.batch_size, "workers": self.asked.workers, "precision": self.precision}
         return {**own, "device": self.world.device, "world": self.world}
 
-    def measured(self, subject: _Subject, source: Source | Stream, features: bool = False) -> tuple[Answers, dict[str, Any]]:
-        answers = answer(
+    def measured(
+        self, subject: _Subject, source: Source | Stream, features: bool = False
+    ) -> tuple[Predictions, dict[str, Any]]:
+        answers = predict_dataset(
             subject.clf,
             source,
             preprocess=subject.preprocess,
@@ -129,7 +131,7 @@ class _Run:
             **self._how,
         )
         by: dict[str, Any] = {"method": self.asked.interval, "seed": self.asked.seed}
-        numbers = {"checkpoint": subject.name, **measured(answers, **by)}
+        numbers = {"checkpoint": subject.name, **compute_metrics(answers, **by)}
         if self.asked.real is not None:
             numbers["real"] = real_accuracy(answers, self.asked.real, **by)
         numbers |= {"preprocess": str(subject.preprocess), "precision": self.precision, "device": str(self.world.device)}
@@ -137,7 +139,7 @@ class _Run:
         numbers |= {"mapping": mapping, "among": self.asked.among, "seed": self.asked.seed, "data_seed": self.asked.data_seed}
         return answers, numbers
 
-    def robustness(self, subject: _Subject, source: Source | Stream, answers: Answers) -> Robustness | None:
+    def robustness(self, subject: _Subject, source: Source | Stream, answers: Predictions) -> Robustness | None:
         count, seed = self.asked.robustness_images, self.asked.data_seed
         if count is None:
             return None
@@ -148,16 +150,16 @@ class _Run:
         folder: Path,
         own: _Subject,
         source: Source | Stream,
-        answers: Answers,
+        answers: Predictions,
         numbers: Mapping[str, Any],
-        others: Sequence[tuple[str, Answers, Mapping[str, Any]]],
+        others: Sequence[tuple[str, Predictions, Mapping[str, Any]]],
         training: Source | Stream | None,
         strength: Robustness | None,
     ) -> list[str]:
         """Gives what is to be said of the training images: one that cannot be read is no reason to lose the rest."""
         known = None
         if training is not None:  # beside the images that are wrong, and in no number: what cannot be read is left out
-            known = features_of(own.clf, training, preprocess=own.preprocess, bad_images="skip", **self._how)
+            known = compute_features(own.clf, training, preprocess=own.preprocess, bad_images="skip", **self._how)
         said = [] if known is None else [*known.notes, *_unread("--nearest", known.bad)]
         if not self.world.first:
             return said
@@ -177,7 +179,7 @@ class _Run:
                 device=self.world.device,
             )
 
-        write_folder(folder, numbers, answers, page)
+        write_evaluation_dir(folder, numbers, answers, page)
         return said
 
 
@@ -214,7 +216,7 @@ def _training(dataset: Dataset) -> Source | Stream:
 def _subject(
     checkpoint: str,
     source: Source | Stream,
-    asked: Wanted,
+    asked: EvaluateOptions,
     image_size: tuple[int, int] | None = None,
     preprocess: str | None = None,
 ) -> _Subject:
@@ -235,7 +237,7 @@ def _subject(
     return _Subject(checkpoint, clf, ours, mapping)
 
 
-def _left_out(answers: Answers) -> Iterator[str]:
+def _left_out(answers: Predictions) -> Iterator[str]:
     yield from answers.notes
     yield from _unread(answers.where, answers.bad)
 

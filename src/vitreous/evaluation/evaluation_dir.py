@@ -17,37 +17,37 @@ from typing import Any
 
 from vitreous.core.csv_safe import harmless
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import whole_folder
+from vitreous.core.files import atomic_folder
 from vitreous.core.output_dir import check_result_folder
-from vitreous.evaluation.predictions import Answers
+from vitreous.evaluation.predictions import Predictions
 
 MADE_BY = "vitreous evaluate"
 NUMBERS, ANSWERS, PAGE, RELABEL = "evaluation.json", "answers.csv", "report.html", "relabel.csv"
 FILES = (NUMBERS, ANSWERS, PAGE, RELABEL)
 
 
-def check_folder(out: Path, data: Path | None = None) -> None:
+def check_evaluation_dir(out: Path, data: Path | None = None) -> None:
     """Before the long work begins: the folder is new, empty or an earlier evaluation, and holds nobody's own work."""
     before = check_result_folder(out, NUMBERS, MADE_BY, FILES, data)
     if (out / RELABEL).exists() and before.get("relabel_sha256") != _digest(out / RELABEL):
         raise VitreousError(f"--out {out}: its {RELABEL} was changed, which would be lost; move it, or choose a new folder")
 
 
-def write_folder(
-    out: Path, numbers: Mapping[str, Any], answers: Answers, write_page: Callable[[Path], object] | None = None
+def write_evaluation_dir(
+    out: Path, numbers: Mapping[str, Any], answers: Predictions, write_page: Callable[[Path], object] | None = None
 ) -> None:
     """`write_page` gets the folder to write the page and its table into."""
-    with whole_folder(out) as part:
-        write_answers(part / ANSWERS, answers)
+    with atomic_folder(out) as part:
+        write_predictions(part / ANSWERS, answers)
         if write_page is not None:
             write_page(part)
         relabel = _digest(part / RELABEL) if (part / RELABEL).exists() else None
         whole = {"made_by": MADE_BY, **numbers, "relabel_sha256": relabel}
         (part / NUMBERS).write_text(json.dumps(whole, allow_nan=False) + "\n", encoding="ascii")
-        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost
+        check_evaluation_dir(out)  # once more: what somebody has put there in the meantime must not be lost
 
 
-def write_answers(path: Path, answers: Answers) -> None:
+def write_predictions(path: Path, answers: Predictions) -> None:
     """A row for each image, in the order of the data."""
     more = [name for rank in range(2, answers.top.shape[1] + 1) for name in (f"guess_{rank}", f"probability_{rank}")]
     columns = ("id", "label", "guess", "probability", "correct", "label_probability", "loss", *more)
@@ -59,7 +59,7 @@ def write_answers(path: Path, answers: Answers) -> None:
             writer.writerow(_cells(answers, row, bool(right[row])))
 
 
-def _cells(answers: Answers, row: int, right: bool) -> Iterator[str]:
+def _cells(answers: Predictions, row: int, right: bool) -> Iterator[str]:
     named = bool(answers.labels[row])
     yield harmless(answers.ids[row])
     yield harmless(";".join(answers.mapping.data[label] for label in answers.given[row]))

@@ -24,12 +24,12 @@ from vitreous.evaluation.features import Features
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.label_errors import Suspect, class_names, label_errors, write_relabel
 from vitreous.evaluation.majority import beats_majority, majority_words
-from vitreous.evaluation.mcnemar import compared
-from vitreous.evaluation.predictions import Answers
+from vitreous.evaluation.mcnemar import compare_predictions
+from vitreous.evaluation.predictions import Predictions
 from vitreous.evaluation.report_charts import calibration_section, robustness_section
-from vitreous.evaluation.report_gallery import Cell, Gallery, cells_of, chosen, gallery
+from vitreous.evaluation.report_gallery import Cell, Gallery, cells_of, choose_images, gallery
 from vitreous.evaluation.robustness import Robustness
-from vitreous.evaluation.validation_result import Outcome
+from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.reports.html import asset, page, scrolled, text
 
 SUSPECTS = 24  # likely label errors, as pictures; relabel.csv has all
@@ -38,16 +38,16 @@ DISAGREEMENTS = 12  # of two checkpoints, for each of the two that is right
 LISTED = 50  # images that could not be read
 RELABEL = "relabel.csv"
 
-Other = tuple[str, Answers, Mapping[str, Any]]
+Other = tuple[str, Predictions, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
     """What the sections are written from."""
 
-    answers: Answers
+    answers: Predictions
     numbers: Mapping[str, Any]
-    outcome: Outcome  # over the classes that occur, as the data or the model names them
+    outcome: ValidationResult  # over the classes that occur, as the data or the model names them
     there: tuple[int, ...]  # those classes, as numbers of the model's
     cells: Mapping[Cell, Sequence[int]]
     shown: Mapping[Cell, Sequence[int]]
@@ -63,7 +63,7 @@ def write_report(
     folder: Path,
     clf: Classifier,
     data: Source | Stream,
-    answers: Answers,
+    answers: Predictions,
     numbers: Mapping[str, Any],
     *,
     others: Sequence[Other] = (),
@@ -83,7 +83,7 @@ def write_report(
     relabel = write_relabel(folder / RELABEL, data, answers, suspects)
     outcome, there = _outcome(answers, names)
     cells = cells_of(answers)
-    shown = chosen(cells, [(truth, guess) for truth, guess, _ in pairs(answers)] if len(there) > CELLS else None)
+    shown = choose_images(cells, [(truth, guess) for truth, guess, _ in pairs(answers)] if len(there) > CELLS else None)
     wrong, right = ([rows for cell, rows in shown.items() if (cell[0] == cell[1]) == same] for same in (False, True))
     wanted = [
         *_in_turns(wrong),
@@ -244,7 +244,7 @@ def _label_errors(found: _Found) -> str:
 def _compared(found: _Found, compared_with: Other) -> str:
     name, other, numbers = compared_with
     mine, theirs = _disagreements(found.answers, other, most=None)
-    said = compared(found.answers, other).sentence("this one", name)
+    said = compare_predictions(found.answers, other).sentence("this one", name)
     table = "".join(
         f'<tr><th scope="row">{text(who)}</th><td class="number">{100 * answers.counts.top1:.2f} %</td>'
         f'<td class="number">{100 * low:.2f} to {100 * high:.2f}</td><td class="number">{answers.counts.loss:.4g}</td>'
@@ -284,7 +284,7 @@ def _compared(found: _Found, compared_with: Other) -> str:
     return "".join(parts)
 
 
-def _unread(answers: Answers) -> str:
+def _unread(answers: Predictions) -> str:
     if not answers.bad:
         return ""
     rows = "".join(f"<li>{text(place)}: {text(why)}</li>" for place, why in answers.bad[:LISTED])
@@ -313,19 +313,19 @@ def _next(found: _Found) -> str:
 # Pieces -----------------------------------------------------------------------------------------------------------------------
 
 
-def _interval(answers: Answers, numbers: Mapping[str, Any]) -> tuple[float, float]:
+def _interval(answers: Predictions, numbers: Mapping[str, Any]) -> tuple[float, float]:
     """By the method that was asked for, if the numbers tell."""
     low, high = numbers.get("interval") or wilson(answers.counts.top1, answers.counts.n)
     return low, high
 
 
-def _names(answers: Answers) -> dict[int, str]:
+def _names(answers: Predictions) -> dict[int, str]:
     """As the model calls its classes; as the data does where the model has only numbers."""
     theirs = class_names(answers)
     return {k: theirs[k] if name == str(k) else name for k, name in enumerate(answers.classes)}
 
 
-def _outcome(answers: Answers, names: Mapping[int, str]) -> tuple[Outcome, tuple[int, ...]]:
+def _outcome(answers: Predictions, names: Mapping[int, str]) -> tuple[ValidationResult, tuple[int, ...]]:
     """Over the classes that occur, as a label or as a guess: a model of a thousand classes may be judged by ten."""
     counts, every = answers.counts, answers.counts.per_class()
     used = {k for k, row in enumerate(every) if row.n} | set(answers.top[answers.labelled(), 0].tolist())
@@ -334,7 +334,7 @@ def _outcome(answers: Answers, names: Mapping[int, str]) -> tuple[Outcome, tuple
     confusion: NDArray[np.int64] = np.zeros((0, 0), np.int64)
     if whole is not None:
         confusion = whole.numpy()[np.ix_(there, there)]
-    return Outcome(
+    return ValidationResult(
         split=answers.split,
         classes=tuple(names[k] for k in there),
         confusion=confusion,
@@ -347,7 +347,7 @@ def _outcome(answers: Answers, names: Mapping[int, str]) -> tuple[Outcome, tuple
     ), there
 
 
-def _disagreements(mine: Answers, other: Answers, most: int | None = DISAGREEMENTS) -> tuple[list[int], list[int]]:
+def _disagreements(mine: Predictions, other: Predictions, most: int | None = DISAGREEMENTS) -> tuple[list[int], list[int]]:
     """Rows that only this one, and that only the other has right; those first of which the wrong one was surest."""
     at = dict(zip(other.numbers.tolist(), range(len(other)), strict=True))
     right, theirs = mine.right(), other.right()

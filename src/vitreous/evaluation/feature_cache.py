@@ -29,8 +29,8 @@ from safetensors.numpy import save_file
 from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.files import cache_folder, whole_file
-from vitreous.core.progress import shown
+from vitreous.core.files import atomic_file, cache_dir
+from vitreous.core.progress import progress_bar
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -43,7 +43,7 @@ _SLOW = 20_000  # items from which hashing is worth a word
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class CacheEntry:
     """What lies in an entry."""
 
     values: NDArray[np.float32]
@@ -54,7 +54,7 @@ class Kept:
 
 
 def folder() -> Path:
-    return cache_folder() / "features"
+    return cache_dir() / "features"
 
 
 # The key ---------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def weights_hash(clf: Classifier) -> str:
 def _of_source(data: Source, title: str) -> str:
     digest = hashlib.sha256(data.fingerprint().encode())
     with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(shown(f"looking for {title}", len(data))) if len(data) >= _SLOW else None
+        advance = stack.enter_context(progress_bar(f"looking for {title}", len(data))) if len(data) >= _SLOW else None
         for index in range(len(data)):
             path = data.path(index)
             digest.update(_content(data, index) if path is None else _of_file(path))
@@ -122,7 +122,7 @@ def _content(data: Source, index: int) -> bytes:
 # Entries ---------------------------------------------------------------------------------------------------------------
 
 
-def read(key: str, data: Source | Stream, bad_images: Policy) -> tuple[Kept | None, tuple[str, ...]]:
+def read(key: str, data: Source | Stream, bad_images: Policy) -> tuple[CacheEntry | None, tuple[str, ...]]:
     """The entry, if there is a whole one, and what is to be said. One with bad images is none for who stops at them."""
     path = folder() / f"{key}.safetensors"
     if not path.exists():
@@ -140,7 +140,7 @@ def read(key: str, data: Source | Stream, bad_images: Policy) -> tuple[Kept | No
     return (None, ()) if kept.bad and bad_images == "stop" else (kept, ())
 
 
-def write(key: str, kept: Kept) -> tuple[str, ...]:
+def write(key: str, kept: CacheEntry) -> tuple[str, ...]:
     """What is to be said, if it could not be written."""
     ends = np.cumsum([len(own) for own in kept.labels], dtype=np.int64)
     about = json.dumps({"ids": kept.ids, "bad": kept.bad}).encode("ascii")
@@ -152,7 +152,7 @@ def write(key: str, kept: Kept) -> tuple[str, ...]:
         "about": np.frombuffer(about, np.uint8),
     }
     try:
-        with whole_file(folder() / f"{key}.safetensors") as part:
+        with atomic_file(folder() / f"{key}.safetensors") as part:
             save_file(arrays, part, metadata={"sha256": _checksum(arrays)})
         _make_room()
     except (VitreousError, SafetensorError, OSError, MemoryError) as error:
@@ -160,7 +160,7 @@ def write(key: str, kept: Kept) -> tuple[str, ...]:
     return ()
 
 
-def _unpacked(arrays: dict[str, NDArray[Any]]) -> Kept:
+def _unpacked(arrays: dict[str, NDArray[Any]]) -> CacheEntry:
     about = parse_json(arrays["about"].tobytes(), most=1 << 30)
     flat, ends = arrays["label_ids"].tolist(), arrays["label_ends"].tolist()
     labels = tuple(tuple(flat[start:end]) for start, end in zip([0, *ends], ends, strict=False))
@@ -168,7 +168,7 @@ def _unpacked(arrays: dict[str, NDArray[Any]]) -> Kept:
     ids, bad = tuple(about["ids"]), tuple((place, why) for place, why in about["bad"])
     if not len(values) == len(numbers) == len(ids) == len(labels):
         raise ValueError("its parts have different lengths")
-    return Kept(values, numbers, ids, labels, bad)
+    return CacheEntry(values, numbers, ids, labels, bad)
 
 
 def _checksum(arrays: dict[str, NDArray[Any]]) -> str:

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
-from vitreous.core.distributed import World, gathered, told
+from vitreous.core.distributed import World, all_gather, broadcast
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.loader import Batch
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import feature_cache
-from vitreous.evaluation.distributed_pass import shared_pass
+from vitreous.evaluation.distributed_pass import distributed_pass
 from vitreous.models.build import Model
 from vitreous.models.vit import ViT
 
@@ -61,7 +61,7 @@ class Features:
         return np.array([own[0] if own else -1 for own in self.labels], np.int64)
 
 
-def features_of(
+def compute_features(
     clf: Classifier,
     data: Source | Stream,
     *,
@@ -89,7 +89,7 @@ def features_of(
     title = f"features of {data.where} {data.split}"
     key = feature_cache.key(clf, data, preprocess, precision, title) if cache and world.first else None
     kept, notes = feature_cache.read(key, data, bad_images) if key is not None else (None, ())
-    kept = told(world, kept)
+    kept = broadcast(world, kept)
     if kept is not None:
         return _from(kept, data.classes, notes, cached=True)
 
@@ -97,11 +97,11 @@ def features_of(
     labels: list[tuple[int, ...]] = []
 
     def look(batch: Batch) -> None:
-        rows.append(features_in(clf.model, batch, device, precision).numpy())
+        rows.append(batch_features(clf.model, batch, device, precision).numpy())
         labels.extend(batch.labels)
 
-    with frozen(clf.model, device):
-        passed = shared_pass(
+    with frozen_model(clf.model, device):
+        passed = distributed_pass(
             data,
             preprocess,
             look,
@@ -111,11 +111,11 @@ def features_of(
             bad_images=bad_images,
             title=title,
         )
-    everyone = gathered(world, (rows, labels))
+    everyone = all_gather(world, (rows, labels))
     parts = [values for found in everyone for values in found[0]]
     values = np.concatenate(parts)[passed.order] if parts else np.zeros((0, 0), np.float32)
     own = [labels for found in everyone for labels in found[1]]
-    found = feature_cache.Kept(values, passed.numbers, passed.ids, tuple(own[row] for row in passed.order), passed.bad)
+    found = feature_cache.CacheEntry(values, passed.numbers, passed.ids, tuple(own[row] for row in passed.order), passed.bad)
     notes = (*notes, *passed.notes)
     if key is not None and not passed.notes:  # a shard that is broken today may be mended tomorrow
         notes = (*notes, *feature_cache.write(key, found))
@@ -129,7 +129,7 @@ def default_batch(preprocess: Preprocess, device: torch.device | str) -> int:
     return max(1, min(_MOST, pixels // (height * width)))
 
 
-def features_in(model: Model, batch: Batch, device: torch.device | str, precision: Precision = "float32") -> Tensor:
+def batch_features(model: Model, batch: Batch, device: torch.device | str, precision: Precision = "float32") -> Tensor:
     """Features (B, D) of a batch, float32 and in ordinary memory. The model has been `frozen`."""
     with (
         torch.no_grad(),
@@ -140,7 +140,7 @@ def features_in(model: Model, batch: Batch, device: torch.device | str, precisio
 
 
 @contextlib.contextmanager
-def frozen(model: Model, device: torch.device | str) -> Iterator[None]:
+def frozen_model(model: Model, device: torch.device | str) -> Iterator[None]:
     """On the device, without dropout, and lean; afterwards where and as it was."""
     before, training = next(model.parameters()).device, model.training
     lean = model.lean if isinstance(model, ViT) else False
@@ -155,5 +155,5 @@ def frozen(model: Model, device: torch.device | str) -> Iterator[None]:
         model.to(before).train(training)
 
 
-def _from(kept: feature_cache.Kept, classes: tuple[str, ...], notes: tuple[str, ...], cached: bool) -> Features:
+def _from(kept: feature_cache.CacheEntry, classes: tuple[str, ...], notes: tuple[str, ...], cached: bool) -> Features:
     return Features(kept.values, kept.labels, kept.ids, kept.numbers, classes, kept.bad, notes, cached)

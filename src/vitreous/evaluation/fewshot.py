@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.progress import Advance
-from vitreous.data.sampling import key
+from vitreous.data.sampling import derive_key
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
@@ -38,7 +38,7 @@ FIXED = 1024.0  # 2^10: big_vision's, for whoever has nothing to choose by
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class FewshotTask:
     """Features of the labelled images of one data set: those to draw from, and those to judge by."""
 
     name: str
@@ -60,10 +60,10 @@ class Task:
             )
         twice = _repeated(self.train.ids) or _repeated(self.test.ids)
         if twice:
-            raise VitreousError(f"{self.name}: {some(twice, 3)} is there twice; remove one, or accuracy counts it double")
+            raise VitreousError(f"{self.name}: {first_few(twice, 3)} is there twice; remove one, or accuracy counts it double")
         both = sorted(set(self.train.ids) & set(self.test.ids))
         if both:
-            raise VitreousError(f"{self.name}: {some(both, 3)} is to be fitted to and judged by; remove it from one split")
+            raise VitreousError(f"{self.name}: {first_few(both, 3)} is to be fitted to and judged by; remove it from one split")
 
     @functools.cached_property
     def majority(self) -> float:
@@ -74,10 +74,10 @@ class Task:
 
     def fewest(self) -> tuple[int, str]:
         """How many training images the smallest class that is asked for has, and its name."""
-        return fewest(self.train.targets(), self.test.targets(), self.train.classes)
+        return smallest_class(self.train.targets(), self.test.targets(), self.train.classes)
 
 
-def fewest(train: NDArray[np.int64], test: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
+def smallest_class(train: NDArray[np.int64], test: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
     """How many training images the smallest class has that is fitted to or judged by, and its name; -1 is no label."""
     counts, judged = (np.bincount(targets[targets >= 0], minlength=len(classes)) for targets in (train, test))
     there = np.flatnonzero((counts > 0) | (judged > 0))
@@ -101,7 +101,7 @@ def _repeated(ids: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class FewshotResult:
     """One subset, one fit, one accuracy."""
 
     data: str
@@ -123,14 +123,14 @@ class Round:
 
 
 def fewshot(
-    tasks: Sequence[Task],
+    tasks: Sequence[FewshotTask],
     *,
     shots: Sequence[Shots],
     seeds: Sequence[int] = (0, 1, 2),
     l2: Choice = "leave-one-out",
     draw: Draw = "seed",
     advance: Advance = lambda more: None,
-) -> tuple[Round, ...]:
+) -> tuple[FewshotResult, ...]:
     """Every task, number of shots and seed. `advance` is told of each fit, of which there are `fits`."""
     if not tasks or not shots or (draw == "seed" and not seeds):
         raise VitreousError("nothing to measure; give at least one data set, one number of shots and one seed")
@@ -158,7 +158,7 @@ def _seeds(shots: Shots, seeds: Sequence[int], draw: Draw) -> tuple[int | None, 
     return (None,) if shots == "all" or draw == "first" else tuple(seeds)
 
 
-def drawn(task: Task, shots: Shots, seed: int | None) -> NDArray[np.int64]:
+def draw_subset(task: FewshotTask, shots: Shots, seed: int | None) -> NDArray[np.int64]:
     """Rows of the training subset: of every class the first so many, in the order of the data or in the seed's.
 
     The seed's order goes by the images' ids alone, so it is the same wherever the files lie. An image with several labels
@@ -169,26 +169,26 @@ def drawn(task: Task, shots: Shots, seed: int | None) -> NDArray[np.int64]:
     targets = task.train.targets()
     order = np.arange(len(targets))
     if seed is not None:
-        order = np.argsort(np.array([key("fewshot", seed, name) for name in task.train.ids], np.uint64), kind="stable")
+        order = np.argsort(np.array([derive_key("fewshot", seed, name) for name in task.train.ids], np.uint64), kind="stable")
     of_class = order[np.argsort(targets[order], kind="stable")]
     counts = np.bincount(targets, minlength=1)
     place = np.arange(len(of_class)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.sort(of_class[place < shots])
 
 
-def _fitted(task: Task, shots: Shots, seed: int | None) -> tuple[Ridge, Features]:
-    subset = task.train if shots == "all" else task.train.some(drawn(task, shots, seed))
+def _fitted(task: FewshotTask, shots: Shots, seed: int | None) -> tuple[Ridge, Features]:
+    subset = task.train if shots == "all" else task.train.some(draw_subset(task, shots, seed))
     return Ridge(torch.from_numpy(subset.values), subset.labels, len(subset.classes)), subset
 
 
-def _round(task: Task, shots: Shots, seed: int | None, l2: Choice) -> Round:
+def _round(task: FewshotTask, shots: Shots, seed: int | None, l2: Choice) -> FewshotResult:
     ridge, subset = _fitted(task, shots, seed)
     if isinstance(l2, str):
         # Without its only image a class cannot be named, whatever the l2: then nothing tells one from another.
         l2 = ridge.choose() if len(subset) > len(set(subset.targets().tolist())) else FIXED
     right = _right(ridge.classify(torch.from_numpy(task.test.values), l2).numpy(), task.test.labels)
     own = _right(ridge.classify(torch.from_numpy(subset.values), l2).numpy(), subset.labels)
-    return Round(
+    return FewshotResult(
         data=task.name,
         shots=shots,
         seed=seed,
@@ -211,7 +211,7 @@ def _right(named: NDArray[np.int64], labels: Sequence[tuple[int, ...]]) -> NDArr
 # One l2 for all data sets ----------------------------------------------------------------------------------------------
 
 
-def _joint(tasks: Sequence[Task], shots: Shots, seeds: Sequence[int | None], advance: Advance) -> float:
+def _joint(tasks: Sequence[FewshotTask], shots: Shots, seeds: Sequence[int | None], advance: Advance) -> float:
     accuracies = np.zeros((len(tasks), len(L2S)))
     for row, task in enumerate(tasks):
         for seed in seeds:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.core.files import whole_file
-from vitreous.evaluation.fewshot import Round, Shots
+from vitreous.core.files import atomic_file
+from vitreous.evaluation.fewshot import FewshotResult, Shots
 from vitreous.evaluation.majority import beats_majority
 
 WORTH = 0.005  # half a point for a doubling of the labels: less is hardly worth the labelling
@@ -57,7 +57,7 @@ class Verdict:
         return {"data": self.data, **numbers, "said": self.sentence}
 
 
-def points(rounds: Sequence[Round]) -> tuple[Point, ...]:
+def points(rounds: Sequence[FewshotResult]) -> tuple[Point, ...]:
     """In the order of the rounds: data set by data set, and for each from few shots to many."""
     names = list(dict.fromkeys(found.data for found in rounds))
     return tuple(
@@ -71,7 +71,7 @@ def _size(shots: Shots) -> float:
     return math.inf if shots == "all" else shots
 
 
-def _point(own: Sequence[Round]) -> Point:
+def _point(own: Sequence[FewshotResult]) -> Point:
     accuracies = np.array([found.accuracy for found in own])
     return Point(
         data=own[0].data,
@@ -94,11 +94,11 @@ def _point(own: Sequence[Round]) -> Point:
 # What follows ----------------------------------------------------------------------------------------------------------
 
 
-def verdicts(rounds: Sequence[Round]) -> tuple[Verdict, ...]:
+def verdicts(rounds: Sequence[FewshotResult]) -> tuple[Verdict, ...]:
     return tuple(_verdict([r for r in rounds if r.data == name]) for name in dict.fromkeys(r.data for r in rounds))
 
 
-def _verdict(own: Sequence[Round]) -> Verdict:
+def _verdict(own: Sequence[FewshotResult]) -> Verdict:
     curve, name = points(own), own[0].data
     last = curve[-1]
     if len(curve) < 2 or last.per_class <= curve[-2].per_class:
@@ -128,7 +128,7 @@ def _verdict(own: Sequence[Round]) -> Verdict:
     return Verdict(name, gain, error, more, f"{name}: {added}: {meaning} ({ends})")
 
 
-def _gain(own: Sequence[Round], before: Point, last: Point) -> tuple[float, float, int]:
+def _gain(own: Sequence[FewshotResult], before: Point, last: Point) -> tuple[float, float, int]:
     """Accuracy for each doubling, its standard error from test images and drawings, and the number of drawings.
 
     Both ends are judged by the same images, so images that both get right or wrong add nothing to the uncertainty.
@@ -154,7 +154,7 @@ def _few(number: float) -> str:
 # The picture -----------------------------------------------------------------------------------------------------------
 
 
-def draw_curve(rounds: Sequence[Round], title: str, folder: Path) -> tuple[Path, ...]:
+def draw_curve(rounds: Sequence[FewshotResult], title: str, folder: Path) -> tuple[Path, ...]:
     """`learning_curve.png` and `.svg`: mean over the seeds, every seed a dot, and the band between the best and the worst."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -206,7 +206,7 @@ def draw_curve(rounds: Sequence[Round], title: str, folder: Path) -> tuple[Path,
     paths = tuple(folder / f"learning_curve.{kind}" for kind in ("png", "svg"))
     with mpl.rc_context({"svg.hashsalt": "vitreous", "svg.fonttype": "none"}):  # equal curves give equal files
         for path in paths:
-            with whole_file(path) as part:
+            with atomic_file(path) as part:
                 kind = path.suffix[1:]
                 figure.savefig(part, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return paths

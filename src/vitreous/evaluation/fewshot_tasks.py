@@ -11,15 +11,15 @@ import numpy as np
 from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
 from vitreous.core.distributed import World
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import user_path
 from vitreous.data.open import open_data
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.splits import fewer_images, training_splits
 from vitreous.data.transforms.ops import Resize, ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import Features, features_of
-from vitreous.evaluation.fewshot import Shots, Task, check_shots, fewest
+from vitreous.evaluation.features import Features, compute_features
+from vitreous.evaluation.fewshot import FewshotTask, Shots, check_shots, smallest_class
 
 SHOTS: tuple[Shots, ...] = (1, 5, 10, 25, "all")  # the paper's, and everything there is
 HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fits need few images, and a fair test many
@@ -33,7 +33,7 @@ def names_of(text: str) -> tuple[str, ...]:
         raise VitreousError(f"{text!r}: an empty name between commas; name data sets as one,two")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise VitreousError(f"{some(twice)} is named twice; name every data set once")
+        raise VitreousError(f"{first_few(twice)} is named twice; name every data set once")
     return tuple(names)
 
 
@@ -81,7 +81,7 @@ def task_of(
     world: World | None = None,
     bad_images: Policy = "stop",
     cache: bool = True,
-) -> tuple[Task, tuple[str, ...]]:
+) -> tuple[FewshotTask, tuple[str, ...]]:
     """The task, and what was decided and left out. `data_seed` is that of images held out, where the data has no split for it.
 
     The test split judges where there is one, as for `evaluate` and `vtab`: nothing is chosen by it. `shots` that the data
@@ -111,10 +111,10 @@ def task_of(
         if isinstance(part, Source) and not len(part):
             raise VitreousError(f"{name}: its {part.split} split is empty; there is nothing to {_purpose(part is train)}")
     if shots and isinstance(train, Source) and isinstance(test, Source) and (train.targets() >= 0).any():
-        check_shots(shots, name, fewest(train.targets(), test.targets(), dataset.classes))
+        check_shots(shots, name, smallest_class(train.targets(), test.targets(), dataset.classes))
     parts = []
     for part in (train, test):
-        found_ = features_of(
+        found_ = compute_features(
             clf,
             part,
             preprocess=preprocess,
@@ -127,7 +127,7 @@ def task_of(
             cache=cache,
         )
         parts.append(_labelled(name, part, found_, notes, _purpose(part is train)))
-    return Task(name, *parts), tuple(notes)
+    return FewshotTask(name, *parts), tuple(notes)
 
 
 def _purpose(train: bool) -> str:
@@ -152,7 +152,7 @@ def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str
     return found
 
 
-def possible_shots(tasks: Sequence[Task]) -> tuple[tuple[Shots, ...], tuple[str, ...]]:
+def possible_shots(tasks: Sequence[FewshotTask]) -> tuple[tuple[Shots, ...], tuple[str, ...]]:
     """The default numbers of shots, as far as every class has so many images; and what had to be left out."""
     smallest, task = min(((task.fewest(), task.name) for task in tasks), key=lambda entry: entry[0][0])
     kept = tuple(shots for shots in SHOTS if shots == "all" or shots <= smallest[0])

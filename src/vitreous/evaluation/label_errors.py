@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from vitreous.core.csv_safe import harmless
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import whole_file
+from vitreous.core.files import atomic_file
 from vitreous.data.source import ALL, Source, Stream
 from vitreous.data.sources.manifest import check_expressible
-from vitreous.evaluation.class_mapping import folded
+from vitreous.evaluation.class_mapping import fold_name
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.nearest_neighbours import nearest
-from vitreous.evaluation.predictions import Answers
+from vitreous.evaluation.nearest_neighbours import nearest_neighbours
+from vitreous.evaluation.predictions import Predictions
 
 NEIGHBOURS = 10  # training images that are asked
 ASKED = 2000  # suspects for which they are; the ones with the smallest margins get along without
@@ -64,7 +64,7 @@ class Suspect:
         return self.margin if self.neighbours is None else (self.margin + self.neighbours.margin) / 2
 
 
-def thresholds(answers: Answers) -> NDArray[np.float64]:
+def thresholds(answers: Predictions) -> NDArray[np.float64]:
     """For each class, the mean probability of the images that carry its label; infinite where there are none.
 
     Of an image with several labels the likeliest one's probability is known; it counts for all of them, which makes the
@@ -80,7 +80,7 @@ def thresholds(answers: Answers) -> NDArray[np.float64]:
 
 
 def label_errors(
-    answers: Answers, training: Features | None = None, features: NDArray[np.float32] | None = None
+    answers: Predictions, training: Features | None = None, features: NDArray[np.float32] | None = None
 ) -> list[Suspect]:
     """The suspects, the likeliest errors first.
 
@@ -105,15 +105,15 @@ def label_errors(
 
 
 def _with_neighbours(
-    suspects: Sequence[Suspect], answers: Answers, training: Features, features: NDArray[np.float32]
+    suspects: Sequence[Suspect], answers: Predictions, training: Features, features: NDArray[np.float32]
 ) -> list[Suspect]:
     """Training images may have their classes' names from the model or from the data, which need not call them the same."""
-    near = nearest(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
-    known = [{folded(training.classes[label]) for label in own} for own in training.labels]
-    called = [{folded(name)} for name in answers.classes]
+    near = nearest_neighbours(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
+    known = [{fold_name(training.classes[label]) for label in own} for own in training.labels]
+    called = [{fold_name(name)} for name in answers.classes]
     for name, numbers in zip(answers.mapping.data, answers.mapping.to, strict=True):
         for number in numbers:
-            called[number].add(folded(name))
+            called[number].add(fold_name(name))
 
     def having(rows: NDArray[np.int64], wanted: Iterable[int]) -> int:
         names = {name for label in wanted for name in called[label]}
@@ -128,7 +128,7 @@ def _with_neighbours(
 # A table to re-label from -----------------------------------------------------------------------------------------------------
 
 
-def write_relabel(path: Path, data: Source | Stream, answers: Answers, suspects: Sequence[Suspect]) -> str | None:
+def write_relabel(path: Path, data: Source | Stream, answers: Predictions, suspects: Sequence[Suspect]) -> str | None:
     """Every image of the split, the suspects first: a manifest, so that with `new_label` filled in it is data again.
 
     Names are the data's own, where the model calls its classes otherwise. What comes back is why it cannot be read as a
@@ -140,7 +140,7 @@ def write_relabel(path: Path, data: Source | Stream, answers: Answers, suspects:
     base = path.parent.resolve()
     files = True
     # With a mark that it is UTF-8, without which spreadsheets spoil what is not English, and save it so.
-    with whole_file(path) as part, part.open("w", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    with atomic_file(path) as part, part.open("w", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for row in rows:
@@ -156,7 +156,7 @@ def write_relabel(path: Path, data: Source | Stream, answers: Answers, suspects:
     return None
 
 
-def class_names(answers: Answers) -> dict[int, str]:
+def class_names(answers: Predictions) -> dict[int, str]:
     """What the data calls the model's classes; of several of its classes that one class of the model stands for, the first."""
     names = dict(enumerate(answers.classes))
     for name, numbers in reversed(list(zip(answers.mapping.data, answers.mapping.to, strict=True))):
@@ -164,7 +164,7 @@ def class_names(answers: Answers) -> dict[int, str]:
     return names
 
 
-def _cells(answers: Answers, row: int, suspect: Suspect | None, named: dict[int, str]) -> Iterator[str]:
+def _cells(answers: Predictions, row: int, suspect: Suspect | None, named: dict[int, str]) -> Iterator[str]:
     if answers.given and answers.mapping.data:
         given = [answers.mapping.data[label] for label in answers.given[row]]
     else:

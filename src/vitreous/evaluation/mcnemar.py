@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 from vitreous.evaluation.intervals import wilson
-from vitreous.evaluation.predictions import Answers
+from vitreous.evaluation.predictions import Predictions
 
 SURE = 0.05  # p below which a difference is called one
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedComparison:
     """Images by who gets them right."""
 
     both: int
@@ -91,22 +91,22 @@ class Paired:
         }
 
 
-def paired(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Paired:
+def paired_comparison(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairedComparison:
     """From whether each image was right, in the same order."""
     if first.shape != second.shape or not len(first):
         raise VitreousError(f"{len(first):,} and {len(second):,} answers: two models are compared on the same images, and some")
-    return Paired(
+    return PairedComparison(
         int((first & second).sum()), int((first & ~second).sum()), int((second & ~first).sum()), int((~first & ~second).sum())
     )
 
 
-def compared(first: Answers, second: Answers) -> Paired:
+def compare_predictions(first: Predictions, second: Predictions) -> PairedComparison:
     """On the images that both have answered and that have labels for both, found by their place in the data."""
     _, ours, theirs = np.intersect1d(first.numbers, second.numbers, assume_unique=True, return_indices=True)
     known = first.labelled()[ours] & second.labelled()[theirs]
     if not known.any():
         raise VitreousError(f"{first.where} {first.split}: no image has a label for both checkpoints to be compared by")
-    return paired(first.right()[ours][known], second.right()[theirs][known])
+    return paired_comparison(first.right()[ours][known], second.right()[theirs][known])
 
 
 def _reach(one: float, other: float, phi: float) -> float:

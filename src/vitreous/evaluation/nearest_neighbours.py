@@ -21,7 +21,7 @@ class Nearest:
     similarities: Floats  # (queries, k), cosine: from -1 to 1
 
 
-def nearest(queries: Floats, among: Floats, count: int) -> Nearest:
+def nearest_neighbours(queries: Floats, among: Floats, count: int) -> Nearest:
     """The `count` rows of `among` (N, D) most similar to each of `queries` (Q, D), or all of them if there are fewer.
 
     Exact: everything is compared with everything, a block at a time. A vector of zeros has no direction; it is similar to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitreous.core.device import Precision, Wanted, choose_precision
-from vitreous.core.distributed import World, told
+from vitreous.core.distributed import World, broadcast
 
 
 def agreed_precision(wanted: Wanted, world: World) -> Precision:
@@ -13,5 +13,5 @@ def agreed_precision(wanted: Wanted, world: World) -> Precision:
     process that found it out; another would be killed by its first product.
     """
     own = choose_precision(wanted, str(world.device))
-    name = told(world, own.name)
+    name = broadcast(world, own.name)
     return own if name == own.name else choose_precision(name, str(world.device))

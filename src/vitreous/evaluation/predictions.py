@@ -21,22 +21,22 @@ from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
-from vitreous.core.distributed import World, gathered, total
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.distributed import World, all_gather, all_reduce_sum
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.loading.loader import Batch
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.mixup import one_hot
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.class_mapping import Among, ClassMapping, aligned
+from vitreous.evaluation.class_mapping import Among, ClassMapping, align_classes
 from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.distributed_pass import named, shared_pass
-from vitreous.evaluation.features import default_batch, frozen
+from vitreous.evaluation.distributed_pass import distributed_pass, image_name
+from vitreous.evaluation.features import default_batch, frozen_model
 
 TOP = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Predictions:
     """What a model says of every image, one row each, in the data's order, without those that could not be read."""
 
     where: str
@@ -69,7 +69,7 @@ class Answers:
         return np.array([bool(own) and own[0] == guess for own, guess in zip(self.labels, self.top[:, 0], strict=True)], bool)
 
 
-def answer(
+def predict_dataset(
     clf: Classifier,
     data: Source | Stream,
     *,
@@ -83,7 +83,7 @@ def answer(
     features: bool = False,
     mapping: ClassMapping | None = None,
     title: str = "evaluate",
-) -> Answers:
+) -> Predictions:
     """Run the model over all images. `batch_size` counts what one process runs at once.
 
     Without a `mapping`, the data's classes are found among the model's by name. The classifier comes back as it was.
@@ -94,8 +94,8 @@ def answer(
     mapping = mapping or natural_mapping(clf, data)
     batch_size = batch_size or default_batch(preprocess, world.device)
     asking = _Asking(clf, data, mapping, world.device, precision, features)
-    with frozen(clf.model, world.device):
-        passed = shared_pass(
+    with frozen_model(clf.model, world.device):
+        passed = distributed_pass(
             data,
             preprocess,
             asking.ask,
@@ -106,10 +106,10 @@ def answer(
             title=title,
         )
     _check_ids(data, passed.ids)
-    everyone = gathered(world, (asking.rows(), asking.seconds))
-    asking.counts.load(total(world, asking.counts.tensor()))
+    everyone = all_gather(world, (asking.rows(), asking.seconds))
+    asking.counts.load(all_reduce_sum(world, asking.counts.tensor()))
     rows = _in_order([found[0] for found in everyone], passed.order)
-    return Answers(
+    return Predictions(
         where=data.where,
         split=data.split,
         classes=clf.classes,
@@ -133,7 +133,7 @@ def answer(
 
 def natural_mapping(clf: Classifier, data: Source | Stream, among: Among = "all") -> ClassMapping:
     """The data's classes among the model's, by name."""
-    return aligned(
+    return align_classes(
         data.classes,
         clf.classes,
         where=f"{data.where} {data.split}",
@@ -176,8 +176,8 @@ def _check_ids(data: Source | Stream, ids: Sequence[str]) -> None:
     seen: set[str] = set()
     twice = [name for name in ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
     raise VitreousError(
-        f"{data.where} {data.split}: {len(twice):,} images have the name of another ({some(twice, 3)}) and would be counted "
-        f"twice; rename them or leave them out"
+        f"{data.where} {data.split}: {len(twice):,} images have the name of another ({first_few(twice, 3)}) and would be "
+        f"counted twice; rename them or leave them out"
     )
 
 
@@ -225,7 +225,7 @@ class _Asking:
         if not logits.isfinite().all():
             place = batch.ids[int((~logits.isfinite()).any(dim=1).nonzero()[0, 0])]
             raise VitreousError(
-                f"{named(self.data, place)}: the model's answer is not a number; the checkpoint is broken, "
+                f"{image_name(self.data, place)}: the model's answer is not a number; the checkpoint is broken, "
                 f"or needs --precision float32"
             )
         if self.mapping.among is not None:

@@ -22,16 +22,16 @@ from torch import Tensor
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown
+from vitreous.core.progress import progress_bar
 from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_tables import guess_bars
-from vitreous.evaluation.features import Features, default_batch, frozen
-from vitreous.evaluation.nearest_neighbours import nearest
-from vitreous.evaluation.predictions import Answers
-from vitreous.inspection.attention_rollout import looked_at
+from vitreous.evaluation.features import Features, default_batch, frozen_model
+from vitreous.evaluation.nearest_neighbours import nearest_neighbours
+from vitreous.evaluation.predictions import Predictions
+from vitreous.inspection.attention_rollout import attention_map
 from vitreous.models.vit import ViT
 from vitreous.reports.html import TINY, picture, text
 
@@ -49,7 +49,7 @@ Cell = tuple[int, int]  # truth and guess
 # Which ------------------------------------------------------------------------------------------------------------------------
 
 
-def cells_of(answers: Answers) -> dict[Cell, list[int]]:
+def cells_of(answers: Predictions) -> dict[Cell, list[int]]:
     """The rows of every cell of the confusion: of wrong ones the highest loss first, of right ones the least sure."""
     found: defaultdict[Cell, list[int]] = defaultdict(list)
     for row, own in enumerate(answers.labels):
@@ -61,7 +61,7 @@ def cells_of(answers: Answers) -> dict[Cell, list[int]]:
     return dict(found)
 
 
-def chosen(cells: Mapping[Cell, Sequence[int]], allowed: Iterable[Cell] | None = None) -> dict[Cell, list[int]]:
+def choose_images(cells: Mapping[Cell, Sequence[int]], allowed: Iterable[Cell] | None = None) -> dict[Cell, list[int]]:
     """What is shown of each cell. Every cell gets one picture before any gets a second, the fullest cells first."""
     wanted = set(cells if allowed is None else allowed)
     order = sorted((cell for cell in cells if cell in wanted), key=lambda cell: (-len(cells[cell]), cell))
@@ -95,7 +95,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Shown:
+class GalleryImage:
     """One picture, ready for the page."""
 
     image: str
@@ -105,9 +105,9 @@ class Shown:
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    answers: Answers
+    answers: Predictions
     names: Mapping[int, str]  # of the model's classes
-    shown: Mapping[int, Shown]  # by row
+    shown: Mapping[int, GalleryImage]  # by row
     left_out: int  # for the size of the page
     unreadable: int
     looked: int  # pictures of which it is known where the model looked
@@ -147,7 +147,7 @@ def _neighbours(neighbours: Sequence[Neighbour]) -> str:
 def gallery(
     clf: Classifier,
     data: Source | Stream,
-    answers: Answers,
+    answers: Predictions,
     rows: Sequence[int],
     *,
     names: Mapping[int, str],
@@ -167,7 +167,7 @@ def gallery(
     own = answers.features
     size, left_out, batch = 0, 0, default_batch(preprocess, device)
     room = BYTES - (len(rows) * NEIGHBOURS * 3500 if wants and training_data is not None else 0)
-    with frozen(clf.model, device), shown("pictures for the page", len(rows)) as advance:
+    with frozen_model(clf.model, device), progress_bar("pictures for the page", len(rows)) as advance:
         for part in _batches(_contents(data, answers.numbers, answers.ids, rows), batch):
             prepared: list[tuple[int, Tensor]] = []
             for row, content in part:
@@ -194,7 +194,7 @@ def gallery(
     if training is not None and wants:
         known = {row: own[row] for row in images} if own is not None else features
         near = _nearest(known, training, training_data)
-    kept = {row: Shown(images[row], heats.get(row, ""), near.get(row, ())) for row in rows if row in images}
+    kept = {row: GalleryImage(images[row], heats.get(row, ""), near.get(row, ())) for row in rows if row in images}
     return Gallery(answers, names, kept, left_out, len(rows) - len(kept) - left_out, len(heats))
 
 
@@ -227,7 +227,7 @@ def _looked(
 ) -> NDArray[np.float32]:
     images = torch.stack([image for _, image in prepared]).to(device)
     shown = torch.from_numpy(guesses[[row for row, _ in prepared]]).to(device)
-    return np.asarray(looked_at(clf.model, images, shown).float().cpu().numpy(), np.float32)
+    return np.asarray(attention_map(clf.model, images, shown).float().cpu().numpy(), np.float32)
 
 
 @torch.no_grad()
@@ -242,7 +242,7 @@ def _nearest(
     if not known:
         return {}
     rows = list(known)
-    found = nearest(np.stack([known[row] for row in rows]), training.values, NEIGHBOURS)
+    found = nearest_neighbours(np.stack([known[row] for row in rows]), training.values, NEIGHBOURS)
     pictures: dict[int, str] = {}
     if data is not None:
         wanted = sorted(set(found.rows.flatten().tolist()))

@@ -19,13 +19,13 @@ from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
 from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown, silenced
-from vitreous.data.sampling import permuted
+from vitreous.core.progress import progress_bar, silence
+from vitreous.data.sampling import permute
 from vitreous.data.source import Content, Item, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.corruptions import CORRUPTIONS, Corrupted, Corruption
 from vitreous.evaluation.intervals import wilson
-from vitreous.evaluation.predictions import Answers, answer
+from vitreous.evaluation.predictions import Predictions, predict_dataset
 
 IMAGES = 1000  # an interval of about 3 points to either side, and 25 passes over them
 
@@ -75,7 +75,7 @@ class Robustness:
 def robustness(
     clf: Classifier,
     data: Source | Stream,
-    answers: Answers,
+    answers: Predictions,
     *,
     images: int = IMAGES,
     seed: int = 0,
@@ -99,12 +99,12 @@ def robustness(
     clean = _strength(1.0, answers.right()[rows])
     seconds = 0.0
     curves = []
-    with shown("robustness", len(rows) * sum(len(corruption.strengths) for corruption in corruptions)) as advance:
+    with progress_bar("robustness", len(rows) * sum(len(corruption.strengths) for corruption in corruptions)) as advance:
         for corruption in corruptions:
             points = []
             for strength in corruption.strengths:
-                with silenced():
-                    found = answer(
+                with silence():
+                    found = predict_dataset(
                         clf,
                         Corrupted(sample, corruption, strength, preprocess),
                         preprocess=preprocess,
@@ -123,23 +123,23 @@ def robustness(
     return Robustness(clean, tuple(curves), seed, seconds)
 
 
-def _drawn(answers: Answers, images: int, seed: int) -> NDArray[np.int64]:
+def _drawn(answers: Predictions, images: int, seed: int) -> NDArray[np.int64]:
     """Rows of the answers, in their order."""
     labelled = np.flatnonzero(answers.labelled())
     if not len(labelled):
         raise VitreousError(f"{answers.where}: no image has a label to measure robustness by")
-    chosen = permuted(np.arange(min(images, len(labelled))), len(labelled), seed, 0)
+    chosen = permute(np.arange(min(images, len(labelled))), len(labelled), seed, 0)
     return np.sort(labelled[chosen])
 
 
-def _sample(data: Source | Stream, answers: Answers, rows: NDArray[np.int64]) -> Source:
+def _sample(data: Source | Stream, answers: Predictions, rows: NDArray[np.int64]) -> Source:
     if isinstance(data, Source):
         return data.subset(answers.numbers[rows])
     wanted = {answers.ids[row] for row in rows.tolist()}
-    return Held(data, [item for item in data.items() if item.id in wanted])
+    return InMemorySource(data, [item for item in data.items() if item.id in wanted])
 
 
-class Held(Source):
+class InMemorySource(Source):
     """Some items of a stream, in memory: 25 times through all shards would take longer than anything else."""
 
     def __init__(self, parent: Stream, items: Sequence[Item]) -> None:

@@ -22,7 +22,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ValidationResult:
     split: str
     classes: tuple[str, ...]
     confusion: NDArray[np.int64]

@@ -17,30 +17,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.loading.worker_task import Memory
+from vitreous.data.loading.worker_task import SharedBuffer
 from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.inference.image_list import Named
+from vitreous.inference.image_list import NamedImage
 
 CHUNK = 16  # images per task: enough to cost nothing, few enough to spread over the workers
 AHEAD = 2  # tasks begun per worker
 
 
 @dataclass(frozen=True)
-class Task:
+class DecodeTask:
     number: int  # of its first image
-    images: tuple[Named, ...]
+    images: tuple[NamedImage, ...]
     slot: int = 0
 
 
-class Done(NamedTuple):
+class DecodedTask(NamedTuple):
     slot: int
     errors: tuple[str | None, ...]  # of each image; None: its pixels are in the slot, at its place in the task
 
 
-class Prepared(NamedTuple):
+class DecodedImages(NamedTuple):
     """Images in their order: those without an error are the rows of `pixels`, in the same order."""
 
     paths: tuple[str, ...]
@@ -51,21 +51,21 @@ class Prepared(NamedTuple):
 class _Prepare:
     """A task in, a filled slot out."""
 
-    def __init__(self, preprocess: Preprocess, memory: Memory) -> None:
+    def __init__(self, preprocess: Preprocess, memory: SharedBuffer) -> None:
         self.preprocess, self.memory = preprocess, memory
 
-    def __call__(self, task: Task) -> Done:
+    def __call__(self, task: DecodeTask) -> DecodedTask:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # one picture is too little to share
         try:
             slot = self.memory.array()[task.slot]
-            return Done(
+            return DecodedTask(
                 task.slot, tuple(self._put(slot, row, task.number + row, image) for row, image in enumerate(task.images))
             )
         finally:
             torch.set_num_threads(threads)
 
-    def _put(self, slot: NDArray[Any], row: int, number: int, image: Named) -> str | None:
+    def _put(self, slot: NDArray[Any], row: int, number: int, image: NamedImage) -> str | None:
         if image.error is not None:
             return image.error
         working_on(str(number))
@@ -97,7 +97,7 @@ def check_fixed_size(preprocess: Preprocess) -> None:
         raise VitreousError(f"preprocessing {str(preprocess)!r} works by chance, which is for training")
 
 
-def prepared(images: Iterator[Named], preprocess: Preprocess, workers: int) -> Iterator[Prepared]:
+def decode_images(images: Iterator[NamedImage], preprocess: Preprocess, workers: int) -> Iterator[DecodedImages]:
     """Every image, a few at a time. At most AHEAD tasks per worker are drawn from `images` before they are wanted."""
     check_fixed_size(preprocess)
     height, width = preprocess.size or (0, 0)
@@ -106,9 +106,9 @@ def prepared(images: Iterator[Named], preprocess: Preprocess, workers: int) -> I
     if len(first) <= CHUNK:  # starting processes would take longer than the work
         workers = 0
     slots = max(1, workers) * (AHEAD + 1)
-    memory = Memory(slots, (CHUNK, preprocess.channels, height, width), eight_bit=preprocess.eight_bit)
+    memory = SharedBuffer(slots, (CHUNK, preprocess.channels, height, width), eight_bit=preprocess.eight_bit)
     tasks = _tasks(itertools.chain(first, images))
-    sent: deque[Task] = deque()
+    sent: deque[DecodeTask] = deque()
     suspected: set[int] = set()
     deadly: dict[int, str] = {}
     while True:
@@ -131,14 +131,14 @@ def prepared(images: Iterator[Named], preprocess: Preprocess, workers: int) -> I
             suspected.add(number)
 
 
-def _tasks(images: Iterator[Named]) -> Iterator[Task]:
+def _tasks(images: Iterator[NamedImage]) -> Iterator[DecodeTask]:
     number = 0
     while chunk := tuple(itertools.islice(images, CHUNK)):
-        yield Task(number, chunk)
+        yield DecodeTask(number, chunk)
         number += len(chunk)
 
 
-def _in_slots(tasks: Iterator[Task], slots: int, sent: deque[Task], deadly: dict[int, str]) -> Iterator[Task]:
+def _in_slots(tasks: Iterator[DecodeTask], slots: int, sent: deque[DecodeTask], deadly: dict[int, str]) -> Iterator[DecodeTask]:
     """Each with its part of the memory; what has killed a process is not tried again."""
     for turn, task in enumerate(tasks):
         if any(task.number <= number < task.number + len(task.images) for number in deadly):
@@ -152,7 +152,7 @@ def _in_slots(tasks: Iterator[Task], slots: int, sent: deque[Task], deadly: dict
         yield task
 
 
-def _given(preprocess: Preprocess, memory: Memory, task: Task, done: Done) -> Prepared:
+def _given(preprocess: Preprocess, memory: SharedBuffer, task: DecodeTask, done: DecodedTask) -> DecodedImages:
     good = [row for row, error in enumerate(done.errors) if error is None]
     slot = memory.array()[done.slot]
     pixels = torch.empty(len(good), *slot.shape[1:])
@@ -161,18 +161,18 @@ def _given(preprocess: Preprocess, memory: Memory, task: Task, done: Done) -> Pr
         values[at] = slot[row]
         for scale in preprocess.scales:
             scale.in_place(values[at])
-    return Prepared(tuple(image.path for image in task.images), done.errors, pixels)
+    return DecodedImages(tuple(image.path for image in task.images), done.errors, pixels)
 
 
-def batches(parts: Iterator[Prepared], size: int) -> Iterator[Prepared]:
+def batches(parts: Iterator[DecodedImages], size: int) -> Iterator[DecodedImages]:
     """The same in batches for the model: `size` readable images each but the last, and bounded in those that are not."""
     paths: list[str] = []
     errors: list[str | None] = []
     pixels: list[Tensor] = []
     good = 0
 
-    def batch() -> Prepared:
-        return Prepared(tuple(paths), tuple(errors), torch.cat(pixels))
+    def batch() -> DecodedImages:
+        return DecodedImages(tuple(paths), tuple(errors), torch.cat(pixels))
 
     for part in parts:
         row = 0
@@ -183,12 +183,12 @@ def batches(parts: Iterator[Prepared], size: int) -> Iterator[Prepared]:
                 pixels.append(part.pixels[row : row + 1])
                 row, good = row + 1, good + 1
             if good == size or len(paths) - good >= 8 * size:
-                yield batch() if pixels else Prepared(tuple(paths), tuple(errors), part.pixels[:0])
+                yield batch() if pixels else DecodedImages(tuple(paths), tuple(errors), part.pixels[:0])
                 paths, errors, pixels, good = [], [], [], 0
     if paths:
-        yield batch() if pixels else Prepared(tuple(paths), tuple(errors), torch.empty(0))
+        yield batch() if pixels else DecodedImages(tuple(paths), tuple(errors), torch.empty(0))
 
 
-def shard(images: Iterator[Named], process: int, processes: int, start: int = 0) -> Iterator[Named]:
+def shard(images: Iterator[NamedImage], process: int, processes: int, start: int = 0) -> Iterator[NamedImage]:
     """Every `processes`-th image, from the `start`-th of this process's own."""
     return itertools.islice(images, process + start * processes, None, processes)

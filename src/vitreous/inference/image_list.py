@@ -32,7 +32,7 @@ Above = tuple[tuple[int, int], ...]  # device and number of the folders that one
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedImage:
     """One image: where it is, or its bytes, or why there is nothing to read."""
 
     path: str
@@ -42,7 +42,7 @@ class Named:
 
 def image_list(
     words: Sequence[str], stdin: BinaryIO | None = None, *, shared: bool = False, left_out: LeftOutFiles | None = None
-) -> Iterator[Named]:
+) -> Iterator[NamedImage]:
     """The images that these words name. `shared` tells that other processes read the same standard input; `left_out`
     counts the files of folders that are passed over, while the list is read."""
     if not words:
@@ -60,7 +60,7 @@ def image_list(
     return _all(words, stdin, shared, LeftOutFiles() if left_out is None else left_out)
 
 
-def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: LeftOutFiles) -> Iterator[Named]:
+def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: LeftOutFiles) -> Iterator[NamedImage]:
     for word in words:
         if word == STDIN:
             yield from _from_stdin(stdin or sys.stdin.buffer, shared)
@@ -68,19 +68,19 @@ def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: L
             yield from _of(word, left_out)
 
 
-def _of(word: str, left_out: LeftOutFiles) -> Iterator[Named]:
+def _of(word: str, left_out: LeftOutFiles) -> Iterator[NamedImage]:
     if os.path.isdir(word):  # noqa: PTH112
         yield from _below(word.rstrip("/" + os.sep) or word[:1], (), left_out)
     elif _is_pattern(word):
         yield from _matching(word, left_out)
     else:
-        yield Named(word)
+        yield NamedImage(word)
 
 
 # Folders -----------------------------------------------------------------------------------------------------------------
 
 
-def _below(folder: str, above: Above, left_out: LeftOutFiles) -> Iterator[Named]:
+def _below(folder: str, above: Above, left_out: LeftOutFiles) -> Iterator[NamedImage]:
     """Every image in and under a folder. Links are followed, and never in a circle."""
     try:
         status = os.stat(folder)  # noqa: PTH116
@@ -94,7 +94,7 @@ def _below(folder: str, above: Above, left_out: LeftOutFiles) -> Iterator[Named]
     for name in sorted(entries):
         path = os.path.join(folder, name)  # noqa: PTH118
         if is_image_name(name):  # a folder of such a name too: its row says what is wrong
-            yield Named(path)
+            yield NamedImage(path)
         elif entries[name]:
             yield from _below(path, (*above, identity), left_out)
         else:
@@ -114,8 +114,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _closed(folder: str, error: OSError) -> Named:
-    return Named(folder, error=f"the folder cannot be looked into ({error.strerror or error})")
+def _closed(folder: str, error: OSError) -> NamedImage:
+    return NamedImage(folder, error=f"the folder cannot be looked into ({error.strerror or error})")
 
 
 # Patterns ----------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def _is_pattern(word: str) -> bool:
     return re.search(r"[*?\[]", word) is not None and not os.path.lexists(word)
 
 
-def _matching(pattern: str, left_out: LeftOutFiles) -> Iterator[Named]:
+def _matching(pattern: str, left_out: LeftOutFiles) -> Iterator[NamedImage]:
     """As the shell would, and in a fixed order; `**` is any number of folders. Standard glob gives no order to rely on."""
     drive, rest = os.path.splitdrive(pattern)
     root = drive + (os.sep if rest.startswith(("/", os.sep)) else "")
@@ -136,7 +136,7 @@ def _matching(pattern: str, left_out: LeftOutFiles) -> Iterator[Named]:
     yield from _matched(root, parts, (), left_out)
 
 
-def _matched(folder: str, parts: Sequence[str], above: Above, left_out: LeftOutFiles) -> Iterator[Named]:
+def _matched(folder: str, parts: Sequence[str], above: Above, left_out: LeftOutFiles) -> Iterator[NamedImage]:
     first, rest = parts[0], parts[1:]
     if first == "**":
         yield from _matched(folder, rest, (), left_out)
@@ -155,7 +155,7 @@ def _matched(folder: str, parts: Sequence[str], above: Above, left_out: LeftOutF
         if rest:
             yield from _matched(path, rest, (), left_out)
         elif os.path.lexists(path):
-            yield Named(path)
+            yield NamedImage(path)
         return
     try:
         names = _names(folder, bool(rest))
@@ -173,7 +173,7 @@ def _matched(folder: str, parts: Sequence[str], above: Above, left_out: LeftOutF
         if rest:
             yield from _matched(path, rest, (), left_out)
         elif is_image_name(name) or not (anything or os.path.isdir(path)):  # noqa: PTH112
-            yield Named(path)
+            yield NamedImage(path)
         elif not os.path.isdir(path):  # noqa: PTH112
             left_out.add(path)
 
@@ -186,7 +186,7 @@ def _names(folder: str, folders_only: bool) -> list[str]:
 # Standard input ----------------------------------------------------------------------------------------------------------
 
 
-def _from_stdin(stream: BinaryIO, shared: bool) -> Iterator[Named]:
+def _from_stdin(stream: BinaryIO, shared: bool) -> Iterator[NamedImage]:
     pieces = _pieces(stream, shared)
     head = b""
     for piece in pieces:
@@ -202,7 +202,7 @@ def _from_stdin(stream: BinaryIO, shared: bool) -> Iterator[Named]:
     found = False
     for name in _separated(head, pieces, b"\0" if b"\0" in head else b"\n"):
         found = True
-        yield Named(name)
+        yield NamedImage(name)
     if not found:
         raise VitreousError("-: standard input is empty; give the names of images, a line each, or one encoded image")
 
@@ -253,13 +253,13 @@ def _name(raw: bytes, by: bytes) -> bytes:
     return raw
 
 
-def _whole(head: bytes, pieces: Iterator[bytes]) -> Named:
+def _whole(head: bytes, pieces: Iterator[bytes]) -> NamedImage:
     content = bytearray(head)
     for piece in pieces:
         content += piece
         if len(content) > _MOST:
-            return Named(STDIN, error=f"more than {_MOST:,} bytes on standard input; give large images as files")
-    return Named(STDIN, bytes(content))
+            return NamedImage(STDIN, error=f"more than {_MOST:,} bytes on standard input; give large images as files")
+    return NamedImage(STDIN, bytes(content))
 
 
 def is_encoded_image(head: bytes) -> bool:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitreous.classifier import Classifier, likeliest
-from vitreous.core.distributed import World, gathered
+from vitreous.classifier import Classifier, top_classes
+from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
-from vitreous.inference.decode_images import batches, check_fixed_size, prepared
-from vitreous.inference.image_list import Named
+from vitreous.inference.decode_images import batches, check_fixed_size, decode_images
+from vitreous.inference.image_list import NamedImage
 from vitreous.inference.rows import Row
 
 FEW = 16  # images up to which finding the best size of a batch would take longer than running them
@@ -40,14 +40,14 @@ class Predictor:
         check_fixed_size(self.clf.preprocess)
         self.clf.model.to(self.device).eval()
 
-    def rows(self, images: Iterator[Named]) -> Iterator[Sequence[Row]]:
+    def rows(self, images: Iterator[NamedImage]) -> Iterator[Sequence[Row]]:
         """The rows of all images in their order, a batch at a time."""
         names, sigmoid = self.clf.classes, self.clf.checkpoint.outputs == "sigmoid"
         first = list(itertools.islice(images, FEW + 1))
-        parts = prepared(itertools.chain(first, images), self.clf.preprocess, self.workers)
+        parts = decode_images(itertools.chain(first, images), self.clf.preprocess, self.workers)
         for batch in batches(parts, self._size(few=len(first) <= FEW)):
             logits = self._logits(batch.pixels) if len(batch.pixels) else torch.empty(0, len(names))
-            best, numbers = likeliest(logits, self.top, sigmoid)
+            best, numbers = top_classes(logits, self.top, sigmoid)
             found = zip(best.tolist(), numbers.tolist(), logits.isfinite().all(dim=1).tolist(), strict=True)
             yield [
                 Row(path, error=error) if error is not None else _row(path, names, *next(found))
@@ -78,11 +78,11 @@ def _row(path: str, names: tuple[str, ...], values: list[float], indices: list[i
     return Row(path, tuple(names[index] for index in indices), tuple(values))
 
 
-def interleaved(world: World, own: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
+def interleave_rows(world: World, own: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
     """The rows of all processes in the order of the list, at the first one; the others only take part."""
     rows = itertools.chain.from_iterable(own)
     while True:
-        blocks = gathered(world, list(itertools.islice(rows, BLOCK)))
+        blocks = all_gather(world, list(itertools.islice(rows, BLOCK)))
         if not any(blocks):
             return
         if world.first:

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from vitreous.core.errors import VitreousError, one_line, some
-from vitreous.core.files import flush, whole_file, write_text
+from vitreous.core.errors import VitreousError, first_few, one_line
+from vitreous.core.files import atomic_file, flush, write_text
 from vitreous.core.untrusted_json import read_json
-from vitreous.inference.image_list import Named
+from vitreous.inference.image_list import NamedImage
 from vitreous.inference.rows import Format, Row, Writing, read_rows, whole_lines
 
 _DONE, _ROWS, _BYTES, _ERRORS = "done", "rows", "bytes", "errors"
@@ -107,7 +107,7 @@ class RowFile:
                     f"--out {self.path}: another process is writing to it just now; wait for it, or end it"
                 ) from error
 
-    def resume(self, images: Iterator[Named]) -> None:
+    def resume(self, images: Iterator[NamedImage]) -> None:
         """Go on behind the rows that are there; as many images are drawn, and each must be the one of its row."""
         size = 0
         if self.way.head:
@@ -188,7 +188,7 @@ def refuse_difference(path: Path, recorded: Mapping[str, Any], about: Mapping[st
     ]
     if different:
         raise VitreousError(
-            f"--out {path}: belongs to another command ({some(different, 4)}); start that one again as it was, "
+            f"--out {path}: belongs to another command ({first_few(different, 4)}); start that one again as it was, "
             f"or choose another --out"
         )
 
@@ -229,7 +229,7 @@ def merge(out: Path, way: Writing, about: Mapping[str, Any], processes: int) -> 
         if not part.exists():
             raise VitreousError(f"{part}: is not here; all machines must write to one shared folder")
     recorded = [read_about(about_path(part)) for part in parts]
-    with whole_file(out) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with atomic_file(out) as new, new.open("w", encoding="utf-8", newline="") as file:
         file.write(way.head)
         columns = [(line for _, line in whole_lines(part, quotes=bool(way.head))) for part in parts]
         for lines in columns if way.head else ():

@@ -6,18 +6,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from vitreous.core.progress import INTERVAL, silent
+from vitreous.core.progress import INTERVAL, is_silent
 from vitreous.inference.rows import Row
 
 _SOON = 0.5  # seconds between two states of the line on a terminal
 
 
-def paced(batches: Iterator[Sequence[Row]], before: int = 0) -> Iterator[Sequence[Row]]:
+def report_throughput(batches: Iterator[Sequence[Row]], before: int = 0) -> Iterator[Sequence[Row]]:
     """The same, and what has come through is told: in place on a terminal, as a plain line now and then elsewhere.
 
     `before` were there already and do not count for the speed.
     """
-    if silent():
+    if is_silent():
         yield from batches
         return
     terminal = sys.stderr.isatty()

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import whole_file
+from vitreous.core.files import atomic_file
 from vitreous.inspection.checked_arrays import finite
-from vitreous.inspection.overlay import fitted, overlay
+from vitreous.inspection.overlay import fit_image, overlay
 
 _FORMATS = {".webp": "WEBP", ".gif": "GIF"}
 _FRAME = 400  # milliseconds for a layer
@@ -39,7 +39,7 @@ def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> Path:
         options = {"optimize": False, "disposal": 1}
     else:
         options = {"quality": 82, "method": 4}
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         drawn[0].save(part, format=kind, save_all=True, append_images=drawn[1:], duration=durations, loop=0, **options)
     return path
 
@@ -47,7 +47,7 @@ def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> Path:
 def frames(picture: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
     """One for each layer, all of the same size."""
     values = finite(maps, "the attention maps", ("layers", "rows", "columns"))
-    seen = fitted(picture, _SIDE, _SIDE)
+    seen = fit_image(picture, _SIDE, _SIDE)
     return [_frame(seen, values[layer], layer, len(values)) for layer in range(len(values))]
 
 

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from vitreous.classifier import Images
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
-from vitreous.models.attention_maps import watched, with_attention
+from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
+from vitreous.models.attention_maps import watch_attention, with_attention
 from vitreous.models.pooling import AttentionPool
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -50,13 +50,13 @@ def rollout(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np
 
     >>> rollout(load("runs/pets"), "cat.jpg")[0]
     """
-    with at_rest(subject) as model:
-        found = [rolled_out(model, batch).cpu().numpy() for batch in batches_of(subject, images, batch_size)]
+    with eval_mode(subject) as model:
+        found = [compute_rollout(model, batch).cpu().numpy() for batch in prepared_batches(subject, images, batch_size)]
     return np.concatenate(found)
 
 
 @torch.no_grad()
-def rolled_out(model: nn.Module, images: Tensor) -> Tensor:
+def compute_rollout(model: nn.Module, images: Tensor) -> Tensor:
     """How much of each patch has come to what enters the head, (B, rows, columns), of preprocessed images (B, C, H, W).
 
     Values are shares: with the leading tokens', which are left out here, they sum to 1. The model runs once, on fused
@@ -75,7 +75,7 @@ def rolled_out(model: nn.Module, images: Tensor) -> Tensor:
     grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
     handle = vit.pool.register_forward_pre_hook(probe) if vit.pool is not None else None
     try:
-        with watched(vit, grid, roll):
+        with watch_attention(vit, grid, roll):
             vit.features(images)
     finally:
         if handle is not None:
@@ -96,13 +96,15 @@ def class_activation(model: ResNet, images: Tensor, classes: Tensor | None = Non
     return torch.einsum("bchw,bc->bhw", map_BCG, model.head.weight[classes]).float()
 
 
-def looked_at(model: nn.Module, images: Tensor, classes: Tensor | None = None) -> Tensor:
+def attention_map(model: nn.Module, images: Tensor, classes: Tensor | None = None) -> Tensor:
     """For people, of any model: (B, rows, columns), in each picture from 0 to 1, as in the paper's figure 6.
 
     `classes` (B,) matter to ResNets alone, which look for something: for the guessed ones unless given.
     """
     # What spoke against the class is no reason for it.
-    found = class_activation(model, images, classes).clamp(min=0) if isinstance(model, ResNet) else rolled_out(model, images)
+    found = (
+        class_activation(model, images, classes).clamp(min=0) if isinstance(model, ResNet) else compute_rollout(model, images)
+    )
     lowest, highest = found.amin(dim=(1, 2), keepdim=True), found.amax(dim=(1, 2), keepdim=True)
     return (found - lowest) / torch.where(highest > lowest, highest - lowest, 1)  # all alike: it looked nowhere in particular
 

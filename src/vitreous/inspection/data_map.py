@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.inspection.checked_arrays import finite
 
 Projection = Literal["auto", "tsne", "pca"]
@@ -30,7 +30,7 @@ def project(features: ArrayLike, method: str = "auto") -> tuple[NDArray[np.float
     Equal features give equal points. `auto` is t-SNE where scikit-learn is installed and there are at least 30 images.
     """
     if method not in get_args(Projection):
-        raise unknown("projection", method, get_args(Projection))
+        raise unknown_name("projection", method, get_args(Projection))
     values = finite(features, "features", ("images", "dimensions"))
     count = len(values)
     if method == "tsne" and count < _FEWEST:

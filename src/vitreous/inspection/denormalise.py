@@ -13,7 +13,7 @@ from vitreous.data.transforms.ops import Normalise, Range
 from vitreous.data.transforms.parse import Preprocess
 
 
-def shown(clf: Classifier, prepared: Tensor) -> NDArray[np.uint8]:
+def denormalise(clf: Classifier, prepared: Tensor) -> NDArray[np.uint8]:
     """A prepared image (C, H, W) as uint8 (H, W, 3): cropped and resized as the model has it, its values as on the screen.
 
     >>> picture = shown(clf, clf.prepare("cat.jpg")[0])
@@ -22,7 +22,7 @@ def shown(clf: Classifier, prepared: Tensor) -> NDArray[np.uint8]:
         raise VitreousError(
             f"a tensor of {prepared.dtype} with shape {tuple(prepared.shape)}: expected one prepared image, float (C, H, W)"
         )
-    pixels = unscaled(clf.preprocess, prepared.detach().cpu().double())
+    pixels = undo_scaling(clf.preprocess, prepared.detach().cpu().double())
     if not bool(torch.isfinite(pixels).all()):
         raise VitreousError("a prepared image has values that are not finite; prepare it again with clf.prepare")
     picture = pixels.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
@@ -31,7 +31,7 @@ def shown(clf: Classifier, prepared: Tensor) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.broadcast_to(colours, (*picture.shape[:2], 3)))
 
 
-def unscaled(preprocess: Preprocess, values: Tensor) -> Tensor:
+def undo_scaling(preprocess: Preprocess, values: Tensor) -> Tensor:
     """Pixels in 0..255. A resize or a crop after a scale changes nothing in this: it treats all values alike."""
     for op in reversed(preprocess.ops):
         if isinstance(op, Range):

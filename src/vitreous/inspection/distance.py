@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitreous.classifier import Images
 from vitreous.inspection.eval_mode import Subject
-from vitreous.inspection.head_view import averaged_by_head
+from vitreous.inspection.head_view import mean_by_head
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 
@@ -31,7 +31,7 @@ def attention_distance(subject: Subject, images: Images, batch_size: int = 8) ->
 
     >>> attention_distance(load("ViT-B/16@imagenet21k"), paths)[0]  # the first layer: some heads near, some far
     """
-    return averaged_by_head(subject, images, batch_size, distances)
+    return mean_by_head(subject, images, batch_size, distances)
 
 
 def distances(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.eval_mode import Subject, at_rest
+from vitreous.inspection.eval_mode import Subject, eval_mode
 from vitreous.models.resnet import ResNet, Trunk
 from vitreous.models.vit import ViT
 
@@ -30,7 +30,7 @@ def filters(subject: Subject, count: int = COUNT) -> NDArray[np.float32]:
     """
     if count < 1:
         raise VitreousError(f"count {count}: must be at least 1")
-    with at_rest(subject) as model:
+    with eval_mode(subject) as model:
         if isinstance(model, ViT | ResNet):
             if isinstance(model.trunk, Trunk):
                 return _channels_last(model.trunk.root.standardised(), model.config.name)[:count].astype(np.float32)

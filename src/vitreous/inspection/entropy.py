@@ -15,14 +15,14 @@ from torch import Tensor
 
 from vitreous.classifier import Images
 from vitreous.inspection.eval_mode import Subject
-from vitreous.inspection.head_view import averaged_by_head
+from vitreous.inspection.head_view import mean_by_head
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 
 
 def attention_entropy(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float64]:
     """Mean entropy over queries (every token is one, the leading ones too) and images, in bits, (layers, heads)."""
-    return averaged_by_head(subject, images, batch_size, entropies)
+    return mean_by_head(subject, images, batch_size, entropies)
 
 
 def entropies(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:

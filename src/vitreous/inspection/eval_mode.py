@@ -15,7 +15,7 @@ Subject: TypeAlias = Classifier | nn.Module
 
 
 @contextmanager
-def at_rest(subject: Subject) -> Iterator[nn.Module]:
+def eval_mode(subject: Subject) -> Iterator[nn.Module]:
     """The model with dropout off; afterwards as it was. To look must change nothing."""
     model = subject.model if isinstance(subject, Classifier) else subject
     if not isinstance(model, nn.Module):
@@ -29,7 +29,7 @@ def at_rest(subject: Subject) -> Iterator[nn.Module]:
             module.training = was
 
 
-def batches_of(subject: Subject, images: Images, batch_size: int) -> Iterator[Tensor]:
+def prepared_batches(subject: Subject, images: Images, batch_size: int) -> Iterator[Tensor]:
     """Prepared images (B, C, H, W), so many at a time."""
     if isinstance(subject, Classifier):
         return subject.batches(images, batch_size)

@@ -21,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitreous.core.files import whole_file
+from vitreous.core.files import atomic_file
 from vitreous.core.printable import printable
 
 DPI = 144  # twice what a screen is said to have, so that a figure is sharp where screens have more
@@ -84,7 +84,7 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     paths = folder / f"{name}.png", folder / f"{name}.svg"
     with look():
         for path, metadata in zip(paths, (None, {"Date": None}), strict=True):
-            with whole_file(path) as part:
+            with atomic_file(path) as part:
                 figure.savefig(part, format=path.suffix[1:], dpi=DPI, facecolor="white", metadata=metadata)
     return paths
 
@@ -157,7 +157,7 @@ def sheet(title: str, caption: str, width: int, height: int, least: int = 760) -
     return made
 
 
-def tiled(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
+def tile_images(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
     """Pictures (down, across, height, width, 3) as one, with white between them."""
     down, across, height, width, _ = tiles.shape
     whole = np.full((down, height + gap, across, width + gap, 3), 255, np.uint8)

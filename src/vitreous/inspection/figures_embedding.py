@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from vitreous.inspection.checked_arrays import finite
-from vitreous.inspection.figure_style import FAINT, MARGIN, SIMILAR, drawn, sheet, tiled
+from vitreous.inspection.figure_style import FAINT, MARGIN, SIMILAR, drawn, sheet, tile_images
 
 _FILTER = 96  # pixels, about, that a filter is wide
 _MOST_TILES = 16  # in each direction
@@ -40,7 +40,7 @@ def plot_filters(filters: ArrayLike, components: bool = True) -> Figure:
     large = np.pad(pictures.repeat(factor, 1).repeat(factor, 2), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=edge)
     tiles = np.full((-(-count // across) * across, *large.shape[1:]), 255, np.uint8)
     tiles[:count] = large
-    whole = tiled(tiles.reshape(-1, across, *tiles.shape[1:]), 8)
+    whole = tile_images(tiles.reshape(-1, across, *tiles.shape[1:]), 8)
     if components:
         title = f"Embedding filters: the first {f'{count} principal components' if count > 1 else 'principal component'}"
         caption = "The strongest first, row by row. Each is scaled by itself."
@@ -66,7 +66,7 @@ def plot_position_similarity(similarity: ArrayLike) -> Figure:
     tall, wide = (max(side, -(-_NARROW // n)) for n in (rows, columns))  # pixels of a place; one row alone must be seen too
     shown = values[np.ix_(down, across)].repeat(tall, axis=2).repeat(wide, axis=3)
     scale, colours = Normalize(-1, 1), matplotlib.colormaps[SIMILAR]
-    whole = tiled(np.asarray(colours(scale(shown), bytes=True)[..., :3], np.uint8), gap)
+    whole = tile_images(np.asarray(colours(scale(shown), bytes=True)[..., :3], np.uint8), gap)
     title = "Similarity of position embeddings"
     if len(down) < rows or len(across) < columns:
         title += f": {len(down)} × {len(across)} of {rows} × {columns} places"

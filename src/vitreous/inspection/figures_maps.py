@@ -11,8 +11,8 @@ from PIL import Image
 
 from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import as_rgb, finite
-from vitreous.inspection.figure_style import MARGIN, QUIET, drawn, letters_in, sheet, short, tiled
-from vitreous.inspection.overlay import fitted, heat, overlay
+from vitreous.inspection.figure_style import MARGIN, QUIET, drawn, letters_in, sheet, short, tile_images
+from vitreous.inspection.overlay import fit_image, heat, overlay
 
 _GAP = 6  # pixels between the pictures of one image
 _BETWEEN = 40  # and between images
@@ -67,7 +67,7 @@ def plot_rollout(
     for index, picture in enumerate(pictures):
         row, column = divmod(index, across)
         left, top = MARGIN + column * (own + _BETWEEN), _HEADING + row * (tall + below + _GAP)
-        seen = fitted(picture, tall, side)
+        seen = fit_image(picture, tall, side)
         down, right = (tall - seen.shape[0]) // 2, (side - seen.shape[1]) // 2
         for number, pixels in enumerate([seen, *(overlay(seen, values[index]) for values in maps)]):
             page.picture(pixels, left + number * (side + _GAP) + right, top + down)
@@ -92,8 +92,8 @@ def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
     if min(wide / columns, high / rows) >= _BLOCKS:  # then all of one size
         wide, high = wide // columns * columns, high // rows * rows
     tiles = np.stack([np.stack([_tile(values[layer, head], high, wide) for layer in range(layers)]) for head in range(heads)])
-    whole = tiled(tiles, gap)
-    small = fitted(seen, 200, 200)
+    whole = tile_images(tiles, gap)
+    small = fit_image(seen, 200, 200)
     left = MARGIN + small.shape[1] + 56  # room for the heads' numbers
     caption = (
         "A column is a layer, a row a head. Bright: where it looks, each map from 0 to its own largest value. "

@@ -28,10 +28,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.classifier import Images, likeliest
+from vitreous.classifier import Images, top_classes
 from vitreous.core.errors import VitreousError
 from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_residual
-from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
+from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.inspection.head_view import grid_of
 from vitreous.models.attention_maps import attention_layers, with_attention
 from vitreous.models.config import Size
@@ -51,17 +51,17 @@ def gradient_rollout(
     wanted = None if classes is None else _numbers(classes)
     found: list[NDArray[np.float32]] = []
     done = 0
-    with at_rest(subject) as model:
-        for batch in batches_of(subject, images, batch_size):
+    with eval_mode(subject) as model:
+        for batch in prepared_batches(subject, images, batch_size):
             own = None if wanted is None else wanted[done : done + len(batch)]
-            found.append(gradient_rolled_out(model, batch, own).cpu().numpy())
+            found.append(compute_gradient_rollout(model, batch, own).cpu().numpy())
             done += len(batch)
     if wanted is not None and len(wanted) != done:
         raise _one_for_each(len(wanted), done)
     return np.concatenate(found)
 
 
-def gradient_rolled_out(model: nn.Module, images: Tensor, classes: Tensor | None = None) -> Tensor:
+def compute_gradient_rollout(model: nn.Module, images: Tensor, classes: Tensor | None = None) -> Tensor:
     """How much of each patch has come to what enters the head and raises the score, (B, rows, columns), of prepared images.
 
     Values are shares, as those of rollout: with the leading tokens', which are left out here, they sum to 1. How much stays
@@ -72,7 +72,7 @@ def gradient_rolled_out(model: nn.Module, images: Tensor, classes: Tensor | None
     grid = grid_of(vit, images)
     layers = dict(attention_layers(vit))
     # A server may run everything in inference mode, whose tensors can have no gradient.
-    with at_rest(vit), torch.inference_mode(False):
+    with eval_mode(vit), torch.inference_mode(False):
         with torch.no_grad(), _entering(vit) as calls:
             z_BND = vit.tokens(images.clone())
         rows_BN, gradient_BND = _read(vit, z_BND, classes)
@@ -108,7 +108,7 @@ def _score(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> Tensor:
         return vit.features_of(z_BND).square().sum() / 2
     logits = vit.logits_of(z_BND)
     if classes is None:
-        _, best = likeliest(logits.detach(), 1, sigmoid=False)
+        _, best = top_classes(logits.detach(), 1, sigmoid=False)
         return logits.gather(1, best).sum()
     classes = _numbers(classes).to(logits.device)
     if len(classes) != len(logits):

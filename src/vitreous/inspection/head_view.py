@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.classifier import Images
-from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
-from vitreous.models.attention_maps import watched, with_attention
+from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
+from vitreous.models.attention_maps import watch_attention, with_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 
@@ -31,13 +31,13 @@ def attention_by_head(subject: Subject, images: Images, batch_size: int = 8) -> 
 
     >>> plot_attention(picture, attention_by_head(load("runs/pets"), "cat.jpg")[0])
     """
-    with at_rest(subject) as model:
-        found = [seen_by_head(model, batch).cpu().numpy() for batch in batches_of(subject, images, batch_size)]
+    with eval_mode(subject) as model:
+        found = [class_token_attention(model, batch).cpu().numpy() for batch in prepared_batches(subject, images, batch_size)]
     return np.concatenate(found, axis=1).swapaxes(0, 1)
 
 
 @torch.no_grad()
-def seen_by_head(model: nn.Module, images: Tensor) -> Tensor:
+def class_token_attention(model: nn.Module, images: Tensor) -> Tensor:
     """How much the class token looks at each patch, in each layer and head, (L, B, H, rows, columns).
 
     Where the head reads no class token it is the mean over the patches' looks. Columns of leading tokens are dropped and
@@ -52,13 +52,13 @@ def seen_by_head(model: nn.Module, images: Tensor) -> Tensor:
         rows_BHN = attention_BHNN[:, :, 0] if by_token else attention_BHNN[:, :, prefix:].mean(dim=2)
         found.append(rows_BHN[..., prefix:].to(torch.float32, copy=True).unflatten(-1, grid))
 
-    with at_rest(vit), watched(vit, grid, look):
+    with eval_mode(vit), watch_attention(vit, grid, look):
         vit.tokens(images)
     return torch.stack(found)
 
 
 @contextmanager
-def measured(vit: ViT, grid: Size, *measures: HeadMeasure) -> Iterator[list[list[Tensor]]]:
+def measure_heads(vit: ViT, grid: Size, *measures: HeadMeasure) -> Iterator[list[list[Tensor]]]:
     """While this is open, a pass of the model fills one list for each measure, with (B, H) for each layer."""
     found: list[list[Tensor]] = [[] for _ in measures]
 
@@ -66,7 +66,7 @@ def measured(vit: ViT, grid: Size, *measures: HeadMeasure) -> Iterator[list[list
         for measure, values in zip(measures, found, strict=True):
             values.append(measure(vit, grid, attention_BHNN))
 
-    with watched(vit, grid, look):
+    with watch_attention(vit, grid, look):
         yield found
 
 
@@ -76,13 +76,13 @@ def by_image(layers_B: list[Tensor]) -> NDArray[np.float64]:
 
 
 @torch.no_grad()
-def averaged_by_head(subject: Subject, images: Images, batch_size: int, measure: HeadMeasure) -> NDArray[np.float64]:
+def mean_by_head(subject: Subject, images: Images, batch_size: int, measure: HeadMeasure) -> NDArray[np.float64]:
     """The mean over images of a measure, (L, H)."""
     found: list[NDArray[np.float64]] = []
-    with at_rest(subject) as model:
+    with eval_mode(subject) as model:
         vit = with_attention(model)
-        for batch in batches_of(subject, images, batch_size):
-            with measured(vit, grid_of(vit, batch), measure) as (values,):
+        for batch in prepared_batches(subject, images, batch_size):
+            with measure_heads(vit, grid_of(vit, batch), measure) as (values,):
                 vit.tokens(batch)
             found.append(by_image(values))
     return np.concatenate(found).mean(axis=0)

@@ -16,20 +16,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.classifier import Classifier, likeliest
+from vitreous.classifier import Classifier, top_classes
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown
-from vitreous.inspection.attention_rollout import class_activation, rolled_out
+from vitreous.core.progress import progress_bar
+from vitreous.inspection.attention_rollout import class_activation, compute_rollout
 from vitreous.inspection.data_map import project
-from vitreous.inspection.denormalise import shown as as_seen
+from vitreous.inspection.denormalise import denormalise as as_seen
 from vitreous.inspection.distance import uniform_distance
 from vitreous.inspection.embedding_filters import filters
-from vitreous.inspection.eval_mode import at_rest
+from vitreous.inspection.eval_mode import eval_mode
 from vitreous.inspection.file_names import unique_stems
-from vitreous.inspection.gradient_weights import gradient_rolled_out
-from vitreous.inspection.head_view import seen_by_head
+from vitreous.inspection.gradient_weights import compute_gradient_rollout
+from vitreous.inspection.head_view import class_token_attention
 from vitreous.inspection.position_similarity import position_similarity
-from vitreous.inspection.statistics import Survey, survey
+from vitreous.inspection.statistics import Statistics, compute_statistics
 from vitreous.models.config import Size
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -44,7 +44,7 @@ _CLOSE = 4  # images looked at closely at once: the backward pass keeps what ent
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class InputImage:
     """An image as it comes in."""
 
     name: str  # for people: its path, or its id in the data
@@ -90,7 +90,7 @@ class Inspection:
     clf: Classifier
     image_size: Size  # of the images it was given: what their preprocessing makes, which need not be what it was built for
     looks: tuple[Look, ...]
-    survey: Survey | None  # None: it has no attention
+    survey: Statistics | None  # None: it has no attention
     filters: NDArray[np.float32] | None  # (k, height, width, channels)
     positions: NDArray[np.float32] | None  # (rows, columns, rows, columns)
     data_map: DataMap | None
@@ -116,12 +116,12 @@ class Inspection:
         return uniform_distance(self.grid, self.clf.config.step, self.clf.config.prefix_tokens)
 
 
-def inspected(
+def inspect_model(
     clf: Classifier,
-    images: Iterable[Given],
+    images: Iterable[InputImage],
     *,
     closely: int,
-    apart: Sequence[Given] = (),
+    apart: Sequence[InputImage] = (),
     batch_size: int | None = None,
     count: int | None = None,
     cloud: Cloud | None = None,
@@ -137,13 +137,13 @@ def inspected(
         raise VitreousError("no images to look at; give at least one")
     images = itertools.chain([first], images)
     image_size = first.pixels.shape[1], first.pixels.shape[2]
-    kept: list[Given] = []
+    kept: list[InputImage] = []
     names: list[str] = []
-    found: Survey | None = None
-    with at_rest(clf) as model:
+    found: Statistics | None = None
+    with eval_mode(clf) as model:
         if isinstance(model, ViT):
             size = batch_size or fitting_batch(model, image_size)
-            found = survey(clf, _batches(clf, _noted(images, names, kept, closely), size, count))
+            found = compute_statistics(clf, _batches(clf, _noted(images, names, kept, closely), size, count))
             if found.images < FEW:
                 notes.append(f"means over so few images ({found.images}) say little; give more of them, or --data DATA")
         else:
@@ -153,7 +153,7 @@ def inspected(
             notes.append(f"{clf.config.name} has no head, so no place of a picture speaks for a class; no maps of pictures")
             looks: tuple[Look, ...] = ()
         else:
-            looks = looked_closely(clf, [*apart] or kept, batch_size)
+            looks = look_closely(clf, [*apart] or kept, batch_size)
     kernels, *why = _if_there(filters, clf)
     notes += why
     positions: NDArray[np.float32] | None = None
@@ -187,7 +187,7 @@ def fitting_batch(model: ViT, image_size: Size) -> int:
     return max(1, min(_MOST, _BYTES // (4 * model.config.heads * tokens_of(model, image_size) ** 2)))
 
 
-def _noted(images: Iterator[Given], names: list[str], kept: list[Given], closely: int) -> Iterator[Given]:
+def _noted(images: Iterator[InputImage], names: list[str], kept: list[InputImage], closely: int) -> Iterator[InputImage]:
     """Images on their way: the name of each is noted, and the first few are kept."""
     for image in images:
         names.append(image.name)
@@ -196,8 +196,8 @@ def _noted(images: Iterator[Given], names: list[str], kept: list[Given], closely
         yield image
 
 
-def _batches(clf: Classifier, images: Iterator[Given], size: int, count: int | None) -> Iterator[Tensor]:
-    with shown("survey", count) as advance:
+def _batches(clf: Classifier, images: Iterator[InputImage], size: int, count: int | None) -> Iterator[Tensor]:
+    with progress_bar("survey", count) as advance:
         while part := list(itertools.islice(images, size)):
             yield clf.prepare(torch.stack([image.pixels for image in part]))
             advance(len(part))
@@ -206,13 +206,13 @@ def _batches(clf: Classifier, images: Iterator[Given], size: int, count: int | N
 # A closer look ----------------------------------------------------------------------------------------------------------------
 
 
-def looked_closely(clf: Classifier, images: Sequence[Given], batch_size: int | None = None) -> tuple[Look, ...]:
+def look_closely(clf: Classifier, images: Sequence[InputImage], batch_size: int | None = None) -> tuple[Look, ...]:
     size = min(_CLOSE, batch_size or _CLOSE)
     if isinstance(clf.model, ViT) and images:
         size = min(size, fitting_batch(clf.model, (images[0].pixels.shape[1], images[0].pixels.shape[2])))
     stems = unique_stems([image.name for image in images])
     looks: list[Look] = []
-    with shown("a closer look", len(images)) as advance:
+    with progress_bar("a closer look", len(images)) as advance:
         for at in range(0, len(images), size):
             part = images[at : at + size]
             looks += _looks(clf, part, stems[at : at + size])
@@ -220,7 +220,7 @@ def looked_closely(clf: Classifier, images: Sequence[Given], batch_size: int | N
     return tuple(looks)
 
 
-def _looks(clf: Classifier, images: Sequence[Given], stems: Sequence[str]) -> Iterator[Look]:
+def _looks(clf: Classifier, images: Sequence[InputImage], stems: Sequence[str]) -> Iterator[Look]:
     batch = clf.prepare(torch.stack([image.pixels for image in images]))
     guesses = _guesses(clf, batch)
     maps = _maps(clf.model, batch)
@@ -234,7 +234,7 @@ def _guesses(clf: Classifier, batch: Tensor) -> list[tuple[tuple[str, ...], tupl
     if not clf.config.classes:
         return [((), ())] * len(batch)
     logits = clf.model(batch).float()
-    best, numbers = likeliest(logits, GUESSES, sigmoid=clf.checkpoint.outputs == "sigmoid")
+    best, numbers = top_classes(logits, GUESSES, sigmoid=clf.checkpoint.outputs == "sigmoid")
     names = clf.classes
     return [
         (tuple(names[index] for index in own), tuple(values))
@@ -246,9 +246,9 @@ def _maps(model: nn.Module, batch: Tensor) -> dict[str, NDArray[np.float32]]:
     """By the fields of `Look`, image by image."""
     wanted: dict[str, Callable[[], Tensor]] = {}
     if isinstance(model, ViT):
-        wanted["rollout"] = lambda: rolled_out(model, batch)
-        wanted["gradient"] = lambda: gradient_rolled_out(model, batch)
-        wanted["heads"] = lambda: seen_by_head(model, batch).transpose(0, 1)  # images first
+        wanted["rollout"] = lambda: compute_rollout(model, batch)
+        wanted["gradient"] = lambda: compute_gradient_rollout(model, batch)
+        wanted["heads"] = lambda: class_token_attention(model, batch).transpose(0, 1)  # images first
     elif isinstance(model, ResNet) and model.config.classes:
         wanted["activation"] = lambda: class_activation(model, batch)
     return {name: make().detach().float().cpu().numpy() for name, make in wanted.items()}

@@ -35,15 +35,15 @@ from PIL import Image
 
 from vitreous.core.csv_safe import harmless
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import flush, whole_folder
+from vitreous.core.files import atomic_folder, flush
 from vitreous.core.output_dir import check_result_folder
 from vitreous.core.plain_json import without_nan
-from vitreous.core.progress import shown
+from vitreous.core.progress import progress_bar
 from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
 from vitreous.inspection.inspect_model import DataMap, Inspection, Look
 from vitreous.inspection.inspection_report import Seen, report
-from vitreous.inspection.overlay import fitted, overlay
+from vitreous.inspection.overlay import fit_image, overlay
 from vitreous.models.vit import ViT
 
 MADE_BY = "vitreous inspect"
@@ -54,7 +54,7 @@ _FOLDERS = ("rollout", "gradient_rollout", "class_activation", "attention", "ani
 _LEAST = 224  # pixels to which a smaller picture is enlarged before anything is laid over it
 
 
-def check_folder(out: Path, data: Path | None = None) -> None:
+def check_inspection_dir(out: Path, data: Path | None = None) -> None:
     """Before the long work begins: the folder is new, empty or an earlier inspection, and holds nobody's own work."""
     before = check_result_folder(out, NUMBERS, MADE_BY, (NUMBERS, PAGE, *_TABLES, *_ARRAYS, *_FOLDERS), data)
     if not before:
@@ -65,9 +65,9 @@ def check_folder(out: Path, data: Path | None = None) -> None:
         raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
 
 
-def write_folder(out: Path, found: Inspection, about: Mapping[str, Any], began: float) -> dict[str, Any]:
+def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any], began: float) -> dict[str, Any]:
     """Gives what is in inspect.json. `about` says what was asked for; `began` is when, by `time.monotonic`."""
-    with whole_folder(out) as part:
+    with atomic_folder(out) as part:
         _write_numbers(part, found)
         drawn = {name: _drawn(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
         seen = {look.stem: _write_look(part, look) for look in _with_progress("pictures", found.looks)}
@@ -78,7 +78,7 @@ def write_folder(out: Path, found: Inspection, about: Mapping[str, Any], began: 
         (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
         for path in _files(part):
             flush(part / path)
-        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost
+        check_inspection_dir(out)  # once more: what somebody has put there in the meantime must not be lost
     return told
 
 
@@ -90,7 +90,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _with_progress(title: str, items: Sequence[Any]) -> Iterator[Any]:
-    with shown(title, len(items)) as advance:
+    with progress_bar(title, len(items)) as advance:
         for item in items:
             yield item
             advance(1)
@@ -193,7 +193,7 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
     looks = [look for look in found.looks if look.rollout is not None]
     if looks:
         rollouts, gradients = (np.stack([getattr(look, name) for look in looks]) for name in ("rollout", "gradient"))
-        pictures, names = [enlarged(look.picture) for look in looks], [look.name for look in looks]
+        pictures, names = [enlarge(look.picture) for look in looks], [look.name for look in looks]
         yield "rollout", lambda: figures.plot_rollout(pictures, rollouts, gradients, names)
     if survey is not None:
         size, uniform = found.image_size, found.uniform_distance
@@ -220,7 +220,7 @@ def _drawn(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
 
 
 def _write_look(part: Path, look: Look) -> Seen:
-    picture = enlarged(look.picture)
+    picture = enlarge(look.picture)
     seen: dict[str, Any] = {"picture": picture}
     for name, folder, values in (
         ("rollout", "rollout", look.rollout),
@@ -245,6 +245,6 @@ def _write_look(part: Path, look: Look) -> Seen:
     return Seen(**seen)
 
 
-def enlarged(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def enlarge(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A small picture, larger: a digit of 8 pixels leaves no room to show anything on it."""
-    return fitted(picture, _LEAST, _LEAST) if max(picture.shape[:2]) < _LEAST else picture
+    return fit_image(picture, _LEAST, _LEAST) if max(picture.shape[:2]) < _LEAST else picture

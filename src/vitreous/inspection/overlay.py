@@ -59,7 +59,7 @@ def heat(map: ArrayLike) -> NDArray[np.uint8]:
     return np.asarray(coloured[..., :3], np.uint8)
 
 
-def fitted(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+def fit_image(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """The picture in its own shape, as large as fits: a tiny one enlarged by a whole number, each pixel a square."""
     seen = as_rgb(picture)
     tall, wide = seen.shape[:2]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.eval_mode import Subject, at_rest
+from vitreous.inspection.eval_mode import Subject, eval_mode
 from vitreous.models.vit import ViT
 
 
@@ -20,7 +20,7 @@ def position_similarity(subject: Subject) -> NDArray[np.float32]:
     `[r, c]` is the tile of one place. Rows of leading tokens are dropped. Of models with a table in every layer (appendix D.4)
     it is the first layer's.
     """
-    with at_rest(subject) as model:
+    with eval_mode(subject) as model:
         if not isinstance(model, ViT):
             raise VitreousError(f"{type(model).__name__} has no position embeddings; use a ViT or a hybrid")
         if not len(model.positions):

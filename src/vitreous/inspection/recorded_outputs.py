@@ -23,7 +23,7 @@ from vitreous.weights.checkpoint import Checkpoint
 TOLERANCE = 1e-5  # recorded outputs are float32, and so is the run that is compared with them
 
 
-def recorded(path: Path) -> Arrays | None:
+def read_recorded(path: Path) -> Arrays | None:
     """The arrays of a file with recorded images and logits; None for any other file."""
     if not path.is_file() or path.suffix != ".npz":
         return None

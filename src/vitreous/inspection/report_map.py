@@ -31,7 +31,7 @@ def map_section(data_map: DataMap) -> str:
     cloud = data_map.cloud
     colours = class_colours(len(cloud.classes))
     radius = 3 if len(cloud.ids) > _MANY else 4.5
-    places = placed(data_map.points)
+    places = place_points(data_map.points)
     points = "".join(
         f'<g class="p" data-class="{label}" data-at="{at}"><title>{text(_name(data_map, label))}: {text(name)}</title>'
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colours[label] if label >= 0 else "#888888"}"/></g>'
@@ -74,7 +74,7 @@ def class_colours(count: int) -> list[str]:
     return [f"#{round(255 * r):02x}{round(255 * g):02x}{round(255 * b):02x}" for r, g, b in turns]
 
 
-def placed(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def place_points(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """In pixels of the drawing, as large as it allows and in the shape they have."""
     low, high = points.min(axis=0), points.max(axis=0)
     room = np.array([WIDTH - 2 * _EDGE, HEIGHT - 2 * _EDGE])

@@ -17,16 +17,16 @@ from torch import Tensor
 from vitreous.core.errors import VitreousError
 from vitreous.inspection.distance import distances
 from vitreous.inspection.entropy import entropies
-from vitreous.inspection.eval_mode import Subject, at_rest
-from vitreous.inspection.head_view import by_image, grid_of, measured
-from vitreous.inspection.tokens import followed, norm_quantiles, outliers
+from vitreous.inspection.eval_mode import Subject, eval_mode
+from vitreous.inspection.head_view import by_image, grid_of, measure_heads
+from vitreous.inspection.tokens import norm_quantiles, outliers, track_tokens
 from vitreous.models.attention_maps import with_attention
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Survey:
+class Statistics:
     """Means are over images. L layers of attention, H heads, `depth` blocks; depth 0 is the embedding."""
 
     images: int
@@ -50,7 +50,7 @@ class Survey:
 
 
 @torch.no_grad()
-def survey(subject: Subject, batches: Iterable[Tensor]) -> Survey:
+def compute_statistics(subject: Subject, batches: Iterable[Tensor]) -> Statistics:
     """Look through prepared images (B, C, H, W), batch by batch.
 
     In memory at a time: one layer's attention of one batch. Of every image its numbers are kept, of which the lengths of
@@ -63,15 +63,15 @@ def survey(subject: Subject, batches: Iterable[Tensor]) -> Survey:
     leading: list[Array] = []
     lengths: list[NDArray[np.float32]] = []
     outlying: list[NDArray[np.bool_]] = []
-    with at_rest(subject) as model:
+    with eval_mode(subject) as model:
         vit = with_attention(model)
         prefix, parameter = vit.prefix_tokens, next(vit.parameters())
         for batch in batches:
             if batch.ndim != 4 or not len(batch):
                 raise VitreousError(f"a batch has shape {tuple(batch.shape)}; give prepared images (B, C, H, W), one or more")
             images = batch.to(parameter)
-            heads = measured(vit, grid_of(vit, images), distances, entropies)
-            with heads as (distances_LBH, entropies_LBH), followed(vit) as found:
+            heads = measure_heads(vit, grid_of(vit, images), distances, entropies)
+            with heads as (distances_LBH, entropies_LBH), track_tokens(vit) as found:
                 vit.tokens(images)
             distance.append(by_image(distances_LBH))
             entropy.append(by_image(entropies_LBH))
@@ -86,7 +86,7 @@ def survey(subject: Subject, batches: Iterable[Tensor]) -> Survey:
     count = sum(map(len, distance))
     every = np.concatenate(distance)
     error = every.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(every.shape[1:], np.nan)
-    return Survey(
+    return Statistics(
         images=count,
         distance=every.mean(axis=0),
         distance_error=error,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitreous.classifier import Images
-from vitreous.inspection.eval_mode import Subject, at_rest, batches_of
+from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.inspection.head_view import by_image
 from vitreous.models.attention_maps import with_attention
 from vitreous.models.vit import ViT
@@ -36,7 +36,7 @@ _DEVIATION_OF_NORMAL = 1.4826  # deviation of a normal distribution, in its medi
 
 
 @dataclass(frozen=True)
-class Followed:
+class TokenStatistics:
     """What one pass of a model tells of its tokens, depth by depth."""
 
     norms: list[Tensor] = field(default_factory=list)  # (B, N) each
@@ -45,9 +45,9 @@ class Followed:
 
 
 @contextmanager
-def followed(vit: ViT) -> Iterator[Followed]:
+def track_tokens(vit: ViT) -> Iterator[TokenStatistics]:
     """While this is open, one pass of the model fills what is given. Of the tokens, one depth's directions are kept."""
-    found = Followed()
+    found = TokenStatistics()
     before_BND: list[Tensor] = []
 
     def look(z_BND: Tensor) -> None:
@@ -126,12 +126,12 @@ def outliers(norms: NDArray[np.floating], prefix: int) -> NDArray[np.bool_]:
 
 
 @torch.no_grad()
-def _passes(subject: Subject, images: Images, batch_size: int) -> list[Followed]:
-    done: list[Followed] = []
-    with at_rest(subject) as model:
+def _passes(subject: Subject, images: Images, batch_size: int) -> list[TokenStatistics]:
+    done: list[TokenStatistics] = []
+    with eval_mode(subject) as model:
         vit = with_attention(model)
-        for batch in batches_of(subject, images, batch_size):
-            with followed(vit) as found:
+        for batch in prepared_batches(subject, images, batch_size):
+            with track_tokens(vit) as found:
                 vit.tokens(batch)
             done.append(found)
     return done

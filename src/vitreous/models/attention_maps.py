@@ -44,7 +44,7 @@ def attention_layers(model: nn.Module) -> Iterator[tuple[Attention, Spread | Non
 
 
 @contextmanager
-def watched(
+def watch_attention(
     model: nn.Module, grid: Size, look: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
 ) -> Iterator[None]:
     """While this is open, `look(layer, probabilities)` is called in each wanted layer of every pass, first layer first.
@@ -83,7 +83,7 @@ def attention_maps(
     def keep(layer: int, probabilities: Tensor) -> None:
         found[layer] = probabilities if heads is None else probabilities[:, kept_heads]
 
-    with watched(vit, grid, keep, sorted(set(wanted))):
+    with watch_attention(vit, grid, keep, sorted(set(wanted))):
         vit.tokens(images)
     return torch.stack([found[layer] for layer in wanted])
 

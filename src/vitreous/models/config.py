@@ -14,7 +14,7 @@ import reprlib
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 
 Size: TypeAlias = tuple[int, int]
 """Height and width: always both, because a grid of patches need not be square."""
@@ -237,7 +237,7 @@ def replace(config: ModelConfig, **changes: Any) -> Any:
     fields = {field.name for field in dataclasses.fields(config)}
     for option in changes:
         if option not in fields:
-            raise unknown(f"option of {config.name}", option, fields)
+            raise unknown_name(f"option of {config.name}", option, fields)
     return dataclasses.replace(config, **changes)
 
 
@@ -289,7 +289,7 @@ def _check_fields(kind: type[ViTConfig] | type[ResNetConfig], fields: dict[str, 
     known = {field.name for field in dataclasses.fields(kind)}
     for key in fields:
         if key not in known:
-            raise unknown("model field", key, known)
+            raise unknown_name("model field", key, known)
 
 
 # Far beyond any model that was ever trained. A config may come from a file, and building it must end.
@@ -350,7 +350,7 @@ def _check_choices(config: ModelConfig) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name in _CHOICES and value not in _CHOICES[field.name]:
-            raise unknown(f"{field.name} of {config.name}", str(value), _CHOICES[field.name])
+            raise unknown_name(f"{field.name} of {config.name}", str(value), _CHOICES[field.name])
 
 
 def _check_positive(config: ModelConfig, *options: str) -> None:

@@ -39,7 +39,7 @@ def number(value: object) -> float:
     return float(value) if drawable else math.nan  # type: ignore[arg-type]
 
 
-def measured(history: Sequence[Mapping[str, Any]], key: str, split: str | None = None) -> tuple[Floats, Floats]:
+def read_series(history: Sequence[Mapping[str, Any]], key: str, split: str | None = None) -> tuple[Floats, Floats]:
     """Steps and values of a quantity, in order. A step that was recorded twice, before and after a resume, counts once."""
     found: dict[float, float] = {}
     for record in history:
@@ -50,7 +50,7 @@ def measured(history: Sequence[Mapping[str, Any]], key: str, split: str | None =
     return steps, np.array([found[step] for step in steps], dtype=np.float64)
 
 
-def thinned(steps: Floats, values: Floats, most: int = POINTS) -> tuple[Floats, Floats]:
+def thin(steps: Floats, values: Floats, most: int = POINTS) -> tuple[Floats, Floats]:
     """At most so many points: the extremes of equal stretches, the first and the last."""
     if len(steps) <= most:
         return steps, values
@@ -94,13 +94,13 @@ def chart(title: str, curves: Sequence[Curve], *, along: str = "step", logarithm
     parts = [*_frame(across, up, percent, along)]
     data = []
     for curve in curves:
-        steps, values = thinned(curve.steps, curve.values)
+        steps, values = thin(curve.steps, curve.values)
         noisy = curve.smoothed and len(curve.values) >= NOISY
         style = f"curve c{curve.colour % 4}" + (" dashed" if curve.dashed else "")
         parts.append(_line(steps, values, across, up, style + (" faint" if noisy else "")))
         if noisy:
             mean = running_mean(curve.values, max(2, len(curve.values) // 60))
-            parts.append(_line(*thinned(curve.steps, mean), across, up, style))
+            parts.append(_line(*thin(curve.steps, mean), across, up, style))
         points = [[_short(s), _short(v)] for s, v in zip(steps.tolist(), values.tolist(), strict=True) if math.isfinite(v)]
         data.append({"name": curve.name, "colour": curve.colour % 4, "points": points})
     scale = dict(along=along, x=[across.low, across.high], y=[up.low, up.high], log=up.logarithmic, percent=percent)

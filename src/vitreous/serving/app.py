@@ -27,16 +27,16 @@ from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.models.attention_maps import with_attention
 from vitreous.serving.byte_budget import Large
 from vitreous.serving.examples import Example
-from vitreous.serving.http_errors import Refusal, json_answer, json_bytes, of_input, quoted
+from vitreous.serving.http_errors import ErrorResponse, from_input_error, json_bytes, json_response, quoted
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import MEDIA_TYPE, Metrics
-from vitreous.serving.middleware import Guard
+from vitreous.serving.middleware import GuardMiddleware
 from vitreous.serving.openapi import description
 from vitreous.serving.pipeline import Pipeline
-from vitreous.serving.query_parameters import checked, whole
+from vitreous.serving.query_parameters import check_parameters, parse_integer
 from vitreous.serving.runs import UnknownRun, listing, run_view
-from vitreous.serving.served_model import Loaded
-from vitreous.serving.static_files import file, page_files
+from vitreous.serving.served_model import ServedModel
+from vitreous.serving.static_files import file, load_static_files
 
 T = TypeVar("T")
 STEPS = 2**53  # beyond it a browser's numbers are no longer whole
@@ -45,14 +45,14 @@ STEPS = 2**53  # beyond it a browser's numbers are no longer whole
 class Service:
     """What all requests share. Its methods that end in a response are the routes."""
 
-    def __init__(self, models: Sequence[Loaded], limits: Limits, examples: Sequence[Example], runs: Path | None) -> None:
+    def __init__(self, models: Sequence[ServedModel], limits: Limits, examples: Sequence[Example], runs: Path | None) -> None:
         self.models = {loaded.name: loaded for loaded in models}
         self.limits, self.runs = limits, runs
         self.metrics = Metrics()
         self.pipeline = Pipeline(models, limits, self.metrics.ran)
         self.stopping = False
         self._readers = ThreadPoolExecutor(2, "vitreous-read")  # of files on disk, which may be slow
-        self._files = page_files()
+        self._files = load_static_files()
         self._examples = {example.name: file(example.content, example.media_type) for example in examples}
         self._about = json_bytes(
             {
@@ -92,13 +92,13 @@ class Service:
     # About the server ---------------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         status = "stopping" if self.stopping else "ok"
         content = {"status": status, "models": len(self.models), "queue": self.pipeline.batcher.waiting}
-        return json_answer(content, 503 if self.stopping else 200, {"Retry-After": "5"} if self.stopping else {})
+        return json_response(content, 503 if self.stopping else 200, {"Retry-After": "5"} if self.stopping else {})
 
     async def metrics_text(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         gauges = {
             "vitreous_queue_length": ("pictures that wait for the model", float(self.pipeline.batcher.waiting)),
             "vitreous_held_bytes": (
@@ -110,21 +110,21 @@ class Service:
         return Response(self.metrics.text(gauges), headers={"Cache-Control": "no-store", "Content-Type": MEDIA_TYPE})
 
     async def openapi(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         return self._sent(self._description)
 
     async def about_models(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         return self._sent(self._about)
 
     async def positions(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         loaded = self._model(request.path_params["name"])
         try:
             return self._sent(await self._read(lambda: json_bytes(loaded.positions())))
         except VitreousError as error:
-            refusal = of_input(error)
-            raise Refusal(404, refusal.error, refusal.hint) from None
+            refusal = from_input_error(error)
+            raise ErrorResponse(404, refusal.error, refusal.hint) from None
 
     # Pages, pictures and runs -------------------------------------------------------------------------------------------------
 
@@ -139,18 +139,20 @@ class Service:
 
     def _page(self, name: str, request: Request) -> Response:
         if name not in self._files:
-            raise Refusal(404, f"no file {quoted(name)} in the page", "GET / is the page, GET /openapi.json describes the API")
+            raise ErrorResponse(
+                404, f"no file {quoted(name)} in the page", "GET / is the page, GET /openapi.json describes the API"
+            )
         return self._files[name].answer(request)
 
     async def example(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         found = self._examples.get(request.path_params["name"])
         if found is None:
-            raise Refusal(404, f"no example {quoted(request.path_params['name'])}", "GET /models lists the examples")
+            raise ErrorResponse(404, f"no example {quoted(request.path_params['name'])}", "GET /models lists the examples")
         return found.answer(request)
 
     async def all_runs(self, request: Request) -> Response:
-        checked(request)
+        check_parameters(request)
         folder = self._folder()
 
         def read() -> bytes:
@@ -161,56 +163,62 @@ class Service:
 
     async def one_run(self, request: Request) -> Response:
         folder, name = self._folder(), request.path_params["name"]
-        after = whole(checked(request, ("after",)), "after", -1, -1, STEPS)
+        after = parse_integer(check_parameters(request, ("after",)), "after", -1, -1, STEPS)
         try:
             return self._sent(await self._read(lambda: json_bytes(run_view(folder, name, after))))
         except UnknownRun:
-            raise Refusal(404, f"no run {quoted(name)}", "GET /runs lists those that are there") from None
+            raise ErrorResponse(404, f"no run {quoted(name)}", "GET /runs lists those that are there") from None
 
     def _folder(self) -> Path:
         if self.runs is None:
-            raise Refusal(404, "this server shows no runs", "start it with --runs FOLDER")
+            raise ErrorResponse(404, "this server shows no runs", "start it with --runs FOLDER")
         return self.runs
 
     # Pictures through a model -------------------------------------------------------------------------------------------------
 
     async def predict(self, request: Request) -> Response:
         began = time.perf_counter()
-        query = checked(request, ("model", "top"))
+        query = check_parameters(request, ("model", "top"))
         loaded = self._model(query.get("model"))
-        top = whole(query, "top", 5, 1, self.limits.top)
+        top = parse_integer(query, "top", 5, 1, self.limits.top)
         if not loaded.clf.config.classes:
-            raise Refusal(422, f"model {loaded.name!r} has no head, so it cannot predict", "POST /features gives its features")
+            raise ErrorResponse(
+                422, f"model {loaded.name!r} has no head, so it cannot predict", "POST /features gives its features"
+            )
         answer = await self.pipeline.through(request, loaded, "predict", top)
-        return json_answer({"model": loaded.name, **answer, "seconds": _since(began)})
+        return json_response({"model": loaded.name, **answer, "seconds": _since(began)})
 
     async def features(self, request: Request) -> Response:
         began = time.perf_counter()
-        loaded = self._model(checked(request, ("model",)).get("model"))
+        loaded = self._model(check_parameters(request, ("model",)).get("model"))
         answer = await self.pipeline.through(request, loaded, "features")
         content = {"model": loaded.name, "features": answer, "seconds": _since(began)}
         return self._sent(await self.pipeline.aside(json_bytes, content))
 
     async def attention(self, request: Request) -> Response:
         began = time.perf_counter()
-        loaded = self._model(checked(request, ("model",)).get("model"))
+        loaded = self._model(check_parameters(request, ("model",)).get("model"))
         try:
             with_attention(loaded.clf.model)
         except VitreousError as error:  # before the upload: it would be for nothing
-            raise of_input(error) from None
+            raise from_input_error(error) from None
         answer = await self.pipeline.through(request, loaded, "attention", most=1)
         content = {**answer, "model": loaded.name, "seconds": _since(began)}
         return self._sent(
             await self.pipeline.aside(json_bytes, content)
         )  # megabytes: not for the thread that answers everybody
 
-    def _model(self, name: str | None) -> Loaded:
+    def _model(self, name: str | None) -> ServedModel:
         if not self.models:
-            raise Refusal(404, "this server has no model, only runs", "start it with a checkpoint: vitreous serve CHECKPOINT")
+            raise ErrorResponse(
+                404, "this server has no model, only runs", "start it with a checkpoint: vitreous serve CHECKPOINT"
+            )
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
-            raise Refusal(404, f"no model {quoted(name)}", f"{did_you_mean(name[:100], self.models)}GET /models lists all")
+            raise ErrorResponse(
+                404, f"no model {quoted(name)}", f"{did_you_mean(name[:100], self.models)}GET /models lists all"
+            )
         return self.models[name]
 
     def _sent(self, content: bytes) -> Response:
@@ -229,15 +237,15 @@ async def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        refusal = Refusal(405, f"method {quoted(request.method)} is not allowed here", f"use {allowed}", error.headers)
+        refusal = ErrorResponse(405, f"method {quoted(request.method)} is not allowed here", f"use {allowed}", error.headers)
     else:
         hint = "GET / is the page, GET /openapi.json describes the API"
-        refusal = Refusal(error.status_code, f"nothing at {quoted(request.url.path)}", hint, error.headers)
+        refusal = ErrorResponse(error.status_code, f"nothing at {quoted(request.url.path)}", hint, error.headers)
     return refusal.answer()
 
 
 def build_app(
-    models: Sequence[Loaded],
+    models: Sequence[ServedModel],
     *,
     limits: Limits | None = None,
     examples: Sequence[Example] = (),
@@ -251,7 +259,7 @@ def build_app(
     service = Service(models, limits or Limits(), examples, runs)
     routes = service.routes()
     guard = Middleware(
-        Guard,
+        GuardMiddleware,
         limits=service.limits,
         metrics=service.metrics,
         hosts=hosts,

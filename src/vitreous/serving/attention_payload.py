@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.classifier import likeliest
+from vitreous.classifier import top_classes
 from vitreous.core.errors import VitreousError
 from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
-from vitreous.inspection.denormalise import shown
+from vitreous.inspection.denormalise import denormalise
 from vitreous.inspection.distance import distance_of
 from vitreous.inspection.entropy import entropy_of
-from vitreous.inspection.eval_mode import at_rest
-from vitreous.inspection.gradient_weights import gradient_rolled_out
-from vitreous.models.attention_maps import attention_layers, watched, with_attention
+from vitreous.inspection.eval_mode import eval_mode
+from vitreous.inspection.gradient_weights import compute_gradient_rollout
+from vitreous.models.attention_maps import attention_layers, watch_attention, with_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
-from vitreous.serving.served_model import Loaded
+from vitreous.serving.served_model import ServedModel
 
 MOST = 64 * 2**20  # bytes of attention; more, and a browser would stutter over the text that carries them
 TOP = 5
@@ -59,17 +59,17 @@ class _Kept:
         self.joint_BNN = with_layer(self.joint_BNN, attention)
         read = read_by_head(self.vit, self.joint_BNN, self.probe_BN)
         self.rollouts.append(read[0, self.vit.prefix_tokens :].cpu().numpy())
-        self.attention[layer], self.maximum[layer] = quantised(attention.mean(dim=1) if self.averaged else attention[0])
+        self.attention[layer], self.maximum[layer] = quantise(attention.mean(dim=1) if self.averaged else attention[0])
 
 
-def quantised(attention_HNN: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def quantise(attention_HNN: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Rows as bytes and the largest value of each: a value is its byte / 255 * that."""
     maximum = attention_HNN.amax(dim=-1)
     scaled = attention_HNN * (255 / maximum.clamp(min=torch.finfo(maximum.dtype).tiny))[..., None]
     return scaled.round_().to(torch.uint8).cpu().numpy(), maximum.cpu().numpy()
 
 
-def explained(loaded: Loaded, tensor: Tensor, most: int = MOST) -> dict[str, Any]:
+def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOST) -> dict[str, Any]:
     """What `POST /attention` answers for one prepared picture (1, C, H, W).
 
     Where all heads would take more than `most` bytes their mean is given instead, and `averaged_heads` says so; `distance`
@@ -79,9 +79,9 @@ def explained(loaded: Loaded, tensor: Tensor, most: int = MOST) -> dict[str, Any
     vit = with_attention(loaded.clf.model)
     with torch.inference_mode(False):
         images = tensor.to(next(vit.parameters())).clone()  # of inference mode, it would have no gradient
-        with loaded.lock, at_rest(vit):
+        with loaded.lock, eval_mode(vit):
             kept, logits = _looked(loaded.name, vit, images, most)
-            gradient = gradient_rolled_out(vit, images)[0].detach().float().cpu().numpy().reshape(-1)
+            gradient = compute_gradient_rollout(vit, images)[0].detach().float().cpu().numpy().reshape(-1)
     classes, probabilities = _likeliest(loaded, logits)
     layers, heads = kept.attention.shape[:2]
     rollouts = np.stack(kept.rollouts)
@@ -97,7 +97,7 @@ def explained(loaded: Loaded, tensor: Tensor, most: int = MOST) -> dict[str, Any
         "layers": layers,
         "heads": heads,
         "averaged_heads": kept.averaged,
-        "picture": picture_uri(shown(loaded.clf, images[0].cpu())),
+        "picture": picture_uri(denormalise(loaded.clf, images[0].cpu())),
         "attention": _packed(kept.attention),
         "maximum": _packed(kept.maximum),
         "distance": kept.distance,
@@ -130,7 +130,7 @@ def _looked(name: str, vit: ViT, images: Tensor, most: int) -> tuple[_Kept, Tens
         np.empty((layers, heads, tokens, tokens), np.uint8),
         np.empty((layers, heads, tokens), np.float32),
     )
-    with watched(vit, grid, kept.look):
+    with watch_attention(vit, grid, kept.look):
         logits: Tensor = vit(images)
     return kept, logits.float().cpu()
 
@@ -143,10 +143,10 @@ def _probe(vit: ViT, images: Tensor) -> Tensor | None:
     return probe_attention(vit.pool, z_BND if vit.config.norm_after_pool else vit.norm(z_BND)).float().mean(dim=1)
 
 
-def _likeliest(loaded: Loaded, logits: Tensor) -> tuple[list[str], list[float]]:
+def _likeliest(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[float]]:
     if not loaded.clf.config.classes:
         return [], []
-    best, numbers = likeliest(logits, TOP, sigmoid=loaded.clf.checkpoint.outputs == "sigmoid")
+    best, numbers = top_classes(logits, TOP, sigmoid=loaded.clf.checkpoint.outputs == "sigmoid")
     return [loaded.clf.classes[number] for number in numbers[0].tolist()], best[0].tolist()
 
 

@@ -13,7 +13,7 @@ from vitreous.core.errors import VitreousError, one_line
 _QUOTED = 60  # characters of the caller's that are said back
 
 
-class Refusal(Exception):
+class ErrorResponse(Exception):
     """Ends a request with this answer."""
 
     def __init__(self, status: int, error: str, hint: str, headers: Mapping[str, str] | None = None) -> None:
@@ -21,21 +21,21 @@ class Refusal(Exception):
         self.status, self.error, self.hint, self.headers = status, error, hint, dict(headers or {})
 
     def answer(self) -> Response:
-        return json_answer({"error": self.error, "hint": self.hint}, self.status, self.headers)
+        return json_response({"error": self.error, "hint": self.hint}, self.status, self.headers)
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The caller has closed the connection: nobody is there to be answered."""
 
 
-def busy(error: str, seconds: int) -> Refusal:
-    return Refusal(503, error, f"try again in {seconds} s", {"Retry-After": str(seconds)})
+def busy(error: str, seconds: int) -> ErrorResponse:
+    return ErrorResponse(503, error, f"try again in {seconds} s", {"Retry-After": str(seconds)})
 
 
-def of_input(error: VitreousError) -> Refusal:
+def from_input_error(error: VitreousError) -> ErrorResponse:
     """A picture or model for which the request makes no sense. Our errors end with their remedy: after the semicolon."""
     what, _, remedy = one_line(error).partition("; ")
-    return Refusal(422, what, remedy or "send another picture, or choose another model: GET /models lists them")
+    return ErrorResponse(422, what, remedy or "send another picture, or choose another model: GET /models lists them")
 
 
 def quoted(text: str) -> str:
@@ -48,8 +48,8 @@ def json_bytes(content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
     except ValueError:
         hint = "its weights are damaged or training diverged: load another checkpoint"
-        raise Refusal(500, "the model gives values that are not finite", hint) from None
+        raise ErrorResponse(500, "the model gives values that are not finite", hint) from None
 
 
-def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(json_bytes(content), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")

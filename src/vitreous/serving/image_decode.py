@@ -19,9 +19,9 @@ from vitreous.data.transforms.image import to_tensor
 from vitreous.data.transforms.image_formats import formats
 from vitreous.data.transforms.ops import ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.serving.http_errors import Refusal, of_input
+from vitreous.serving.http_errors import ErrorResponse, from_input_error
 from vitreous.serving.limits import Limits
-from vitreous.serving.malloc_trim import give_back
+from vitreous.serving.malloc_trim import trim_memory
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SCANS = 16  # passes over all pixels that a JPEG of the largest size may ask for; writers make about ten
@@ -42,18 +42,20 @@ def raw_pixels(content: bytes, preprocess: Preprocess, limits: Limits) -> Tensor
                     return _decoded(opened, preprocess)
                 finally:
                     opened.close()
-                    give_back()
-    except (Refusal, MemoryError):
+                    trim_memory()
+    except (ErrorResponse, MemoryError):
         raise
     except VitreousError as error:  # too small for a crop, for one
-        raise of_input(error) from None
+        raise from_input_error(error) from None
     except UnidentifiedImageError:
         names = ", ".join(_formats())
-        raise Refusal(422, "not a picture in a known format", f"send one of {names}; a URL or path is never opened") from None
+        raise ErrorResponse(
+            422, "not a picture in a known format", f"send one of {names}; a URL or path is never opened"
+        ) from None
     except Image.DecompressionBombError as error:
-        raise Refusal(413, f"too many pixels ({one_line(error, 100)})", _SMALLER) from None
+        raise ErrorResponse(413, f"too many pixels ({one_line(error, 100)})", _SMALLER) from None
     except Exception as error:  # on broken files Pillow's readers raise errors of a dozen kinds
-        raise Refusal(
+        raise ErrorResponse(
             422, f"broken picture ({one_line(error, 100)})", "it may have been cut off on the way; send it again"
         ) from None
 
@@ -74,12 +76,14 @@ def _check(opened: Image.Image, content: bytes, preprocess: Preprocess, limits: 
     width, height = opened.size
     size, pixels = f"{width} x {height}", width * height
     if pixels > limits.pixels:
-        raise Refusal(413, f"too many pixels ({size}; at most {limits.pixels / 1e6:g} million)", _SMALLER)
+        raise ErrorResponse(413, f"too many pixels ({size}; at most {limits.pixels / 1e6:g} million)", _SMALLER)
     if pixels == 0:
-        raise Refusal(422, f"a picture without pixels ({size})", "send another one")
+        raise ErrorResponse(422, f"a picture without pixels ({size})", "send another one")
     for op in preprocess.ops:  # bringing the shorter side to 256 would make gigapixels of a line
         if isinstance(op, ResizeSmall) and math.prod(op.size_for(height, width)) > limits.pixels:
-            raise Refusal(422, f"a picture of {size} is too long and thin", "cut it into parts that are nearer to a square")
+            raise ErrorResponse(
+                422, f"a picture of {size} is too long and thin", "cut it into parts that are nearer to a square"
+            )
     # A few bytes for each scan make the decoder pass over the whole picture again. No other FF DA is in compressed data.
     if opened.format in ("JPEG", "MPO") and content.count(b"\xff\xda") * pixels > SCANS * limits.pixels:
-        raise Refusal(422, "a JPEG with too many scans", "save it again, not progressive or with the usual scans")
+        raise ErrorResponse(422, "a JPEG with too many scans", "save it again, not progressive or with the usual scans")

@@ -22,7 +22,7 @@ def _trim() -> Callable[[int], int] | None:
     return found
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Takes milliseconds, and what the model uses again must be mapped again: for rare occasions."""
     trim = _trim()
     if trim is not None:

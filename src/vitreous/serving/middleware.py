@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitreous.serving.http_errors import Gone, Refusal, busy, quoted
+from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, busy, quoted
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 
@@ -41,7 +41,7 @@ _ALWAYS = ("/health", "/metrics")
 _log = logging.getLogger("vitreous.serving")
 
 
-class Guard:
+class GuardMiddleware:
     """Around the application. `hosts` are the names that it answers to, None for any."""
 
     def __init__(
@@ -97,9 +97,9 @@ class Guard:
                     await send(message)
 
                 await self.app(scope, receive, begun)
-        except Refusal as refusal:
+        except ErrorResponse as refusal:
             return refusal.answer()
-        except Gone:
+        except ClientDisconnected:
             return Response(status_code=499)  # nobody reads it; in the metrics it is what nginx writes, too
         except TimeoutError:
             return busy("it took too long", 5).answer()
@@ -109,20 +109,20 @@ class Guard:
                 "%s %s failed (reference %s)", scope["method"], self.routes.get(scope.get("endpoint"), OTHER), reference
             )
             hint = f"this is a fault of the server; its log says more under reference {reference}"
-            return Refusal(500, "something went wrong inside the server", hint).answer()
+            return ErrorResponse(500, "something went wrong inside the server", hint).answer()
         return None
 
     def _check(self, method: str, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
         if self.hosts is not None and _name(host) not in self.hosts:
-            raise Refusal(
+            raise ErrorResponse(
                 403,
                 f"host {quoted(host)} is not a name of this server",
                 f"address it as {' or '.join(sorted(self.hosts))}; started with --host it listens elsewhere too",
             )
         origin = headers.get("origin")
         if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2].lower() != host.lower():
-            raise Refusal(
+            raise ErrorResponse(
                 403,
                 f"a page of another origin ({quoted(origin)}) may not use this server",
                 "use its own page, or a program, which sends no Origin",

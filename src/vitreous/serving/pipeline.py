@@ -17,14 +17,14 @@ from starlette.requests import Request
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.serving.attention_payload import explained
+from vitreous.serving.attention_payload import build_attention_payload
 from vitreous.serving.batcher import Batcher, Full
 from vitreous.serving.byte_budget import Budget
-from vitreous.serving.http_errors import Gone, Refusal, busy, of_input
+from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, busy, from_input_error
 from vitreous.serving.image_decode import raw_pixels
 from vitreous.serving.limits import Limits
-from vitreous.serving.served_model import Loaded
-from vitreous.serving.uploads import Body, picture_in, received
+from vitreous.serving.served_model import ServedModel
+from vitreous.serving.uploads import Body, image_in, receive_body
 
 T = TypeVar("T")
 Kind = Literal["predict", "features", "attention"]
@@ -40,7 +40,7 @@ class Work(NamedTuple):
 class Pipeline:
     """`ran` is told the size of every batch."""
 
-    def __init__(self, models: Sequence[Loaded], limits: Limits, ran: Callable[[int], None]) -> None:
+    def __init__(self, models: Sequence[ServedModel], limits: Limits, ran: Callable[[int], None]) -> None:
         self.models, self.limits = {loaded.name: loaded for loaded in models}, limits
         self.batcher = Batcher(self.run, max_batch=limits.max_batch, queue=limits.queue, wait=limits.wait, ran=ran)
         self.held = Budget(limits.held)
@@ -54,7 +54,7 @@ class Pipeline:
         self._decoders.shutdown(wait=False, cancel_futures=True)
         return done
 
-    async def through(self, request: Request, loaded: Loaded, kind: Kind, top: int = 0, most: int | None = None) -> Any:
+    async def through(self, request: Request, loaded: ServedModel, kind: Kind, top: int = 0, most: int | None = None) -> Any:
         """What the model makes of the picture in the request."""
         self._check_load()  # before the upload, which would be for nothing
         self.at_work += 1
@@ -62,7 +62,7 @@ class Pipeline:
         try:
             async with asyncio.timeout(self.limits.seconds):
                 with self.held.account() as account:
-                    body = await received(request, self.limits, account)
+                    body = await receive_body(request, self.limits, account)
                     self._check_load()
                     self._arrived += 1
                     arrived = True
@@ -72,12 +72,12 @@ class Pipeline:
         except TimeoutError:
             if not arrived:
                 hint = "send a smaller picture (the server's limit is --timeout)"
-                raise Refusal(400, f"the upload took more than {self.limits.seconds:g} s", hint) from None
+                raise ErrorResponse(400, f"the upload took more than {self.limits.seconds:g} s", hint) from None
             raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
         except Full as full:
             raise busy("the queue is full", full.seconds) from None
         except VitreousError as error:
-            raise of_input(error) from None
+            raise from_input_error(error) from None
         finally:
             self.at_work -= 1
             self._arrived -= arrived
@@ -86,9 +86,9 @@ class Pipeline:
         if self._arrived >= self.limits.admitted or self.batcher.full:
             raise busy("too many requests at once", self.batcher.retry_after())
 
-    async def _queued(self, body: Body, loaded: Loaded, work: Work, top: int, most: int | None) -> asyncio.Future[Any]:
+    async def _queued(self, body: Body, loaded: ServedModel, work: Work, top: int, most: int | None) -> asyncio.Future[Any]:
         def decoded() -> Tensor:
-            return raw_pixels(picture_in(body, self.limits), loaded.clf.preprocess, self.limits)
+            return raw_pixels(image_in(body, self.limits), loaded.clf.preprocess, self.limits)
 
         with self.batcher.expected(work):
             pixels = await self.aside(decoded)
@@ -111,7 +111,7 @@ class Pipeline:
         return await asyncio.wrap_future(self._decoders.submit(function, *arguments))
 
 
-def _ran(loaded: Loaded, kind: Kind, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
+def _ran(loaded: ServedModel, kind: Kind, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
     clf = loaded.clf
     images = clf.prepare(clf.preprocess.finished(torch.stack([pixels for pixels, _ in items])))
     if kind == "predict":
@@ -123,7 +123,7 @@ def _ran(loaded: Loaded, kind: Kind, items: Sequence[tuple[Tensor, int]]) -> lis
     if kind == "features":
         rows: list[Any] = clf.features(images, len(items)).tolist()
         return rows
-    return [explained(loaded, images)]
+    return [build_attention_payload(loaded, images)]
 
 
 async def _result(waiting: asyncio.Future[T]) -> T:
@@ -141,7 +141,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise Gone
+            raise ClientDisconnected
         return doing.result()
     finally:
         doing.cancel()

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from vitreous.core.untrusted_json import parse_json
-from vitreous.reports.curves import POINTS, Floats, number, thinned
+from vitreous.reports.curves import POINTS, Floats, number, thin
 
 CELLS = POINTS  # of one curve: up to here every record is a point of its own
 CURVES = 64  # of one file; a stranger's file may name any number
@@ -96,7 +96,7 @@ class Track:
         if self.last is not None:
             found[self.last[0]] = self.last[1]
         steps = np.array(sorted(step for step in found if step > after), dtype=np.float64)
-        return thinned(steps, np.array([found[int(step)] for step in steps], dtype=np.float64))
+        return thin(steps, np.array([found[int(step)] for step in steps], dtype=np.float64))
 
     def means(self) -> tuple[Floats, Floats]:
         """Of cells that hold several records: lowest and highest alone would not tell what a smoothed curve has to show."""

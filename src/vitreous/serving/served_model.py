@@ -27,7 +27,7 @@ _ENDINGS = (".npz", ".safetensors", ".pth", ".pt", ".bin")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ServedModel:
     """Whoever runs the model holds `lock`: looking inside hangs hooks on it, through which nobody else may pass."""
 
     name: str
@@ -84,7 +84,9 @@ class Loaded:
         }
 
 
-def loaded_models(checkpoints: Sequence[str], image_size: int | Size | None = None, device: str = "auto") -> tuple[Loaded, ...]:
+def load_models(
+    checkpoints: Sequence[str], image_size: int | Size | None = None, device: str = "auto"
+) -> tuple[ServedModel, ...]:
     """Every checkpoint, loaded where it will run, under names that differ."""
     where = choose_device(device)
     names = unique(name_of(checkpoint) for checkpoint in checkpoints)
@@ -95,7 +97,7 @@ def loaded_models(checkpoints: Sequence[str], image_size: int | Size | None = No
         if clf.preprocess.size != clf.config.image_size:  # positions are resized here, once, and not in every pass
             clf = Classifier(adapt(clf.checkpoint, image_size=clf.preprocess.size), copy=False)
         clf.model.to(where).eval()
-        out.append(Loaded(name, clf, where))
+        out.append(ServedModel(name, clf, where))
     return tuple(out)
 
 

@@ -25,7 +25,7 @@ ALL = ("0.0.0.0", "::")  # every address of the machine
 _TICK = 0.05  # seconds between looks at what is still at work
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that nobody else has, not listening yet: whether it can be had is known before a model is loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

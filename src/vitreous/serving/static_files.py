@@ -36,7 +36,7 @@ def file(content: bytes, media_type: str) -> File:
     return File(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:20]}"')
 
 
-def page_files() -> dict[str, File]:
+def load_static_files() -> dict[str, File]:
     """By name, all of them and nothing else."""
     found = {}
     for entry in files("vitreous.serving").joinpath("page").iterdir():

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from vitreous.core.untrusted_json import parse_json
 from vitreous.serving.byte_budget import Account
-from vitreous.serving.http_errors import Gone, Refusal, quoted
+from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, quoted
 from vitreous.serving.limits import Limits
 
 FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
@@ -44,7 +44,7 @@ class Body:
     content: bytes = field(repr=False)
 
 
-async def received(request: Request, limits: Limits, account: Account) -> Body:
+async def receive_body(request: Request, limits: Limits, account: Account) -> Body:
     """The body, as far as the limits go."""
     kind, boundary = _kind(request)
     # Base64 makes four bytes of three, and some programs break it into lines.
@@ -65,16 +65,16 @@ async def received(request: Request, limits: Limits, account: Account) -> Body:
                     paid = len(content)
                     patience.reschedule(loop.time() + limits.stall)
     except ClientDisconnect:
-        raise Gone from None
+        raise ClientDisconnected from None
     except TimeoutError:  # that of the whole request arrives as a cancellation
         came, hint = len(content) - paid, "send it faster, or a smaller image"
         # Closed at once, or the rest of it would hold the connection.
         closed = {"Connection": "close"}
-        raise Refusal(400, f"the upload is too slow: {came:,} bytes in {limits.stall:g} s", hint, closed) from None
+        raise ErrorResponse(400, f"the upload is too slow: {came:,} bytes in {limits.stall:g} s", hint, closed) from None
     return Body(kind, boundary, bytes(content))
 
 
-def picture_in(body: Body, limits: Limits) -> bytes:
+def image_in(body: Body, limits: Limits) -> bytes:
     """The bytes of the picture. Takes a while for a large body: not for the thread that answers everybody."""
     if body.kind == "json":
         content = _from_json(body.content)
@@ -84,44 +84,46 @@ def picture_in(body: Body, limits: Limits) -> bytes:
     if len(content) > limits.upload_bytes:
         raise _too_large(limits)
     if not content:
-        raise Refusal(422, "the picture is empty: 0 bytes", _SEND)
+        raise ErrorResponse(422, "the picture is empty: 0 bytes", _SEND)
     return content
 
 
 def refuse_place(text: str) -> None:
     if _PLACE.match(text):
-        raise Refusal(400, "a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}")
+        raise ErrorResponse(400, "a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}")
 
 
 def _kind(request: Request) -> tuple[Kind, bytes]:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refusal(415, "a compressed body is refused", "send it without Content-Encoding; pictures are compressed already")
+        raise ErrorResponse(
+            415, "a compressed body is refused", "send it without Content-Encoding; pictures are compressed already"
+        )
     given = request.headers.get("content-type", "")
     media_type, options = parse_options_header(given)
     media_type = media_type.lower()
     if media_type == FORM.encode():
         boundary = options.get(b"boundary", b"")
         if not boundary:
-            raise Refusal(400, "a form without a boundary", f"let your HTTP library set Content-Type; {_SEND}")
+            raise ErrorResponse(400, "a form without a boundary", f"let your HTTP library set Content-Type; {_SEND}")
         return "form", boundary
     if media_type == JSON.encode():
         return "json", b""
     if media_type.startswith(IMAGE.encode()):  # of which format, its own bytes say
         return "image", b""
     what = f"content type {quoted(given)}" if given else "a body without a content type"
-    raise Refusal(415, f"{what} is not supported", _SEND)
+    raise ErrorResponse(415, f"{what} is not supported", _SEND)
 
 
 def _claimed(request: Request) -> int:
     """By its header; 0 where there is none: chunks are counted as they come."""
     given = request.headers.get("content-length", "0")
     if not re.fullmatch(r"[0-9]{1,18}", given):
-        raise Refusal(400, f"Content-Length {quoted(given)} is not a number of bytes", "let your HTTP library set it")
+        raise ErrorResponse(400, f"Content-Length {quoted(given)} is not a number of bytes", "let your HTTP library set it")
     return int(given)
 
 
-def _too_large(limits: Limits) -> Refusal:
-    return Refusal(
+def _too_large(limits: Limits) -> ErrorResponse:
+    return ErrorResponse(
         413,
         f"the picture has more than {limits.upload_bytes / 1e6:g} MB",
         "make it smaller: the model reads it at the image_size of GET /models (the server's limit is --upload-mb)",
@@ -145,17 +147,19 @@ def _from_form(body: bytes, boundary: bytes) -> bytes:
         _check_name(part.name or "", FIELD, "field")
     if len(parts) != 1:
         many = "several pictures" if parts else f"no field {FIELD!r}"
-        raise Refusal(400, f"{many} in the form", "one request has one picture; requests at the same time are run together")
+        raise ErrorResponse(
+            400, f"{many} in the form", "one request has one picture; requests at the same time are run together"
+        )
     return bytes(parts[0].content)
 
 
 def _check_name(name: str, wanted: str, what: str) -> None:
     if name.lower() in _PLACES:
-        raise Refusal(
+        raise ErrorResponse(
             400, f"{what} {quoted(name)}: a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}"
         )
     if name != wanted:
-        raise Refusal(400, f"unknown {what} {quoted(name)}", f"the picture's {what} is called {wanted!r}; {_SEND}")
+        raise ErrorResponse(400, f"unknown {what} {quoted(name)}", f"the picture's {what} is called {wanted!r}; {_SEND}")
 
 
 def _parts(body: bytes, boundary: bytes) -> list[_Part]:
@@ -164,7 +168,7 @@ def _parts(body: bytes, boundary: bytes) -> list[_Part]:
 
     def begin() -> None:
         if len(parts) >= _PARTS:
-            raise Refusal(400, f"more than {_PARTS} fields in the form", f"it has one field, {FIELD!r}")
+            raise ErrorResponse(400, f"more than {_PARTS} fields in the form", f"it has one field, {FIELD!r}")
         parts.append(_Part())
 
     def header_field(data: bytes, start: int, end: int) -> None:
@@ -199,9 +203,9 @@ def _parts(body: bytes, boundary: bytes) -> list[_Part]:
         parser = python_multipart.MultipartParser(boundary, callbacks)
         parser.write(body)
     except FormParserError:
-        raise Refusal(400, "the form cannot be read", f"let your HTTP library write it; {_SEND}") from None
+        raise ErrorResponse(400, "the form cannot be read", f"let your HTTP library write it; {_SEND}") from None
     if not ended:
-        raise Refusal(400, "the form ends before its last boundary", "it was cut off on the way; send it again")
+        raise ErrorResponse(400, "the form ends before its last boundary", "it was cut off on the way; send it again")
     return parts
 
 
@@ -212,23 +216,23 @@ def _from_json(body: bytes) -> bytes:
     try:
         found = parse_json(body, most=len(body), object_pairs_hook=_once)
     except ValueError:
-        raise Refusal(400, "the body is not JSON", _SEND) from None
+        raise ErrorResponse(400, "the body is not JSON", _SEND) from None
     if not isinstance(found, dict):
-        raise Refusal(400, "the body is JSON, but not an object", f'{_SEND}: {{"{KEY}": "..."}}')
+        raise ErrorResponse(400, "the body is JSON, but not an object", f'{_SEND}: {{"{KEY}": "..."}}')
     for name in found:
         _check_name(name, KEY, "key")
     if KEY not in found:
-        raise Refusal(400, f"no key {KEY!r} in the body", _SEND)
+        raise ErrorResponse(400, f"no key {KEY!r} in the body", _SEND)
     text = found[KEY]
     if not isinstance(text, str):
-        raise Refusal(400, f"{KEY!r} is not a string", "it is the base64 of the picture's bytes")
+        raise ErrorResponse(400, f"{KEY!r} is not a string", "it is the base64 of the picture's bytes")
     return _from_base64(text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Refusal(400, "a key stands twice in the body", "one request has one picture")
+        raise ErrorResponse(400, "a key stands twice in the body", "one request has one picture")
     return found
 
 
@@ -236,11 +240,11 @@ def _from_base64(text: str) -> bytes:
     if text[:5].lower() == "data:":  # what a browser's FileReader gives
         kind, comma, text = text.partition(",")
         if not comma or not kind.lower().endswith(";base64"):
-            raise Refusal(400, "a data: URI that is not base64", "write data:image/png;base64,... or the base64 alone")
+            raise ErrorResponse(400, "a data: URI that is not base64", "write data:image/png;base64,... or the base64 alone")
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):  # the latter for letters beyond ASCII
         refuse_place(text[:300])  # only now: the base64 of a JPEG begins with a slash
-        raise Refusal(
+        raise ErrorResponse(
             400, f"{KEY!r} is not base64", "encode the picture's bytes with the standard alphabet, padding included"
         ) from None

@@ -22,7 +22,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import VitreousError, one_line, unknown
+from vitreous.core.errors import VitreousError, one_line, unknown_name
 from vitreous.core.files import user_path
 
 PACKAGED = ("small",)
@@ -134,7 +134,7 @@ class Suite:
         known = [task.name for task in self.tasks]
         for name in names:
             if name not in known:
-                raise unknown(f"task of suite {self.name}", name, known)
+                raise unknown_name(f"task of suite {self.name}", name, known)
         return replace(self, tasks=tuple(task for task in self.tasks if task.name in names))
 
 
@@ -222,7 +222,7 @@ def _task(table: Mapping[str, Any], number: int, where: str, base: Path) -> Task
         raise VitreousError(f"{where} ({name}): examples = {examples} must be at least 1")
     return Task(
         name=name,
-        data=resolved(data, base),
+        data=resolve_data(data, base),
         group=_typed(table, "group", str, where, "all") or "all",
         crop=_typed(table, "crop", bool, where, True),
         flip=_typed(table, "flip", bool, where, True),
@@ -248,10 +248,10 @@ def _typed(table: Mapping[str, Any], key: str, kind: Any, where: str, default: A
 def _known(table: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any], what: str) -> None:
     for key in table:
         if key not in names:
-            raise unknown(what, key, names)
+            raise unknown_name(what, key, names)
 
 
-def resolved(data: str, base: Path) -> str:
+def resolve_data(data: str, base: Path) -> str:
     """DATA with its path, if it has one, relative to `base`. Names of known sets stay what they are."""
     from vitreous.data.datasets import registry as named
 

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from vitreous.core.files import whole_file
+from vitreous.core.files import atomic_file
 from vitreous.studies.suite_summary import Mean, Summary
 from vitreous.studies.suite_table import how
 
@@ -28,7 +28,7 @@ def write_chart(summary: Summary, folder: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "vitreous", "svg.fonttype": "none", "font.size": 9, "text.parse_math": False}):
         figure = chart(summary)
         for ending, options in (("png", {"dpi": 150}), ("svg", {"metadata": {"Date": None}})):
-            with whole_file(folder / f"vtab.{ending}") as part:
+            with atomic_file(folder / f"vtab.{ending}") as part:
                 figure.savefig(part, format=ending, facecolor="white", bbox_inches="tight", **options)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.open import open_data
 from vitreous.data.source import ALL, Dataset, Source, Stream
 from vitreous.data.sources.file_source import check_classes
@@ -121,4 +121,4 @@ def _drawn(task: Task, pool: Source, protocol: Protocol, data_seed: int) -> tupl
     train = random_subset(pool, wanted, data_seed)
     missing = np.flatnonzero(train.counts() == 0)
     names = [train.classes[number] for number in missing]
-    return train, (f"{task.data}: no example of {some(names, 4)} among the {wanted:,} that were drawn",) if names else ()
+    return train, (f"{task.data}: no example of {first_few(names, 4)} among the {wanted:,} that were drawn",) if names else ()

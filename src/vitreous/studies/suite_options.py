@@ -14,7 +14,7 @@ from vitreous.studies.suite import Protocol, Suite, read_suite
 from vitreous.studies.suite_run import Mode, Study
 from vitreous.studies.suite_task import Machine
 from vitreous.studies.vtab import vtab_suite
-from vitreous.training.recipes.recipe import parse_changes, typed
+from vitreous.training.recipes.recipe import parse_set, parse_value
 
 # Of the recipe's fields: what the suite itself decides for each task, and why it is not to be set for all.
 _NOT_SET = {
@@ -47,15 +47,15 @@ def study_of(
     machine: Machine,
 ) -> Study:
     """Everything checked that can be checked before data and weights are touched."""
-    given = parse_changes(changes)
+    given = parse_set(changes)
     _check(mode, seeds, seed, data_seed, sweep, steps, batch_size, given, keep_weights, machine)
     check_outside(user_path(out), folder_of(data))
     chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
     if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
         image_size = read_checkpoint(checkpoint).evaluation_size
-    own = {name: typed(name, value) for name, value in given.items() if name in ("lr", "warmup", "steps", "batch_size")}
+    own = {name: parse_value(name, value) for name, value in given.items() if name in ("lr", "warmup", "steps", "batch_size")}
     if "image_size" in given:
-        own["image_size"] = (int(typed("image_size", given["image_size"])),) * 2
+        own["image_size"] = (int(parse_value("image_size", given["image_size"])),) * 2
     asked = {"steps": steps, "image_size": image_size, "batch_size": None if mode == "linear" else batch_size, "seeds": seeds}
     for name in asked:
         if asked[name] is not None and name in own:
@@ -130,6 +130,6 @@ def _check(
         if name in _NOT_SET:
             raise VitreousError(f"--set {name}={text}: {_NOT_SET[name]}")
         if not name.startswith("model."):
-            typed(name, text)  # a typo is an error now, not after the first task's data is read
+            parse_value(name, text)  # a typo is an error now, not after the first task's data is read
     if sweep and "lr" in changes:
         raise VitreousError(f"--sweep chooses the learning rate, and --set lr={changes['lr']} gives it; leave one of them out")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.distributed import World, told
-from vitreous.core.errors import VitreousError, one_line, some
+from vitreous.core.distributed import World, broadcast
+from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.files import write_text
 from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.training.run_folder import RunFolder, difference
@@ -25,7 +25,7 @@ class Results:
 
     def __init__(self, path: Path, world: World) -> None:
         self.path, self.world = path, world
-        self.rows: list[dict[str, Any]] = told_or_raised(world, lambda: _read(path))
+        self.rows: list[dict[str, Any]] = broadcast_or_raise(world, lambda: _read(path))
 
     def find(self, **wanted: Any) -> dict[str, Any] | None:
         return next((row for row in self.rows if all(row.get(key) == value for key, value in wanted.items())), None)
@@ -36,7 +36,7 @@ class Results:
             write_text(self.path, "".join(json.dumps(own) + "\n" for own in self.rows))
 
 
-def told_or_raised(world: World, made: Callable[[], Any]) -> Any:
+def broadcast_or_raise(world: World, made: Callable[[], Any]) -> Any:
     """What the first process finds, for all; or its error, at all of them."""
     answer: Any = None
     if world.first:
@@ -46,7 +46,7 @@ def told_or_raised(world: World, made: Callable[[], Any]) -> Any:
             answer = error
         except OSError as error:  # as an error of ours, or the other processes would wait for ever
             answer = VitreousError(f"{error.filename}: {error.strerror}")
-    answer = told(world, answer)
+    answer = broadcast(world, answer)
     if isinstance(answer, VitreousError):
         raise answer
     return answer
@@ -71,7 +71,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def claim(out: Path, study: Mapping[str, Any], world: World) -> RunFolder:
     """The folder, locked for this process; refused if it holds something else. Tasks may be added from start to start."""
     folder = RunFolder(out, world)
-    told_or_raised(world, lambda: _claim(folder, study))
+    broadcast_or_raise(world, lambda: _claim(folder, study))
     return folder
 
 
@@ -90,7 +90,7 @@ def _claim(folder: RunFolder, study: Mapping[str, Any]) -> None:
             {**old, "tasks": {name: old["tasks"][name] for name in tasks}}, {**study, "tasks": tasks}
         )  # fmt: skip
         if differences:
-            listed = some([str(found) for found in differences], 6)
+            listed = first_few([str(found) for found in differences], 6)
             raise VitreousError(
                 f"--out {out}: holds results of another model or protocol ({listed}); give the same again, or "
                 f"choose another --out"

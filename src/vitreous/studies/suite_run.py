@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 from vitreous.classifier import Classifier, read_checkpoint
 from vitreous.core.device import Name as Precision
 from vitreous.core.distributed import World
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text
 from vitreous.core.progress import say
 from vitreous.data.transforms.parse import Preprocess
@@ -30,9 +30,9 @@ from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
 from vitreous.studies.suite_data import Parts, final_parts, sweep_parts
 from vitreous.studies.suite_results import RESULTS, SWEEP, Results, claim
-from vitreous.studies.suite_summary import Summary, summarised
+from vitreous.studies.suite_summary import Summary, summarise
 from vitreous.studies.suite_table import markdown, plain
-from vitreous.studies.suite_task import Machine, Score, drop_weights, finetuned, judging_string, linear
+from vitreous.studies.suite_task import Machine, Score, drop_weights, evaluation_preprocess, fewshot_task, finetune_task
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.transfer import adapt
 
@@ -65,13 +65,13 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SuiteResult:
     summary: Summary
     table: str
     notes: tuple[str, ...]
 
 
-def measure(study: Study, world: World) -> Measured:
+def measure(study: Study, world: World) -> SuiteResult:
     """Do what is missing, and sum up."""
     suite, protocol = study.suite, study.suite.protocol
     checkpoint = read_checkpoint(study.checkpoint)
@@ -92,7 +92,7 @@ def measure(study: Study, world: World) -> Measured:
             notes.append(f"{study.out}: this study is finished; nothing was changed")
     finally:
         folder.release()
-    return Measured(summary, plain(summary), tuple(dict.fromkeys(notes)))
+    return SuiteResult(summary, plain(summary), tuple(dict.fromkeys(notes)))
 
 
 def _opened(suite: Suite, protocol: Protocol, data_seed: int, sweep: bool) -> dict[str, Parts]:
@@ -111,7 +111,7 @@ def _opened(suite: Suite, protocol: Protocol, data_seed: int, sweep: bool) -> di
         raise first
     here = f"; --tasks {','.join(found)} measures those that are here" if found else ""
     raise VitreousError(
-        f"{len(failed)} of {len(suite.tasks)} tasks cannot be opened: {some([*failed], 19)} (the first: {first}){here}"
+        f"{len(failed)} of {len(suite.tasks)} tasks cannot be opened: {first_few([*failed], 19)} (the first: {first}){here}"
     )
 
 
@@ -137,7 +137,7 @@ def _identity(study: Study, checkpoint: Checkpoint, opened: Mapping[str, Parts])
 def evaluation_string(study: Study, checkpoint: Checkpoint) -> str:
     """How test images are prepared: in closed form as the checkpoint says, fine-tuned as the protocol does."""
     size, own = study.suite.protocol.image_size, Preprocess(checkpoint.preprocess)
-    return str(own.at(*size)) if study.mode == "linear" else judging_string(size, own.scales)
+    return str(own.at(*size)) if study.mode == "linear" else evaluation_preprocess(size, own.scales)
 
 
 def _task_identity(task: Task, parts: Parts) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class _Scorer:
         self._frozen: tuple[Classifier, Preprocess, Precision] | None = None
 
     def finetuned(self, task: Task, parts: Parts, protocol: Protocol, seed: int, out: Path) -> Score:
-        return finetuned(
+        return finetune_task(
             task,
             parts,
             protocol,
@@ -177,7 +177,7 @@ class _Scorer:
             self._frozen = clf, clf.preprocess, agreed_precision(machine.precision, self.world).name
         clf, preprocess, precision = self._frozen
         batch = self.study.batch_size
-        return linear(parts, clf, preprocess, batch_size=batch, precision=precision, machine=machine, world=self.world)
+        return fewshot_task(parts, clf, preprocess, batch_size=batch, precision=precision, machine=machine, world=self.world)
 
 
 def _missing(study: Study, protocol: Protocol, opened: Mapping[str, Parts], results: Results, scorer: _Scorer) -> int:
@@ -255,7 +255,7 @@ def _say(world: World, line: str) -> None:
 def _summary(study: Study, protocol: Protocol, results: Results) -> Summary:
     """Of the tasks asked for, and of nothing else: a mean is never over tasks that nobody named."""
     setting = (protocol.lr, protocol.steps)
-    return summarised(
+    return summarise(
         replace(study.suite, protocol=protocol),
         [row for row in results.rows if study.mode == "linear" or (row.get("lr"), row.get("steps")) == setting],
         study.all_seeds,

@@ -107,7 +107,7 @@ class Summary:
         return dict(zip(self.suite.paper, figures, strict=True))
 
 
-def summarised(
+def summarise(
     suite: Suite,
     rows: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],

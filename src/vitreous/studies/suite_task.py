@@ -20,15 +20,15 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.ops import Flip, Scale
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import features_of
+from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import Ridge
 from vitreous.studies.suite import Protocol, Task
 from vitreous.studies.suite_data import Parts
-from vitreous.training.batch_fitting import with_passes
-from vitreous.training.options import Wanted
+from vitreous.training.batch_fitting import fit_micro_batch
+from vitreous.training.options import TrainOptions
 from vitreous.training.recipes import tables
-from vitreous.training.resolve import plan_of
+from vitreous.training.resolve import resolve
 from vitreous.training.trainer import train
 
 RECIPE = "finetune-vtab"
@@ -56,24 +56,24 @@ class Machine:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
-def training_string(task: Task, size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
+def training_preprocess(task: Task, size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
     """`resize(448)|random_crop(384)|flip` at 384, without what would make the task's labels wrong."""
-    recipe = tables.find(RECIPE)
+    recipe = tables.find_recipe(RECIPE)
     made = Preprocess(recipe.preprocess if task.crop else recipe.evaluation).at(*size)
     ops = [op for op in made.ops[: len(made.ops) - len(made.scales)] if not isinstance(op, Flip)]
     return "|".join(map(str, [*ops, *([Flip()] if task.flip else []), *(scales or made.scales)]))
 
 
-def judging_string(size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
+def evaluation_preprocess(size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
     """Straight to the size, without a crop."""
-    made = Preprocess(tables.find(RECIPE).evaluation).at(*size)
+    made = Preprocess(tables.find_recipe(RECIPE).evaluation).at(*size)
     return "|".join(map(str, [*made.ops[: len(made.ops) - len(made.scales)], *(scales or made.scales)]))
 
 
 # Fine-tuned ------------------------------------------------------------------------------------------------------------
 
 
-def finetuned(
+def finetune_task(
     task: Task,
     parts: Parts,
     protocol: Protocol,
@@ -88,7 +88,7 @@ def finetuned(
     world: World,
 ) -> Score:
     """A run of its own in `out`, which goes on where it was."""
-    asked = Wanted(
+    asked = TrainOptions(
         verb="finetune",
         data=parts.where,
         out=str(out),
@@ -100,15 +100,15 @@ def finetuned(
         steps=protocol.steps,
         batch_size=protocol.batch_size,
         image_size=protocol.image_size,
-        preprocess=training_string(task, protocol.image_size, scales),
+        preprocess=training_preprocess(task, protocol.image_size, scales),
         eval_every=0,  # at the end only: test images are not to be looked at before
         workers=machine.workers,
         device=machine.device,
         precision=machine.precision,
     )
     began = time.monotonic()
-    plan = plan_of(asked, None, world, parts.dataset())
-    finished = train(with_passes(plan, asked, world), world)
+    plan = resolve(asked, None, world, parts.dataset())
+    finished = train(fit_micro_batch(plan, asked, world), world)
     found = finished.result
     seconds = float(found["seconds"]) if finished.already else time.monotonic() - began
     return Score(float(found["top1"]), plan.images, int(found["n"]), seconds, majority=found.get("majority"))
@@ -124,7 +124,7 @@ def drop_weights(out: Path) -> None:
 # In closed form --------------------------------------------------------------------------------------------------------
 
 
-def linear(
+def fewshot_task(
     parts: Parts, clf: Classifier, preprocess: Preprocess, *, batch_size: int | None, precision: Precision, machine: Machine,
     world: World,
 ) -> Score:  # fmt: skip
@@ -132,7 +132,7 @@ def linear(
     began = time.monotonic()
 
     def features(data: Source | Stream) -> tuple[torch.Tensor, list[tuple[int, ...]]]:
-        found = features_of(
+        found = compute_features(
             clf, data, preprocess=preprocess, batch_size=batch_size, workers=machine.workers, device=machine.device,
             precision=precision, world=world, bad_images="stop", cache=False,
         )  # fmt: skip

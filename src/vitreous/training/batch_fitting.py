@@ -9,26 +9,26 @@ from typing import Any
 
 import torch
 
-from vitreous.core.distributed import World, gathered, processes_here
+from vitreous.core.distributed import World, all_gather, local_world_size
 from vitreous.core.errors import VitreousError
 from vitreous.core.memory import free_memory
-from vitreous.training.config import Plan
+from vitreous.training.config import RunConfig
 from vitreous.training.memory import memory_per_device
 from vitreous.training.micro_batch import SHARE, find_micro_batch
-from vitreous.training.options import Wanted
+from vitreous.training.options import TrainOptions
 from vitreous.training.parallel import shard_size
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.threads import with_threads
 from vitreous.training.trainer import objective_of
 
 
-def with_passes(plan: Plan, asked: Wanted, world: World, replayed: Mapping[str, Any] | None = None) -> Plan:
+def fit_micro_batch(plan: RunConfig, asked: TrainOptions, world: World, replayed: Mapping[str, Any] | None = None) -> RunConfig:
     """The plan with its micro-batch, and with the number of threads for it."""
     divided = _with_micro_batch(plan, asked, world, replayed)
     return with_threads(divided, world, recorded_config(plan.out) or replayed)
 
 
-def _with_micro_batch(plan: Plan, asked: Wanted, world: World, replayed: Mapping[str, Any] | None) -> Plan:
+def _with_micro_batch(plan: RunConfig, asked: TrainOptions, world: World, replayed: Mapping[str, Any] | None) -> RunConfig:
     """The plan with its micro-batch: as asked, as it was, as many images as fit, or (auto) as many as are fastest."""
     shard_size(plan.parallel, plan.shard_group, world)  # refuses what does not go together
     text = asked.micro_batch
@@ -48,11 +48,11 @@ def _with_micro_batch(plan: Plan, asked: Wanted, world: World, replayed: Mapping
     return dataclasses.replace(plan, micro_batch=size, decisions=(*plan.decisions, *([why] if why else [])))
 
 
-def _divided_alike(replayed: Mapping[str, Any], plan: Plan, world: World) -> bool:
+def _divided_alike(replayed: Mapping[str, Any], plan: RunConfig, world: World) -> bool:
     return (replayed["recipe"].get("batch_size"), replayed.get("processes")) == (plan.recipe.batch_size, world.processes)
 
 
-def _needed(plan: Plan, own: int, world: World, images: int) -> int:
+def _needed(plan: RunConfig, own: int, world: World, images: int) -> int:
     recipe = plan.recipe
     memory = memory_per_device(
         plan.model,
@@ -69,21 +69,21 @@ def _needed(plan: Plan, own: int, world: World, images: int) -> int:
     return memory.total
 
 
-def _fitting(plan: Plan, own: int, world: World) -> tuple[int, str | None]:
+def _fitting(plan: RunConfig, own: int, world: World) -> tuple[int, str | None]:
     """All at once, unless memory is short. Processes of one machine share it."""
     if torch.device(plan.device).type == "cuda":
         free: int | None = torch.cuda.mem_get_info()[0]
     else:
         found = free_memory()
-        free = None if found is None else found // processes_here(world)
+        free = None if found is None else found // local_world_size(world)
     sizes = [size for size in range(own, 0, -1) if own % size == 0]
     fits = (size for size in sizes if free is None or _needed(plan, own, world, size) <= SHARE * free)
-    size = min(gathered(world, next(fits, 1)))
+    size = min(all_gather(world, next(fits, 1)))
     why = f"micro-batch {size}: {own} images at once would not fit into the memory that is free ({SHARE:.0%} of it is used)"
     return size, None if size == own else why
 
 
-def _measured(plan: Plan, own: int, world: World) -> tuple[int, str]:
+def _measured(plan: RunConfig, own: int, world: World) -> tuple[int, str]:
     objective = objective_of(plan).to(plan.device).train()
 
     def one_pass(images: int) -> None:
@@ -97,5 +97,5 @@ def _measured(plan: Plan, own: int, world: World) -> tuple[int, str]:
 
     needed = functools.partial(_needed, plan, own, world)
     size, why = find_micro_batch(one_pass, own, device=plan.device, needed=needed)
-    smallest = min(gathered(world, size))
+    smallest = min(all_gather(world, size))
     return smallest, why if smallest == size else f"micro-batch {smallest}: the smallest of what the processes found"

@@ -25,7 +25,7 @@ Engine = Literal["eager", "compile"]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class RunConfig:
     verb: Literal["pretrain", "finetune"]
     out: Path
     recipe: Recipe  # fitted to the data: `steps` is set
@@ -73,7 +73,7 @@ def _decoders() -> dict[str, str | None]:
     return found
 
 
-def config(plan: Plan, processes: int) -> dict[str, Any]:
+def config_json(plan: RunConfig, processes: int) -> dict[str, Any]:
     return {
         "verb": plan.verb,
         "data": dict(plan.data),

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown
+from vitreous.core.progress import progress_bar
 from vitreous.data.loading.loader import STREAMS
 from vitreous.data.loading.workers import default_workers
 from vitreous.data.open import open_data
-from vitreous.data.sampling import key
+from vitreous.data.sampling import derive_key
 from vitreous.data.source import Dataset, Source, Stream
 from vitreous.data.splits import fewer_images, stratified, training_splits
 from vitreous.data.transforms.decode import BadImage, decode
-from vitreous.doctor.header_check import quick_scan
-from vitreous.training.options import Wanted
+from vitreous.doctor.header_check import check_headers
+from vitreous.training.options import TrainOptions
 
 SMALL = 64  # pixels: sets of such pictures are trained on at their own size
 LOOKED_AT = 16  # pictures, to learn their size
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
+class RunImages:
     train: Source | Stream
     held_out: Source | Stream | None  # nothing, where there is too little
     classes: tuple[str, ...]
@@ -39,7 +39,7 @@ class Images:
     decisions: tuple[str, ...]
 
 
-def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, unlabelled: bool = False) -> Images:
+def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None = None, unlabelled: bool = False) -> RunImages:
     """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set.
 
     `unlabelled`: images without a label teach something too; otherwise classification leaves them out.
@@ -62,7 +62,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, u
     if asked.sweep_share is not None:
         if not isinstance(train, Source):
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
-        train, held_out = stratified(train, key("sweep", asked.data_seed), asked.sweep_share)
+        train, held_out = stratified(train, derive_key("sweep", asked.data_seed), asked.sweep_share)
         decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
     if asked.objective == "classification" and not unlabelled:
         train = _labelled(train, decisions)
@@ -90,7 +90,7 @@ def images_of(asked: Wanted, stop_early: bool, dataset: Dataset | None = None, u
         "fingerprint": fingerprint_of(train, held_out),
         "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
     }
-    return Images(train, judges, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
+    return RunImages(train, judges, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
 
 
 def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
@@ -106,7 +106,9 @@ def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
     return train.subset(known, train.split)
 
 
-def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> tuple[Source | Stream, Source | Stream, str]:
+def _parts(
+    dataset: Dataset, asked: TrainOptions, stop_early: bool, share: float
+) -> tuple[Source | Stream, Source | Stream, str]:
     train = dataset.splits.get("train")
     choosing = stop_early and "validation" not in dataset.splits
     if isinstance(train, Source) and (asked.held_out is not None or choosing):
@@ -123,12 +125,12 @@ def _parts(dataset: Dataset, asked: Wanted, stop_early: bool, share: float) -> t
     return ours_, theirs_, sentence
 
 
-def _without_bad(source: Source | Stream, asked: Wanted) -> tuple[Source | Stream, tuple[BadImage, ...]]:
+def _without_bad(source: Source | Stream, asked: TrainOptions) -> tuple[Source | Stream, tuple[BadImage, ...]]:
     """Files are looked at before the first step, so that a run does not stop after an hour. Shards are met as they come."""
     if not isinstance(source, Source) or not source.encoded:
         return source, ()
-    with shown(f"looking at the {source.split} images' headers", len(source)) as advance:
-        bad = quick_scan(source, default_workers() if asked.workers is None else asked.workers, advance)
+    with progress_bar(f"looking at the {source.split} images' headers", len(source)) as advance:
+        bad = check_headers(source, default_workers() if asked.workers is None else asked.workers, advance)
     if not bad:
         return source, ()
     if asked.bad_images == "stop":

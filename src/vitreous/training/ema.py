@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from vitreous.training.parallel import own
+from vitreous.training.parallel import local_tensor
 
 
-class Average:
+class PolyakAverage:
     def __init__(self, module: nn.Module, keep: float) -> None:
         self.keep = keep
         self.tensors = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
@@ -18,4 +18,4 @@ class Average:
         """After step 0, 1, ...: weighted as if the average had begun with the first step and not with what was before it."""
         keep = self.keep * (1 - self.keep**step) / (1 - self.keep ** (step + 1))
         for name, parameter in module.named_parameters():
-            own(self.tensors[name]).lerp_(own(parameter.detach()), 1.0 - keep)
+            local_tensor(self.tensors[name]).lerp_(local_tensor(parameter.detach()), 1.0 - keep)

@@ -21,29 +21,29 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitreous.core.distributed import World, gathered, total
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.distributed import World, all_gather, all_reduce_sum
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.loading.loader import Batch, Loader
-from vitreous.data.sampling import key
+from vitreous.data.sampling import derive_key
 from vitreous.data.source import Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.mixup import mixup, one_hot
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.majority import majority_rate
-from vitreous.evaluation.validation_result import Outcome
-from vitreous.training.config import Plan
-from vitreous.training.ema import Average
+from vitreous.evaluation.validation_result import ValidationResult
+from vitreous.training.config import RunConfig
+from vitreous.training.ema import PolyakAverage
 from vitreous.training.objectives.classification import Classification
 from vitreous.training.objectives.masked_patch import MaskedPatches
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
-from vitreous.training.parallel import accumulating, own, resharded, settles_later, spread, whole
+from vitreous.training.parallel import accumulating, full_tensor, local_tensor, needs_warmup_backward, parallelize, resharded
 from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.schedule import learning_rate
 from vitreous.training.state import States, tensors_of
-from vitreous.training.validation import Interrupted, judged, mean_of, never_empty
+from vitreous.training.validation import Interrupted, never_empty, validate, validate_loss
 
 Objective = Classification | MaskedPatches
 
@@ -72,7 +72,7 @@ class Progress:
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "step"}
 
 
-class NotFinite(VitreousError):
+class Diverged(VitreousError):
     """Training went astray."""
 
 
@@ -87,18 +87,18 @@ class Flags(NamedTuple):
 class Loop:
     """A run in this process."""
 
-    def __init__(self, plan: Plan, objective: Objective, world: World, folder: RunFolder) -> None:
+    def __init__(self, plan: RunConfig, objective: Objective, world: World, folder: RunFolder) -> None:
         self.plan, self.world, self.folder = plan, world, folder
         recipe = plan.recipe
         self.objective = objective.to(world.device).train()
         freeze(objective, recipe)
-        self.module = spread(objective, plan.parallel, plan.shard_group, world)
+        self.module = parallelize(objective, plan.parallel, plan.shard_group, world)
         self.optimizer = optimizer(objective, recipe)
         prepare_state(self.optimizer, recipe)
-        self.average = Average(objective, recipe.average) if recipe.average else None
+        self.average = PolyakAverage(objective, recipe.average) if recipe.average else None
         self.states = States(folder.path / "state", world)
         self.progress = Progress()
-        self.last: tuple[Outcome | None, dict[str, float]] | None = None  # the newest evaluation of this process
+        self.last: tuple[ValidationResult | None, dict[str, float]] | None = None  # the newest evaluation of this process
         channels = plan.model.channels
         self.loader = self._loader(plan.train, Preprocess(recipe.preprocess, channels), recipe.batch_size)
         # As many at once as in training, where memory was found to be enough for them.
@@ -106,7 +106,7 @@ class Loop:
         evaluation = Preprocess(recipe.evaluation, channels)
         self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
         self._overdue = 0.0  # how many processes say that it is time to save
-        self._settled = not settles_later(self.module)
+        self._settled = not needs_warmup_backward(self.module)
         self._train_counts = plan.train.counts() if isinstance(plan.train, Source) else None
         self._named: set[Skipped] = set()  # shards that were passed over, and have been told of
         self.autocast = functools.partial(
@@ -146,7 +146,10 @@ class Loop:
     # Training ----------------------------------------------------------------------------------------------------------
 
     def run(
-        self, display: Display, evaluated: Callable[[Outcome | None, bool], None], record: Callable[[dict[str, Any]], None]
+        self,
+        display: Display,
+        evaluated: Callable[[ValidationResult | None, bool], None],
+        record: Callable[[dict[str, Any]], None],
     ) -> None:
         """To the last step, or to an early stop. `evaluated` hears of every evaluation, and whether it is the best so far."""
         with _signals() as signals:
@@ -166,7 +169,7 @@ class Loop:
     def _run(
         self,
         display: Display,
-        evaluated: Callable[[Outcome | None, bool], None],
+        evaluated: Callable[[ValidationResult | None, bool], None],
         record: Callable[[dict[str, Any]], None],
         signals: list[int],
     ) -> bool:
@@ -217,7 +220,7 @@ class Loop:
         met = [*self.loader.skipped, *(self.judge.skipped if self.judge is not None else ())]
         new = [entry for entry in met if entry not in self._named]
         self._named.update(new)
-        for shard, reason, delivered in sorted({entry for part in gathered(self.world, new) for entry in part}):
+        for shard, reason, delivered in sorted({entry for part in all_gather(self.world, new) for entry in part}):
             line = f"{shard}: passed over ({reason}); {delivered:,} images of it were there"
             self.folder.log(line)
             display.say(line)
@@ -229,9 +232,9 @@ class Loop:
         return self._overdue > 0 if self.plan.save_every is None else self.progress.step % self.plan.save_every == 0
 
     def save(self) -> None:
-        broken = not all(torch.isfinite(own(parameter.detach())).all() for parameter in self.objective.parameters())
-        if any(gathered(self.world, broken)):
-            raise NotFinite(
+        broken = not all(torch.isfinite(local_tensor(parameter.detach())).all() for parameter in self.objective.parameters())
+        if any(all_gather(self.world, broken)):
+            raise Diverged(
                 f"step {self.progress.step}: the weights are no longer finite, so this state is not saved; {self.good()}; "
                 f"{_TAMER}"
             )
@@ -245,9 +248,9 @@ class Loop:
             images, targets = mixup(images, targets, recipe.mixup, plan.seed, self.progress.step)
         count = float(len(batch))
         if world.processes > 1:  # some images may have been skipped, elsewhere too
-            count = float(total(world, torch.tensor([count], dtype=torch.float64)))
+            count = float(all_reduce_sum(world, torch.tensor([count], dtype=torch.float64)))
         sums = self._backward(images, targets, count)
-        everyone = total(world, torch.tensor([*sums.values(), *flags], dtype=torch.float64)).tolist()
+        everyone = all_reduce_sum(world, torch.tensor([*sums.values(), *flags], dtype=torch.float64)).tolist()
         sums = dict(zip(sums, everyone, strict=False))
         loss = sums["loss"] / max(count, 1.0)
         if count:
@@ -282,7 +285,7 @@ class Loop:
         """Forward and backward, once; gradients are added to what there is."""
         world, real = self.world, float(len(images) > 0)
         images, targets = never_empty(images, targets)
-        torch.manual_seed(key("pass", self.plan.seed, self.progress.step, world.process, number))
+        torch.manual_seed(derive_key("pass", self.plan.seed, self.progress.step, world.process, number))
         with accumulating(self.module, last):
             with self.autocast():
                 losses, extras = self.module(images.to(world.device), targets.to(world.device))
@@ -307,13 +310,13 @@ class Loop:
     def _not_finite(self, batch: Batch, what: str) -> None:
         """The weights are still those of before this step, and the last state is good."""
         step = self.progress.step + 1
-        ids = [item for part in gathered(self.world, list(batch.ids)) for item in part]
+        ids = [item for part in all_gather(self.world, list(batch.ids)) for item in part]
         path = self.folder.path / f"not-finite-step-{step}.txt"
         if self.world.first:
             write_text(path, "".join(f"{item}\n" for item in ids))
         self.states.finish()
-        raise NotFinite(
-            f"step {step}: {what}; the images of its batch: {some(ids, 4)} (all in {path}); {self.good()}; look at those "
+        raise Diverged(
+            f"step {step}: {what}; the images of its batch: {first_few(ids, 4)} (all in {path}); {self.good()}; look at those "
             f"images, or {_TAMER}"
         )
 
@@ -342,16 +345,16 @@ class Loop:
         epoch = round(images / self.plan.images, 4) if self.plan.images else None
         return {"step": progress.step, "epoch": epoch, "images": images, "seconds": round(progress.seconds, 3)}
 
-    def evaluate(self, signals: Sequence[int] = ()) -> tuple[Outcome | None, dict[str, float]]:
+    def evaluate(self, signals: Sequence[int] = ()) -> tuple[ValidationResult | None, dict[str, float]]:
         """The model as it is now, by the held-out images; `Interrupted` is raised at all processes if one gets a signal."""
         assert self.judge is not None
         try:
             if not isinstance(self.objective, Classification):
-                seed = key("judge", self.plan.seed) >> 1
+                seed = derive_key("judge", self.plan.seed) >> 1
                 sums, classes = self.objective.sums, len(self.plan.classes)
-                return None, mean_of(self.module, self.judge, classes, sums, self.world, self.autocast, seed, signals)
+                return None, validate_loss(self.module, self.judge, classes, sums, self.world, self.autocast, seed, signals)
             probabilities = self.objective.probabilities
-            outcome = judged(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, signals)
+            outcome = validate(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, signals)
             majority = majority_rate([own.n for own in outcome.per_class], self._train_counts, outcome.n)
             outcome = replace(outcome, majority=majority)
         finally:
@@ -361,7 +364,7 @@ class Loop:
 
     def _evaluate(
         self,
-        evaluated: Callable[[Outcome | None, bool], None],
+        evaluated: Callable[[ValidationResult | None, bool], None],
         record: Callable[[dict[str, Any]], None],
         signals: Sequence[int],
     ) -> bool:
@@ -374,7 +377,7 @@ class Loop:
             return True
         if not math.isfinite(found["loss"]):
             self.states.finish()
-            raise NotFinite(f"step {progress.step}: the loss of held-out images is {found['loss']}; {self.good()}; {_TAMER}")
+            raise Diverged(f"step {progress.step}: the loss of held-out images is {found['loss']}; {self.good()}; {_TAMER}")
         progress.owed = False
         score = found["top1"] if outcome is not None else -found["loss"]
         better = progress.best is None or (score, -found["loss"]) > (progress.best, -progress.best_loss)
@@ -395,7 +398,7 @@ class Loop:
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the model's weights, whole and in ordinary memory; every process must ask."""
         model = self.objective.model
-        return {name: whole(tensor.detach()).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+        return {name: full_tensor(tensor.detach()).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
     @contextlib.contextmanager
     def result_weights(self) -> Iterator[None]:

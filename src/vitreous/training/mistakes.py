@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.files import write_text
-from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.evaluation.validation_result import Mistake, ValidationResult
 from vitreous.reports.html import data_uri
 
 MISTAKES = "mistakes.json"
 
 
-def write_mistakes(folder: Path, outcome: Outcome, step: int) -> Path:
+def write_mistakes(folder: Path, outcome: ValidationResult, step: int) -> Path:
     """Writes the file whole. `step` says how long the model had learnt when it was judged."""
     path = folder / MISTAKES
     found = {

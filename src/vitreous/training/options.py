@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitreous.core.device import choose_device
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_outside, folder_of
 from vitreous.data.source import Policy
@@ -19,7 +19,7 @@ from vitreous.models.names import check_name
 from vitreous.training.config import Engine
 from vitreous.training.parallel import Parallel
 from vitreous.training.recipes import tables
-from vitreous.training.recipes.recipe import Objective, parse_changes, typed
+from vitreous.training.recipes.recipe import Objective, parse_set, parse_value
 from vitreous.training.run_folder import CONFIG, read_config
 from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.locate import check_source
@@ -35,7 +35,7 @@ _INSTEAD_OF = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TrainOptions:
     verb: Literal["pretrain", "finetune"]
     data: str = ""
     out: str = ""
@@ -73,10 +73,12 @@ class Wanted:
     extend: bool = False
 
 
-def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> tuple[Wanted, dict[str, Any] | None]:
+def parse_options(
+    verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]
+) -> tuple[TrainOptions, dict[str, Any] | None]:
     """What was asked for, and the config that is replayed, if any: what is given by hand goes before what stands there."""
     given = _plain(given)
-    typed_changes = parse_changes(given.get("set", ()))
+    typed_changes = parse_set(given.get("set", ()))
     for name in sorted(_ALSO_FIELDS & given.keys() & typed_changes.keys()):
         raise VitreousError(f"{_option(name)} and --set {name}={typed_changes[name]} both give {name}; leave one of them out")
     replayed: dict[str, Any] | None = None
@@ -86,7 +88,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         if replayed.get("verb") != verb:
             raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {verb}`")
         recorded = {"data_seed": replayed["data_seed"], **_plain(replayed["arguments"])}
-        before = parse_changes(recorded.pop("set", ()))
+        before = parse_set(recorded.pop("set", ()))
         by_hand = {*given, *typed_changes}
         dropped = (_ALSO_FIELDS & by_hand) | {_INSTEAD_OF.get(name) for name in by_hand} | {"out", "config", "extend"}
         changes = {name: value for name, value in before.items() if name not in dropped} | typed_changes
@@ -94,7 +96,7 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
         given["set"] = tuple(f"{field}={value}" for field, value in changes.items())
     if verb == "pretrain" and not given.get("model"):
         given = {**given, "model": "ViT-B/16"}
-    asked = Wanted(verb, **{**given, "objective": _objective(given)})
+    asked = TrainOptions(verb, **{**given, "objective": _objective(given)})
     for name, what in (("data", "DATA"), ("out", "--out")):
         if not getattr(asked, name):
             raise VitreousError(f"{what} is missing; for example: vitreous {verb} photos/ --out runs/photos")
@@ -125,15 +127,15 @@ def wanted(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> t
     return asked, replayed
 
 
-def _check_recipe(asked: Wanted) -> None:
+def _check_recipe(asked: TrainOptions) -> None:
     """Fields of --set and preprocessing strings, by themselves: whether they go together depends on the recipe."""
-    changes = {name: typed(name, text) for name, text in parse_changes(asked.set).items() if not name.startswith("model.")}
+    changes = {name: parse_value(name, text) for name, text in parse_set(asked.set).items() if not name.startswith("model.")}
     for string in (asked.preprocess, changes.get("preprocess"), changes.get("evaluation")):
         if string is not None:
             Preprocess(string)
 
 
-def _check_model(asked: Wanted) -> None:
+def _check_model(asked: TrainOptions) -> None:
     """The name of a model and its fields, or that of the weights."""
     if asked.from_ is not None:
         if asked.model is not None:
@@ -155,7 +157,7 @@ def _check_model(asked: Wanted) -> None:
 
 def model_fields(changes: Iterable[str]) -> dict[str, Any]:
     """Fields of the model's config from --set model.NAME=VALUE; the config itself checks name, type and range."""
-    words = parse_changes(changes).items()
+    words = parse_set(changes).items()
     return {name.removeprefix("model."): _model_field(text) for name, text in words if name.startswith("model.")}
 
 
@@ -178,18 +180,18 @@ def _option(name: str) -> str:
 
 def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     """Options as the command line would give them, from what Python or a config says; what no option can be is refused."""
-    hints = get_type_hints(Wanted)
+    hints = get_type_hints(TrainOptions)
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name not in hints or name == "verb":
-            raise unknown("option", name, hints.keys() - {"verb"})
+            raise unknown_name("option", name, hints.keys() - {"verb"})
         if value is None and name != "from_":
             continue
         value = _as_typed_by_hand(name, value)
         if not _fits(value, hints[name]):
             choices = [choice for choice in get_args(hints[name]) if isinstance(choice, str)]
             if choices and isinstance(value, str):
-                raise unknown(_option(name), value, choices)
+                raise unknown_name(_option(name), value, choices)
             raise VitreousError(f"{_option(name)} {value!r}: must be {_kind(hints[name])}")
         found[name] = value
     return found
@@ -230,7 +232,7 @@ def _kind(hint: Any) -> str:
 def _objective(given: Mapping[str, Any]) -> Objective:
     """What is learnt: as asked, or what a recipe that was named is for."""
     asked: Objective | None = given.get("objective")
-    of_recipe = tables.find(given["recipe"]).objective if given.get("recipe") else None
+    of_recipe = tables.find_recipe(given["recipe"]).objective if given.get("recipe") else None
     if asked and of_recipe and asked != of_recipe:
         remedy = "; for masked patches there is jft-masked-patch" if asked == "masked-patch" else ""
         raise VitreousError(
@@ -239,8 +241,8 @@ def _objective(given: Mapping[str, Any]) -> Objective:
     return asked or of_recipe or "classification"
 
 
-def as_typed(asked: Wanted) -> dict[str, Any]:
+def options_to_json(asked: TrainOptions) -> dict[str, Any]:
     """What differs from the defaults; replaying it asks for the same."""
-    defaults = {field.name: field.default for field in dataclasses.fields(Wanted)}
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainOptions)}
     own = {name: value for name, value in vars(asked).items() if name not in ("verb", "config", "extend")}
     return {name: value for name, value in own.items() if value != defaults[name]}

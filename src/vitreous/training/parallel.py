@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from vitreous.core.distributed import World, processes_here
+from vitreous.core.distributed import World, local_world_size
 from vitreous.core.errors import VitreousError
 from vitreous.models.vit import ViT
 
@@ -32,13 +32,13 @@ def shard_size(how: Parallel, shard_group: int | None, world: World) -> int:
         raise VitreousError(f"--shard-group {shard_group} is for --parallel hybrid, not for {how}")
     if how == "ddp" or world.processes == 1:
         return 1
-    within = world.processes if how == "fsdp" else shard_group or processes_here(world)
+    within = world.processes if how == "fsdp" else shard_group or local_world_size(world)
     if world.processes % within:
         raise VitreousError(f"--shard-group {within} does not divide the {world.processes} processes")
     return within
 
 
-def spread(objective: nn.Module, how: Parallel, shard_group: int | None, world: World) -> nn.Module:
+def parallelize(objective: nn.Module, how: Parallel, shard_group: int | None, world: World) -> nn.Module:
     """The objective as the loop calls it. Its own parameters stay reachable, under their own names, in `objective`."""
     if world.processes == 1:
         return objective
@@ -66,7 +66,7 @@ def accumulating(module: nn.Module, last: bool) -> Iterator[None]:
     yield
 
 
-def settles_later(module: nn.Module) -> bool:
+def needs_warmup_backward(module: nn.Module) -> bool:
     """Whether sums over processes are added up in another order from the second backward pass on.
 
     DDP then arranges its buckets by the order in which gradients came, once in the life of a process. A run that goes on in new
@@ -82,11 +82,11 @@ def resharded(module: nn.Module) -> None:
             part.reshard()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor that may be divided; every process must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def own(tensor: Tensor) -> Tensor:
+def local_tensor(tensor: Tensor) -> Tensor:
     """This process's piece of a tensor that may be divided, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -42,7 +42,7 @@ class Display:
 
     def __enter__(self) -> Self:
         self._began = time.monotonic()
-        if progress.silent():
+        if progress.is_silent():
             return self
         if _on_terminal():
             self._start_bar()
@@ -56,7 +56,7 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        elif kind is None and not progress.silent():  # on an error no last line: it was not finished
+        elif kind is None and not progress.is_silent():  # on an error no last line: it was not finished
             progress.say(
                 f"{self._title}: {self._done:,} of {self._steps:,} steps done in {clock(time.monotonic() - self._began)}"
             )
@@ -68,7 +68,7 @@ class Display:
         if images_per_second > 0:  # just after a record the loop has nothing to tell it by
             self._speed = 0.9 * self._speed + 0.1 * images_per_second if self._speed else images_per_second
         now = time.monotonic()
-        if progress.silent() or now - self._told < (_REDRAWN if self._bar else progress.INTERVAL):
+        if progress.is_silent() or now - self._told < (_REDRAWN if self._bar else progress.INTERVAL):
             return
         self._told = now
         if self._bar is not None and self._task is not None:
@@ -79,7 +79,7 @@ class Display:
 
     def say(self, line: str) -> None:
         """A line above the bar, or among the plain lines."""
-        if progress.silent():
+        if progress.is_silent():
             return
         for part in line.splitlines():
             if self._bar is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.classifier import read_checkpoint
 from vitreous.core.device import Precision, choose_device, choose_precision
-from vitreous.core.distributed import World, told
+from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
 from vitreous.data.datasets import registry as named
@@ -22,17 +22,17 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
 from vitreous.models.cost import cost_of
 from vitreous.models.names import parse
-from vitreous.training.config import Plan
-from vitreous.training.data_split import SMALL, Images, images_of
-from vitreous.training.options import Wanted, as_typed, model_fields
+from vitreous.training.config import RunConfig
+from vitreous.training.data_split import SMALL, RunImages, choose_images
+from vitreous.training.options import TrainOptions, model_fields, options_to_json
 from vitreous.training.recipes import tables
 from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
 from vitreous.training.recipes.fitting import fit
-from vitreous.training.recipes.recipe import Recipe, changed, from_json, parse_changes, typed
+from vitreous.training.recipes.recipe import Recipe, from_json, parse_set, parse_value, replace_fields
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.checkpoint import Checkpoint, file_hash
-from vitreous.weights.locate import find
+from vitreous.weights.locate import locate
 from vitreous.weights.transfer import adapt, config_at
 
 GUESSED = 1_000_000  # images in shards that do not say how many
@@ -40,19 +40,19 @@ _PROBES = ("head", "linear-probe")  # --train head, or the recipe of that name
 EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
-def plan_of(
-    asked: Wanted,
+def resolve(
+    asked: TrainOptions,
     replayed: Mapping[str, Any] | None,
     world: World,
     dataset: Dataset | None = None,
     fitted: Recipe | None = None,
-) -> Plan:
+) -> RunConfig:
     """A plan for what is asked, but for the division into passes (`passes`). `dataset`: see `images_of`.
 
     `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
     """
     for_model = model_fields(asked.set)
-    changes = {key: typed(key, value) for key, value in parse_changes(asked.set).items() if not key.startswith("model.")}
+    changes = {key: parse_value(key, value) for key, value in parse_set(asked.set).items() if not key.startswith("model.")}
     as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
     before = recorded_config(user_path(asked.out))
     extended = before is not None and (asked.extend or bool(before.get("extended")))
@@ -60,13 +60,13 @@ def plan_of(
         changes.setdefault("warmup", before["recipe"]["warmup"])
     patience = changes.get("patience", replayed["recipe"].get("patience") if replayed else None)
     questions = changes.get("loss") == "sigmoid"  # of which an image without labels answers all with no
-    images = images_of(asked, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
+    images = choose_images(asked, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
     checkpoint = _start(asked)
     size, reason = _size(asked, images, checkpoint, changes)
     width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
     decisions: list[str] = []
     if fitted is not None:
-        recipe = changed(fitted, {"lr": changes["lr"]})
+        recipe = replace_fields(fitted, {"lr": changes["lr"]})
     else:
         recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
     model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
@@ -77,7 +77,7 @@ def plan_of(
     said += [precision.note] if precision.note else []
     if recipe.average:
         said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
-    return Plan(
+    return RunConfig(
         verb=asked.verb,
         out=user_path(asked.out),
         recipe=recipe,
@@ -105,13 +105,13 @@ def plan_of(
         track=installed(parse_trackers(asked.track)),
         extend=asked.extend,
         decisions=tuple(said),
-        arguments=as_typed(asked),
+        arguments=options_to_json(asked),
         begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
         bad=images.bad,
     )
 
 
-def _eval_every(asked: Wanted, recipe: Recipe, shorter: Mapping[str, Any] | None) -> int:
+def _eval_every(asked: TrainOptions, recipe: Recipe, shorter: Mapping[str, Any] | None) -> int:
     if asked.eval_every is not None:
         return asked.eval_every
     if shorter is not None:
@@ -119,10 +119,10 @@ def _eval_every(asked: Wanted, recipe: Recipe, shorter: Mapping[str, Any] | None
     return max(1, (recipe.steps or 1) // EVALUATIONS)
 
 
-def _precision(asked: Wanted, device: str, world: World, before: Mapping[str, Any] | None) -> Precision:
+def _precision(asked: TrainOptions, device: str, world: World, before: Mapping[str, Any] | None) -> Precision:
     """What the first process found fast, for all; a run that goes on, or is done again, keeps what it began with."""
     own = choose_precision(asked.precision, device)
-    name = told(world, own.name)
+    name = broadcast(world, own.name)
     if before is not None and before["arguments"].get("precision", "auto") == asked.precision:
         name = before["precision"]
     return own if name == own.name else choose_precision(name, device)
@@ -132,9 +132,9 @@ def _precision(asked: Wanted, device: str, world: World, before: Mapping[str, An
 
 
 def _recipe(
-    asked: Wanted,
+    asked: TrainOptions,
     replayed: Mapping[str, Any] | None,
-    images: Images,
+    images: RunImages,
     checkpoint: Checkpoint | None,
     size: tuple[int, int],
     width: int,
@@ -155,7 +155,7 @@ def _recipe(
         recipe, why = automatic_probe(count or GUESSED, counts, images.labels, string)
         said += why
     elif asked.recipe is not None:
-        recipe = tables.find(asked.recipe)
+        recipe = tables.find_recipe(asked.recipe)
         said.append(f"recipe {recipe.name}: {recipe.about}")
     else:
         recipe, reasons = _automatic(asked, images, size, width)
@@ -177,7 +177,7 @@ def _recipe(
             )
     if checkpoint is not None:
         recipe = _with_scale(recipe, checkpoint, changes)
-    recipe = changed(recipe, changes)
+    recipe = replace_fields(recipe, changes)
     if "preprocess" in changes or "evaluation" in changes:
         recipe = _judged_alike(recipe, changes, said)
     fitted, reasons_ = fit(
@@ -203,9 +203,9 @@ def _by(size: tuple[int, int] | None) -> str:
     return f"{size[0]} x {size[1]}" if size else "different sizes"
 
 
-def _automatic(asked: Wanted, images: Images, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
+def _automatic(asked: TrainOptions, images: RunImages, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
     count, name = images.count or GUESSED, images.train.where.partition("@")[0]  # a folder may be recognised as a known set
-    name = named.find(name).name if named.is_known(name) else name  # in whichever spelling
+    name = named.find_dataset(name).name if named.is_known(name) else name  # in whichever spelling
     masked = asked.objective == "masked-patch"
     if not masked:
         known = tables.for_finetuning(name) if asked.from_ else tables.for_pretraining(asked.model or "", name)
@@ -237,7 +237,7 @@ def _judged_alike(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -
         )
     evaluation = _rescaled(judging, training.scales)
     said.append(f"evaluation {evaluation}: pixel values as in --preprocess")
-    return changed(recipe, {"evaluation": evaluation})
+    return replace_fields(recipe, {"evaluation": evaluation})
 
 
 def _rescaled(preprocess: Preprocess, scales: tuple[Scale, ...]) -> str:
@@ -250,7 +250,7 @@ def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, An
     if not scales:
         return recipe
     fields = [field for field in ("preprocess", "evaluation") if field not in changes]
-    return changed(recipe, {field: _rescaled(Preprocess(getattr(recipe, field)), scales) for field in fields})
+    return replace_fields(recipe, {field: _rescaled(Preprocess(getattr(recipe, field)), scales) for field in fields})
 
 
 def _prepared_as(checkpoint: Checkpoint, recipe: Recipe, size: tuple[int, int]) -> Recipe:
@@ -263,18 +263,18 @@ def _prepared_as(checkpoint: Checkpoint, recipe: Recipe, size: tuple[int, int]) 
         # Padding and RandAugment need the 8 bits that a plain resize leaves behind; the crop goes back to them.
         kinds = InceptionCrop if filter == PLAIN else (Resize, InceptionCrop)
         ops = tuple(replace_op(op, filter=filter) if isinstance(op, kinds) else op for op in ops)
-    return changed(recipe, {"preprocess": "|".join(map(str, ops)), "evaluation": str(evaluation)})
+    return replace_fields(recipe, {"preprocess": "|".join(map(str, ops)), "evaluation": str(evaluation)})
 
 
 # Model -----------------------------------------------------------------------------------------------------------------
 
 
-def _start(asked: Wanted) -> Checkpoint | None:
+def _start(asked: TrainOptions) -> Checkpoint | None:
     return None if asked.from_ is None else read_checkpoint(asked.from_)
 
 
 def _size(
-    asked: Wanted, images: Images, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
+    asked: TrainOptions, images: RunImages, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
 ) -> tuple[tuple[int, int], str | None]:
     """Height and width of what the model will see."""
     if asked.image_size is not None:
@@ -284,7 +284,7 @@ def _size(
     string = asked.preprocess or changes.get("preprocess")
     if string and (given := Preprocess(string).size):
         return given, f"image size {given[0]} x {given[1]}: what the preprocessing gives"
-    if asked.recipe is not None and (side := tables.find(asked.recipe).image_size):
+    if asked.recipe is not None and (side := tables.find_recipe(asked.recipe).image_size):
         return (side, side), f"image size {side}: recipe {asked.recipe}'s"
     if checkpoint is not None:
         return checkpoint.evaluation_size, None
@@ -306,9 +306,9 @@ def _size_cost(checkpoint: Checkpoint, size: tuple[int, int]) -> str:
 
 
 def _model(
-    asked: Wanted,
+    asked: TrainOptions,
     recipe: Recipe,
-    images: Images,
+    images: RunImages,
     checkpoint: Checkpoint | None,
     overrides: Mapping[str, Any],
     size: tuple[int, int],
@@ -344,7 +344,7 @@ def _model(
 
 
 def _from_scratch(
-    asked: Wanted, recipe: Recipe, images: Images, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
+    asked: TrainOptions, recipe: Recipe, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> tuple[ModelConfig, None, list[str]]:
     config = _scratch_config(asked, images, overrides, size, classes)
     said = ["channels 1: the pictures are grey"] if config.channels == 1 and "channels" not in overrides else []
@@ -374,16 +374,16 @@ def _check_rates(config: ModelConfig, recipe: Recipe) -> None:
 
 
 def _scratch_config(
-    asked: Wanted, images: Images, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
+    asked: TrainOptions, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> ModelConfig:
     assert asked.model is not None
     return parse(asked.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
 
 
-def _parent(asked: Wanted, checkpoint: Checkpoint | None) -> dict[str, Any]:
+def _parent(asked: TrainOptions, checkpoint: Checkpoint | None) -> dict[str, Any]:
     if checkpoint is None or asked.from_ is None:
         return {}
-    path = find(asked.from_).path
+    path = locate(asked.from_).path
     places = [path / part / "model.safetensors" for part in ("", "checkpoint", "checkpoint/best")]
     weights = next((place for place in (*places, path) if place.is_file()), None)
     return {"source": asked.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

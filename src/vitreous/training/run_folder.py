@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from vitreous.core.distributed import World, told
-from vitreous.core.errors import VitreousError, one_line, some
+from vitreous.core.distributed import World, broadcast
+from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.files import write_text
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json, read_json
@@ -71,7 +71,7 @@ class RunFolder:
                 answer = error
             except OSError as error:  # of the lock: a folder that may not be written to
                 answer = VitreousError(f"--out {self.path}: cannot be written to ({error.strerror}); choose another place")
-        answer = told(self.world, answer)
+        answer = broadcast(self.world, answer)
         if isinstance(answer, VitreousError):
             raise answer
         return answer
@@ -104,7 +104,8 @@ class RunFolder:
         lengthens = length and not extend and all(found.name in _LENGTH + _FOLLOWING for found in differences)
         if len(length) < len(differences) and not lengthens:
             raise VitreousError(
-                f"--out {self.path}: belongs to a run with other settings ({some([str(found) for found in differences], 6)}); "
+                f"--out {self.path}: belongs to a run with other settings ("
+                f"{first_few([str(found) for found in differences], 6)}); "
                 f"start that one again as it was, or choose another --out"
             )
         if length:

@@ -15,8 +15,8 @@ from vitreous.core.files import write_text
 from vitreous.evaluation.class_tables import class_table, confusion_section, mistakes_section
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.majority import beats_majority
-from vitreous.evaluation.validation_result import Outcome
-from vitreous.reports.curves import Curve, chart, measured, number
+from vitreous.evaluation.validation_result import ValidationResult
+from vitreous.reports.curves import Curve, chart, number, read_series
 from vitreous.reports.html import asset, page, scrolled, text
 
 LISTED = 100  # records in the table of numbers
@@ -34,7 +34,7 @@ def write_report(
     title: str,
     config: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
-    outcome: Outcome | None,
+    outcome: ValidationResult | None,
     notes: Sequence[str],
 ) -> Path:
     """Writes `report.html` in the run folder, whole. `title` says what was trained on what, from what.
@@ -55,7 +55,7 @@ def _body(
     title: str,
     config: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
-    outcome: Outcome | None,
+    outcome: ValidationResult | None,
     notes: Sequence[str],
 ) -> Iterator[str]:
     good, said = _verdict(history, outcome)
@@ -80,7 +80,7 @@ def _body(
     yield f"</main><footer>Made by vitreous {text(version('vitreous'))}. {told}</footer>"
 
 
-def _verdict(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> tuple[bool, str]:
+def _verdict(history: Sequence[Mapping[str, Any]], outcome: ValidationResult | None) -> tuple[bool, str]:
     if outcome is not None:
         low, high = wilson(outcome.top1, outcome.n)
         top5 = f"; {100 * outcome.top5:.2f} % within five guesses" if outcome.top5 is not None else ""
@@ -91,7 +91,7 @@ def _verdict(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> t
             f"(95 % interval {100 * low:.2f} to {100 * high:.2f}){top5}{alone}."
         )
     for split in sorted({str(record.get("split")) for record in history}, key=lambda split: (split == "train", split)):
-        steps, values = measured(history, "loss", split)
+        steps, values = read_series(history, "loss", split)
         if len(values):
             if not math.isfinite(values[-1]):
                 return False, f"The {split} loss was not a finite number at step {steps[-1]:,.0f}."
@@ -99,7 +99,7 @@ def _verdict(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> t
     return False, "Nothing has been measured yet."
 
 
-def _facts(history: Sequence[Mapping[str, Any]], outcome: Outcome | None) -> str:
+def _facts(history: Sequence[Mapping[str, Any]], outcome: ValidationResult | None) -> str:
     parts = []
     for key, form in (("step", "{:,.0f} steps"), ("epoch", "{:.4g} epochs"), ("images", "{:,.0f} images seen")):
         values = [value for record in history if math.isfinite(value := number(record.get(key)))]
@@ -123,7 +123,7 @@ def _charts(history: Sequence[Mapping[str, Any]]) -> str:
     def of(key: str) -> list[Curve]:
         drawn = []
         for colour, split in enumerate(splits):
-            steps, values = measured(history, key, split)
+            steps, values = read_series(history, key, split)
             name = f"{split} {key}" if key in tops and len(tops) > 1 else split
             late = key in tops and tops.index(key) > 0
             drawn.append(Curve(name, steps, values, colour, dashed=late, smoothed=split == "train"))
@@ -134,7 +134,7 @@ def _charts(history: Sequence[Mapping[str, Any]]) -> str:
             chart("Loss", of("loss"), logarithmic=True),
             chart("Accuracy", [curve for key in tops for curve in of(key)], percent=True),
             *(chart(key, of(key)) for key in others),
-            chart("Learning rate", [Curve("Learning rate", *measured(history, "lr"), colour=2)]),
+            chart("Learning rate", [Curve("Learning rate", *read_series(history, "lr"), colour=2)]),
             chart("Images per second", of("images_per_second")),
         ]
     )
@@ -176,7 +176,7 @@ def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, said if len(said) <= LONGEST else said[:LONGEST] + " …"
 
 
-def _commands(folder: Path, config: Mapping[str, Any], outcome: Outcome | None) -> list[str]:
+def _commands(folder: Path, config: Mapping[str, Any], outcome: ValidationResult | None) -> list[str]:
     checkpoint = shlex.quote(str(folder / "checkpoint"))
     about = config.get("data")
     name = about.get("name") if isinstance(about, Mapping) else None

@@ -31,11 +31,11 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from vitreous.core.distributed import World, gathered, told
+from vitreous.core.distributed import World, all_gather, broadcast
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import flush, write_text
 from vitreous.core.untrusted_json import read_json
-from vitreous.training.ema import Average
+from vitreous.training.ema import PolyakAverage
 
 DOCUMENT = "state.json"
 _FAILURES = (Exception, CheckpointException)  # the latter is none of the former
@@ -54,7 +54,7 @@ class Found:
     counted: dict[str, Any]
 
 
-def tensors_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
+def tensors_of(objective: nn.Module, optimizer: torch.optim.Optimizer, average: PolyakAverage | None) -> dict[str, Tensor]:
     """Everything that changes in training, by name. Flat, because the storage takes tensors and nothing else."""
     found: dict[str, Tensor] = {}
     for name, parameter in objective.named_parameters():
@@ -118,7 +118,7 @@ class States:
         self._writing, own = None, {}
         with self._as_one(f"step {step:,}"):
             own = hashed.result()
-        hashes = {name: digest for files in gathered(self.world, own) for name, digest in files.items()}
+        hashes = {name: digest for files in all_gather(self.world, own) for name, digest in files.items()}
         with self._as_one(f"step {step:,}"):
             if self.world.first:
                 self._seal(part, step, counted, hashes)
@@ -149,7 +149,7 @@ class States:
             yield
         except _FAILURES as error:
             failure = _story(error)
-        failures = [failure for failure in gathered(self.world, failure) if failure]
+        failures = [failure for failure in all_gather(self.world, failure) if failure]
         if failures:
             good = (
                 f"the last good state, of step {self.saved:,}, is intact"
@@ -177,7 +177,7 @@ class States:
                 break
             except (VitreousError, OSError, ValueError, KeyError, TypeError) as error:
                 damaged.append(f"{folder.name} is damaged ({one_line(error)})")
-        found, damaged = told(self.world, (found, damaged))
+        found, damaged = broadcast(self.world, (found, damaged))
         self.saved = found.step if found is not None else None
         return found, tuple(damaged)
 

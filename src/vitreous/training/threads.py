@@ -23,11 +23,11 @@ import torch
 from vitreous.core.device import using_threads
 from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_folder, write_text
+from vitreous.core.files import cache_dir, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.models.config import to_json
 from vitreous.models.cost import cost_of
-from vitreous.training.config import Plan
+from vitreous.training.config import RunConfig
 from vitreous.training.optim import freeze
 from vitreous.training.trainer import objective_of
 
@@ -37,7 +37,7 @@ MACS = 2e10  # multiply-adds of one trial's forward pass, at most (one image at 
 WORTH = 1.1  # times the speed of one thread, from which on all are taken
 
 
-def with_threads(plan: Plan, world: World, before: Mapping[str, Any] | None) -> Plan:
+def with_threads(plan: RunConfig, world: World, before: Mapping[str, Any] | None) -> RunConfig:
     """The plan with its number of threads: as it was before, as it was measured before, or measured now."""
     most = available()
     if torch.device(plan.device).type != "cpu" or world.processes > 1 or VARIABLE in os.environ or most == 1:
@@ -45,7 +45,7 @@ def with_threads(plan: Plan, world: World, before: Mapping[str, Any] | None) -> 
     kept = before.get("threads") if before is not None else None
     if isinstance(kept, int) and 1 <= kept <= (os.cpu_count() or 1):
         return dataclasses.replace(plan, threads=kept)
-    place = cache_folder() / "threads" / f"{_key(plan, most)}.json"
+    place = cache_dir() / "threads" / f"{_key(plan, most)}.json"
     seconds = _remembered(place)
     when = "as measured before"
     if seconds is None:
@@ -62,7 +62,7 @@ def available() -> int:
     return torch.get_num_threads()
 
 
-def measure(plan: Plan, most: int) -> tuple[float, float]:
+def measure(plan: RunConfig, most: int) -> tuple[float, float]:
     """Seconds of a forward and backward pass with one thread and with all; weights and random state are left alone."""
     batch = plan.micro_batch or plan.recipe.batch_size
     images = max(1, min(batch, int(MACS / max(1.0, cost_of(plan.model).macs))))
@@ -85,7 +85,7 @@ def measure(plan: Plan, most: int) -> tuple[float, float]:
     return one, all_
 
 
-def _key(plan: Plan, most: int) -> str:
+def _key(plan: RunConfig, most: int) -> str:
     shape = {name: value for name, value in to_json(plan.model).items() if name != "name"}
     batch = plan.micro_batch or plan.recipe.batch_size
     work = (shape, batch, plan.precision, plan.recipe.objective, plan.recipe.train, plan.activation_checkpointing)

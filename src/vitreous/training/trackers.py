@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitreous.core.errors import VitreousError, one_line, unknown
+from vitreous.core.errors import VitreousError, one_line, unknown_name
 from vitreous.core.files import write_text
-from vitreous.core.progress import say, silent
+from vitreous.core.progress import is_silent, say
 
 
 class _Tracker(Protocol):
@@ -29,7 +29,7 @@ def parse_trackers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
+            raise unknown_name("tracker", name, TRACKERS)
     return names
 
 
@@ -126,7 +126,7 @@ class _WeightsAndBiases:
                 resume="allow",
                 mode=mode,
                 # The bar is no output worth keeping, and --quiet is meant for wandb too.
-                settings=wandb.Settings(console="off", **({"silent": True} if silent() else {})),
+                settings=wandb.Settings(console="off", **({"silent": True} if is_silent() else {})),
             )
         except VitreousError:
             raise

@@ -17,20 +17,20 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from vitreous.classifier import Classifier
 from vitreous.core.allocator import keep_memory
 from vitreous.core.device import using_threads
-from vitreous.core.distributed import World, told
+from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import say, silenced, silent
+from vitreous.core.progress import is_silent, say, silence
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.bad_images import write_bad_images
-from vitreous.data.sampling import key
+from vitreous.data.sampling import derive_key
 from vitreous.data.source import Source
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.majority import majority_words
-from vitreous.evaluation.validation_result import Outcome
+from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.models.build import Model, assemble, layout, with_memory
 from vitreous.models.vit import ViT
-from vitreous.training.config import Plan, config
+from vitreous.training.config import RunConfig, config_json
 from vitreous.training.loop import Loop, Objective
 from vitreous.training.mistakes import write_mistakes
 from vitreous.training.objectives.classification import Classification, balanced_weights
@@ -52,7 +52,7 @@ class Finished:
     notes: tuple[str, ...] = ()
 
 
-def train(plan: Plan, world: World) -> Finished:
+def train(plan: RunConfig, world: World) -> Finished:
     folder = RunFolder(plan.out, world)
     try:
         with using_threads(plan.threads):
@@ -61,8 +61,8 @@ def train(plan: Plan, world: World) -> Finished:
         folder.release()
 
 
-def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
-    settings = config(plan, world.processes)
+def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
+    settings = config_json(plan, world.processes)
     objective = objective_of(plan)  # before the folder is claimed: what is refused leaves nothing
     if folder.claim(settings, plan.extend):
         return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
@@ -82,7 +82,7 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
     title = f"{plan.verb} {plan.model.name}"
     with (
         contextlib.closing(trackers),
-        silenced(silent() or not world.first),
+        silence(is_silent() or not world.first),
         Display(title, plan.steps, loop.progress.step, plan.recipe.batch_size, world.device) as display,
     ):
 
@@ -99,7 +99,7 @@ def _train(plan: Plan, world: World, folder: RunFolder) -> Finished:
                 accuracy = f", top-1 {found['top1']:.2%}{alone}" if "top1" in found else ""
                 tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
 
-        def evaluated(outcome: Outcome | None, better: bool) -> None:
+        def evaluated(outcome: ValidationResult | None, better: bool) -> None:
             tensors = loop.tensors() if better else {}
             if world.first:
                 with _intact(loop):
@@ -136,7 +136,7 @@ def _intact(loop: Loop) -> Iterator[None]:
         raise VitreousError(f"{error}; {loop.good()}: mend that and start the same command again") from error
 
 
-def _otherwise(plan: Plan, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _otherwise(plan: RunConfig, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What is allowed to differ between starts and yet changes the bytes: said, with how far the result will be from equal."""
     said = []
     for name in ("processes", "threads", "versions"):
@@ -147,14 +147,14 @@ def _otherwise(plan: Plan, before: Mapping[str, Any], now: Mapping[str, Any]) ->
     return said
 
 
-def _drawn_by_each_process(plan: Plan) -> list[str]:
+def _drawn_by_each_process(plan: RunConfig) -> list[str]:
     """What a process draws for its own part of a batch, so that it depends on how many there are."""
     rates = {name: getattr(plan.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth")}
     rates |= {"mixup": plan.recipe.mixup, "masks": float(plan.recipe.objective == "masked-patch")}
     return [name.replace("_", " ") for name, rate in rates.items() if rate]
 
 
-def _compare(plan: Plan, folder: RunFolder) -> None:
+def _compare(plan: RunConfig, folder: RunFolder) -> None:
     """What the frozen features are worth as they are: whoever waits for the run can tell whether it was worth it."""
     if plan.begun is None or plan.held_out is None or plan.recipe.objective != "classification":
         return
@@ -176,9 +176,9 @@ def _compare(plan: Plan, folder: RunFolder) -> None:
 # The objective ---------------------------------------------------------------------------------------------------------
 
 
-def objective_of(plan: Plan) -> Objective:
+def objective_of(plan: RunConfig) -> Objective:
     """The model with its loss, drawn by the seed alone: every process makes the same."""
-    torch.manual_seed(key("initialise", plan.seed))
+    torch.manual_seed(derive_key("initialise", plan.seed))
     model: Model
     if plan.start is None:
         model = with_memory(layout(plan.model))
@@ -220,7 +220,7 @@ def _recompute(model: Model) -> None:
 # The result ------------------------------------------------------------------------------------------------------------
 
 
-def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
+def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
     """Write checkpoint, average and report. Killed in here, a run does this part again when it is started again."""
     target, notes = plan.out / "checkpoint", list(plan.decisions)
     result: dict[str, Any] = {"steps": loop.progress.step, "seconds": round(loop.progress.seconds, 1)}
@@ -237,7 +237,7 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
         result["best"] = {"step": loop.progress.best_step, **by}
     with loop.result_weights():
         if plan.recipe.patience is not None and loop.progress.best is not None:
-            loop.put_weights(told(world, read_folder(target / "best").tensors if world.first else None))
+            loop.put_weights(broadcast(world, read_folder(target / "best").tensors if world.first else None))
             loop.last = None
             notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
         outcome, measured = loop.last or _judged(loop)
@@ -256,7 +256,7 @@ def _conclude(plan: Plan, loop: Loop, folder: RunFolder, world: World) -> dict[s
     return result
 
 
-def _report(plan: Plan, folder: RunFolder, outcome: Outcome | None, notes: Sequence[str]) -> None:
+def _report(plan: RunConfig, folder: RunFolder, outcome: ValidationResult | None, notes: Sequence[str]) -> None:
     begun = f"from {plan.parent['source']}" if plan.parent else "from scratch"
     write_report(
         plan.out,
@@ -272,18 +272,18 @@ def _whole_n(measured: Mapping[str, float]) -> dict[str, Any]:
     return {name: int(value) if name == "n" else value for name, value in measured.items()}
 
 
-def _judged(loop: Loop) -> tuple[Outcome | None, dict[str, float]]:
+def _judged(loop: Loop) -> tuple[ValidationResult | None, dict[str, float]]:
     return loop.evaluate() if loop.judge is not None else (None, {})
 
 
-def _measured(outcome: Outcome | None, loop: Loop) -> dict[str, Any]:
+def _measured(outcome: ValidationResult | None, loop: Loop) -> dict[str, Any]:
     found: dict[str, Any] = {"step": loop.progress.step}
     if outcome is not None:
         found |= {"split": outcome.split, "n": outcome.n, "top1": outcome.top1, "top5": outcome.top5, "loss": outcome.loss}
     return found
 
 
-def _checkpoint(plan: Plan, tensors: Mapping[str, Tensor], measured: Mapping[str, Any]) -> Checkpoint:
+def _checkpoint(plan: RunConfig, tensors: Mapping[str, Tensor], measured: Mapping[str, Any]) -> Checkpoint:
     classes = plan.classes if plan.recipe.objective == "classification" else None
     return Checkpoint(
         config=plan.model,

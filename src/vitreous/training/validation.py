@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.core.distributed import World, gathered, total
+from vitreous.core.distributed import World, all_gather, all_reduce_sum
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.transforms.mixup import one_hot
 from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.validation_result import Mistake, Outcome
+from vitreous.evaluation.validation_result import Mistake, ValidationResult
 
 MISTAKES = 24  # the worst, as pictures
 
@@ -28,7 +28,7 @@ class Interrupted(Exception):
     """A signal came: here or at another process."""
 
 
-def judged(
+def validate(
     module: nn.Module,
     loader: Loader,
     classes: tuple[str, ...],
@@ -36,7 +36,7 @@ def judged(
     autocast: Autocast,
     probabilities: Callable[[Tensor], Tensor],
     signals: Sequence[int],
-) -> Outcome:
+) -> ValidationResult:
     """Accuracy, confusion and the worst mistakes of a classifier."""
     counts = Counts(len(classes))
     worst: list[tuple[float, int, Mistake]] = []  # a heap of the largest losses
@@ -49,11 +49,11 @@ def judged(
             if batch.labels[row] and guess not in batch.labels[row] and (len(worst) < MISTAKES or loss > worst[0][0]):
                 entry = (loss, next(number), _mistake(loss, batch, row, probabilities(logits[row]), classes))
                 (heapq.heappush if len(worst) < MISTAKES else heapq.heappushpop)(worst, entry)
-    counts.load(total(world, counts.tensor()))
+    counts.load(all_reduce_sum(world, counts.tensor()))
     own = [mistake for _, _, mistake in worst]
-    everyone = sorted(itertools.chain.from_iterable(gathered(world, own)), key=lambda m: (-m.loss, m.id))[:MISTAKES]
+    everyone = sorted(itertools.chain.from_iterable(all_gather(world, own)), key=lambda m: (-m.loss, m.id))[:MISTAKES]
     confusion = counts.confusion
-    return Outcome(
+    return ValidationResult(
         split=loader.data.split,
         classes=classes,
         confusion=np.zeros((0, 0), np.int64) if confusion is None else confusion.numpy(),
@@ -66,7 +66,7 @@ def judged(
     )
 
 
-def mean_of(
+def validate_loss(
     module: nn.Module,
     loader: Loader,
     classes: int,
@@ -83,7 +83,7 @@ def mean_of(
     found = torch.zeros(len(sums) + 2, dtype=torch.float64)
     for batch, losses, extras in _answers(module, loader, classes, world, autocast, signals, seed):
         found += torch.tensor([float(len(batch)), float(losses.sum()), *(float(extras[name]) for name in sums)])
-    n, *values = total(world, found).tolist()
+    n, *values = all_reduce_sum(world, found).tolist()
     return {name: value / max(n, 1.0) for name, value in zip(("loss", *sums), values, strict=True)} | {"n": n}
 
 
@@ -124,7 +124,7 @@ def _together(loader: Loader, world: World, signals: Sequence[int]) -> Iterator[
     with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]
         while True:
             batch = next(batches, None)
-            more, stop = total(world, torch.tensor([float(batch is not None), float(bool(signals))])).tolist()
+            more, stop = all_reduce_sum(world, torch.tensor([float(batch is not None), float(bool(signals))])).tolist()
             if stop:
                 raise Interrupted
             if not more:

@@ -23,8 +23,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError, unknown
-from vitreous.core.files import flush, whole_file
+from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.files import atomic_file, flush
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import layout
@@ -110,9 +110,9 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
         if not isinstance(guessed, bool):
             raise VitreousError(f"field 'preprocess_guessed' has the wrong form: {guessed!r}")
         if outputs not in ("softmax", "sigmoid"):
-            raise unknown("outputs", str(outputs), ("softmax", "sigmoid"))
+            raise unknown_name("outputs", str(outputs), ("softmax", "sigmoid"))
         if family not in get_args(Family):
-            raise unknown("family", str(family), get_args(Family))
+            raise unknown_name("family", str(family), get_args(Family))
         for key, kinds in (
             ("classes", (list, type(None))),
             ("parent", dict),
@@ -161,16 +161,16 @@ def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) 
     new_weights, new_document = folder / f"{WEIGHTS}.new", folder / f"{DOCUMENT}.new"
     try:
         _finish_interrupted(folder)
-        with whole_file(new_weights) as part:
+        with atomic_file(new_weights) as part:
             safetensors.torch.save_file(_independent(checkpoint.tensors), part, metadata={"format": "pt"})
         fields = {**document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
-        with whole_file(new_document) as part:
+        with atomic_file(new_document) as part:
             part.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(new_weights, folder / WEIGHTS)
         os.replace(new_document, folder / DOCUMENT)
         flush(folder)
         if card is not None and may_write_card(folder / CARD):
-            with whole_file(folder / CARD) as part:
+            with atomic_file(folder / CARD) as part:
                 part.write_text(card, encoding="utf-8")
     except (OSError, safetensors.SafetensorError) as error:
         raise VitreousError(f"{folder}: cannot write the checkpoint ({error}); what was there before is intact") from error
@@ -186,11 +186,11 @@ def _finish_interrupted(folder: Path) -> None:
     new_document = folder / f"{DOCUMENT}.new"
     if new_document.exists() and (folder / WEIGHTS).exists():
         fields = read_document(new_document)
-        if fields and describes(fields, file_hash(folder / WEIGHTS)):
+        if fields and describes_weights(fields, file_hash(folder / WEIGHTS)):
             os.replace(new_document, folder / DOCUMENT)
 
 
-def describes(fields: dict[str, Any], digest: str) -> bool:
+def describes_weights(fields: dict[str, Any], digest: str) -> bool:
     return isinstance(fields.get("weights"), dict) and fields["weights"].get("sha256") == digest
 
 
@@ -238,7 +238,7 @@ def _matching_document(folder: Path) -> dict[str, Any]:
         fields = read_document(folder / name)
         if fields is None:
             raise VitreousError(f"{folder / name}: not a {DOCUMENT} of this program; is this another tool's folder?")
-        if describes(fields, digest):
+        if describes_weights(fields, digest):
             return fields
     raise VitreousError(
         f"{folder / WEIGHTS}: does not match {DOCUMENT} (sha256 differs); one of them is damaged: copy both again"

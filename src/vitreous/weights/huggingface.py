@@ -13,7 +13,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, pair, replace
 from vitreous.models.names import describe
 from vitreous.weights.arrays import Arrays, Renamed, roots_of
-from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused
+from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused_arrays
 
 MARK = "embeddings.patch_embeddings.projection.weight"
 _TYPES = ("vit", "deit", "dinov2", "dinov2_with_registers")
@@ -65,7 +65,7 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
         config = _config(arrays, settings, str(kind))
     except (KeyError, TypeError, ValueError) as error:
         raise VitreousError(f"{arrays.path.parent / 'config.json'}: field {error} is missing or has the wrong form") from error
-    extra = unused(_rules(config, str(kind)), arrays)
+    extra = unused_arrays(_rules(config, str(kind)), arrays)
     if extra:
         raise VitreousError(
             f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong"

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import quote
 
 from vitreous.core.download import Missing, fetch, intact
-from vitreous.core.errors import VitreousError, did_you_mean, nearest, unknown
-from vitreous.core.files import cache_folder, user_path
+from vitreous.core.errors import VitreousError, did_you_mean, nearest_names, unknown_name
+from vitreous.core.files import cache_dir, user_path
 from vitreous.core.progress import shown_bytes
 from vitreous.core.untrusted_json import read_json
 from vitreous.models import names
@@ -34,12 +34,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an owner, a repository 
 
 
 @dataclass(frozen=True)
-class Found:
+class Located:
     path: Path
     known: dict[str, Any] = field(default_factory=dict)  # fields of a Checkpoint that only the catalogue knows
 
 
-def find(source: str | Path) -> Found:
+def locate(source: str | Path) -> Located:
     """The path of what is named, fetched first if need be.
 
     A path that exists is taken as such; then `hf:OWNER/REPO[@REVISION]`, `timm:NAME` and the catalogue's MODEL@TAG.
@@ -47,15 +47,15 @@ def find(source: str | Path) -> Found:
     if not str(source):
         raise VitreousError("no checkpoint was named; give a file, a folder, or a name from `vitreous list weights`")
     if isinstance(source, Path) or user_path(source).exists():
-        return Found(user_path(source))
+        return Located(user_path(source))
     for prefix, owner in (("hf:", ""), ("timm:", "timm/")):
         if source.startswith(prefix):
             repository, _, revision = source.removeprefix(prefix).partition("@")
             return _on_hub(source, owner + repository, revision or "main")
     if entry := catalogue.entry(source):
-        return Found(_official(entry), entry.known)
+        return Located(_official(entry), entry.known)
     if _looks_like_path(source):
-        return Found(user_path(source))  # read_path says best what is wrong with it
+        return Located(user_path(source))  # read_path says best what is wrong with it
     raise _not_found(source)
 
 
@@ -63,7 +63,7 @@ def check_source(source: str) -> None:
     """Refuse a name that leads nowhere; nothing is fetched or read."""
     if source.startswith(("hf:", "timm:")) or catalogue.entry(source):
         return  # whether a server has it is found out by asking it
-    if not find(source).path.exists():
+    if not locate(source).path.exists():
         raise VitreousError(f"{source}: no such file or folder")
 
 
@@ -79,7 +79,7 @@ def _looks_like_path(source: str) -> bool:
 
 
 def _official(entry: Entry) -> Path:
-    target = cache_folder() / entry.location
+    target = cache_dir() / entry.location
     if intact(target, entry.size):
         return target
     server = (os.environ.get("VITREOUS_MIRROR") or STORAGE).rstrip("/")
@@ -92,18 +92,18 @@ def _official(entry: Entry) -> Path:
 # The Hugging Face hub -------------------------------------------------------------------------------------------------------
 
 
-def _on_hub(source: str, repository: str, revision: str) -> Found:
+def _on_hub(source: str, repository: str, revision: str) -> Located:
     parts = repository.split("/")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) and ".." not in part for part in parts):
         raise VitreousError(f"{source!r}: not the name of a repository; expected hf:OWNER/REPO[@REVISION] or timm:NAME")
     if not all(_NAME.fullmatch(part) for part in revision.split("/")):
         raise VitreousError(f"{source!r}: {revision!r} is not the name of a branch, a tag or a commit")
     owner, name = parts
-    folder = cache_folder() / "hf" / owner / (name if revision == "main" else f"{name}@{quote(revision, safe='')}")
+    folder = cache_dir() / "hf" / owner / (name if revision == "main" else f"{name}@{quote(revision, safe='')}")
     if not _complete(folder):
         _fetch_repository(source, repository, revision, folder)
     entry = catalogue.entry(f"hf:{repository}")
-    return Found(folder, entry.known if entry else {})
+    return Located(folder, entry.known if entry else {})
 
 
 def _complete(folder: Path) -> bool:
@@ -170,13 +170,13 @@ def _not_found(source: str) -> VitreousError:
                 f"{source!r}: no weights are known for {model}; give the path of a checkpoint, or hf:OWNER/REPO"
             )
         if tag:
-            return unknown(f"weights for {model}:", source, weights)
+            return unknown_name(f"weights for {model}:", source, weights)
         return VitreousError(
             f"{source!r} is an architecture, not weights; name the weights too, such as {weights[0]!r} "
             f"(known for it: {', '.join(weights)})"
         )
-    if tag and (close := nearest(model, known)):
-        return unknown(f"model {model!r} in", source, [entry.name for entry in catalogue.for_model(close[0])])
+    if tag and (close := nearest_names(model, known)):
+        return unknown_name(f"model {model!r} in", source, [entry.name for entry in catalogue.for_model(close[0])])
     hint = did_you_mean(source, [entry.name for entry in catalogue.entries()])
     return VitreousError(
         f"{source!r}: no such file or folder, and no known weights; {hint}`vitreous list weights` shows "

@@ -104,7 +104,7 @@ def wrong_shape(arrays: Arrays, name: str, expected: Shape) -> VitreousError:
     )
 
 
-def unused(rules: Sequence[Rule], arrays: Arrays) -> list[str]:
+def unused_arrays(rules: Sequence[Rule], arrays: Arrays) -> list[str]:
     """Arrays in the file that no rule takes."""
     used = {name for each in rules for name in each.theirs}
     return sorted(name for name in arrays.shapes if name not in used)

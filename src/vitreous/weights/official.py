@@ -28,7 +28,7 @@ from vitreous.weights.mapping import (
     heads_in,
     heads_out,
     rule,
-    unused,
+    unused_arrays,
 )
 
 # Names of the parts of a block: attention, second norm, MLP; "released" as in the bucket, "linen" as in big_vision.
@@ -143,7 +143,7 @@ def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelC
         trunk = replace(trunk, image_size=fields["image_size"])
     config = ViTConfig(trunk=trunk, **fields)
     config = replace(config, name=describe(config))
-    extra = unused(_vit_rules(config), arrays)
+    extra = unused_arrays(_vit_rules(config), arrays)
     inside = [name for name in extra if name.split("/")[0] in ("Transformer", "MAPHead_0") or re.match(r"block\d", name)]
     if inside:
         raise VitreousError(f"{arrays.path}: array {inside[0]!r} belongs to no model of the paper that this program knows")

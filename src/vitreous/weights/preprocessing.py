@@ -21,7 +21,7 @@ from vitreous.models.config import Size, pair
 _BY_NUMBER = {int(value): name for name, value in FILTERS.items()}
 
 
-def sized(op: str, size: Size, *more: str) -> str:
+def format_size(op: str, size: Size, *more: str) -> str:
     numbers = [str(size[0])] if size[0] == size[1] else [str(size[0]), str(size[1])]
     return f"{op}({','.join([*numbers, *more])})"
 
@@ -35,7 +35,7 @@ def normalisation(mean: Any, std: Any) -> str:
 
 def official(size: Size) -> str:
     """The authors test on the whole picture, resized without averaging, in [-1, 1] (section 0, item 9 of the facts)."""
-    return f"{sized('resize', size, 'bilinear-plain')}|range(-1,1)"
+    return f"{format_size('resize', size, 'bilinear-plain')}|range(-1,1)"
 
 
 def huggingface_guess(kind: str, size: Size) -> str:
@@ -47,7 +47,7 @@ def huggingface_guess(kind: str, size: Size) -> str:
         size = (224, 224)
     whole = (round(size[0] / 0.875), round(size[1] / 0.875))
     filter, values = ("bilinear", "range(-1,1)") if kind == "vit" else ("bicubic", normalisation(IMAGENET_MEAN, IMAGENET_STD))
-    return f"{sized('resize_small', whole, filter, 'floor')}|{sized('central_crop', size)}|{values}"
+    return f"{format_size('resize_small', whole, filter, 'floor')}|{format_size('central_crop', size)}|{values}"
 
 
 def huggingface(settings: dict[str, Any]) -> str:
@@ -66,7 +66,7 @@ def huggingface(settings: dict[str, Any]) -> str:
         if settings.get("do_center_crop", _crops_by_default(settings)):
             crop: Any = settings["crop_size"]
             ops.append(
-                sized("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop))
+                format_size("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop))
             )
         if settings.get("do_normalize", True):
             ops.append(normalisation(settings["image_mean"], settings["image_std"]))
@@ -88,7 +88,7 @@ def _huggingface_resize(settings: dict[str, Any], filter: str) -> str:
         size = {"shortest_edge": size}
     if isinstance(size, dict) and "shortest_edge" in size:
         return f"resize_small({int(size['shortest_edge'])},{filter},floor)"
-    return sized("resize", (int(size["height"]), int(size["width"])) if isinstance(size, dict) else pair(size), filter)
+    return format_size("resize", (int(size["height"]), int(size["width"])) if isinstance(size, dict) else pair(size), filter)
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:
@@ -104,13 +104,13 @@ def timm(settings: dict[str, Any], size: Size) -> str:
     mode = settings.get("crop_mode") or "center"
     whole = (int(size[0] / share), int(size[1] / share))
     if mode == "squash":
-        crop = "" if whole == size else f"{sized('central_crop', size, 'round')}|"
-        return f"{sized('resize', whole, how)}|{crop}{values}"
+        crop = "" if whole == size else f"{format_size('central_crop', size, 'round')}|"
+        return f"{format_size('resize', whole, how)}|{crop}{values}"
     if mode != "center":
         return ""
     # torchvision resizes for a square; for a rectangle timm does it itself, rounded, and by its default filter in any case.
-    resize = sized("resize_small", whole, *((how, "floor") if whole[0] == whole[1] else ("bilinear",)))
-    return f"{resize}|{sized('central_crop', size, 'round')}|{values}"
+    resize = format_size("resize_small", whole, *((how, "floor") if whole[0] == whole[1] else ("bilinear",)))
+    return f"{resize}|{format_size('central_crop', size, 'round')}|{values}"
 
 
 def to_fields(text: str, channels: int) -> dict[str, Any] | None:

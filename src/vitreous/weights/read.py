@@ -22,7 +22,7 @@ from vitreous.weights.checkpoint import (
     DOCUMENT,
     WEIGHTS,
     Checkpoint,
-    describes,
+    describes_weights,
     file_hash,
     from_document,
     read_document,
@@ -193,7 +193,7 @@ def _from_sidecar(path: Path, arrays: Arrays, digest: str) -> tuple[Checkpoint |
     names = official.released_names(arrays)
     if fields is None or names is None:
         return None, []
-    if not describes(fields, digest):
+    if not describes_weights(fields, digest):
         return None, [f"{sidecar.name} is about other weights, and was left out of account"]
     checkpoint = from_document(fields, {}, sidecar)
     rules = official.rules(checkpoint.config)

@@ -13,7 +13,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
 from vitreous.models.names import describe, describe_trunk
 from vitreous.weights.arrays import Arrays, subtree
-from vitreous.weights.mapping import ONE_ROW, SAME, TORCH_CONV_AS_LINEAR, Rule, rule, unused
+from vitreous.weights.mapping import ONE_ROW, SAME, TORCH_CONV_AS_LINEAR, Rule, rule, unused_arrays
 from vitreous.weights.timm_settings import RESNET_NUMERICS, Settings
 
 # timm's numerics where they differ from the authors'.
@@ -89,7 +89,7 @@ def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
         trunk = replace(trunk, image_size=fields["image_size"])
     config = ViTConfig(trunk=trunk, **fields)
     config = replace(config, name=describe(config))
-    extra = unused(_vit_rules(config), arrays)
+    extra = unused_arrays(_vit_rules(config), arrays)
     if extra:
         raise VitreousError(
             f"{arrays.path}: tensor {extra[0]!r} belongs to no model that this program knows, so outputs would be wrong"
@@ -218,7 +218,7 @@ def _recognise_bit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
     form = "pre" if "norm.weight" in arrays.shapes else "post"
     config = ResNetConfig(form=form, units=units, width=width, channels=channels, classes=classes, **RESNET_NUMERICS)  # type: ignore[arg-type]
     config = replace(config, name=describe_trunk(config))
-    extra = unused(_bit_rules(config), arrays)
+    extra = unused_arrays(_bit_rules(config), arrays)
     if extra:
         raise VitreousError(f"{arrays.path}: tensor {extra[0]!r} belongs to no BiT ResNet")
     return replace(config, image_size=said.image_size() or (224, 224)), arrays, said.notes

@@ -15,8 +15,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError, unknown
-from vitreous.core.files import whole_file, whole_folder, write_text
+from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.files import atomic_file, atomic_folder, write_text
 from vitreous.data.transforms.image import FILTERS
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import ModelConfig, ViTConfig, replace
@@ -31,7 +31,7 @@ def write(checkpoint: Checkpoint, path: Path, format: Family | None = None) -> l
     """Write to `path`; the format is guessed from it where it is not given. Returns notes on what the format cannot hold."""
     chosen = format or guess(path)
     if chosen not in get_args(Family):
-        raise unknown("format", str(chosen), get_args(Family))
+        raise unknown_name("format", str(chosen), get_args(Family))
     if path == Path():
         raise VitreousError("no place to write to was given; name a folder, or a file that ends in .npz")
     tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in checkpoint.tensors.items()}
@@ -74,7 +74,7 @@ def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
     sidecar = path.with_suffix(".json")
     if sidecar.exists() and read_document(sidecar) is None:
         raise VitreousError(f"{sidecar}: is not ours, and would be overwritten; choose another name for the .npz")
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         _write_npz(arrays, part)
     # The .json knows its weights by their hash: beside other weights it is not believed.
     fields = {**document(checkpoint), "weights": {"file": path.name, "sha256": file_hash(path)}}
@@ -251,7 +251,7 @@ def _write_hub_folder(folder: Path, arrays: Mapping[str, Tensor], files: Mapping
         raise VitreousError(
             f"{folder}: holds other files ({others[0] if others else CARD}); choose a folder of its own for the export"
         )
-    with whole_folder(folder) as part:
+    with atomic_folder(folder) as part:
         for name, content in files.items():
             (part / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         (part / CARD).write_text(card(checkpoint), encoding="utf-8")

@@ -14,7 +14,7 @@ from vitreous.commands.evaluate import evaluate
 from vitreous.commands.fewshot import fewshot
 from vitreous.commands.predict import predict
 from vitreous.commands.vtab import vtab
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
@@ -27,7 +27,7 @@ FILES = 40
 @one_thread()
 def measured(runs: Path, folder: Path) -> list[dict[str, Any]]:
     """A row for each measurement. `equal` tells whether it agrees with a second count of the same thing."""
-    with silenced():
+    with silence():
         return [
             _evaluated(runs, folder / "evaluation"),
             _few_shots(runs, folder / "fewshot"),

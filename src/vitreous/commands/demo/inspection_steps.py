@@ -21,7 +21,7 @@ from vitreous.classifier import load
 from vitreous.commands.demo.training_steps import one_thread
 from vitreous.commands.inspect import inspect
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 from vitreous.core.untrusted_json import parse_json
 from vitreous.inspection.distance import attention_distance
 
@@ -32,7 +32,7 @@ PATIENCE = 60  # seconds for one answer; the machine may be busy
 def looked_into(runs: Path, digits: Path, folder: Path) -> list[dict[str, Any]]:
     """A row for each way of looking. `equal` tells whether it agrees with the same thing computed in another way."""
     pictures = sorted(digits.glob("*.png"))
-    with silenced():
+    with silence():
         return [_inspected(runs / "scratch", pictures[:6], folder / "inside"), *_asked(runs, pictures[0])]
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from vitreous.classifier import Classifier, load
 from vitreous.commands.verify import verify
-from vitreous.core.files import whole_file
+from vitreous.core.files import atomic_file
 from vitreous.data.source import Arrays, Dataset
 from vitreous.evaluation.ridge import BIAS, Ridge
 from vitreous.models.build import create
@@ -120,7 +120,7 @@ def digits(folder: Path, data: Dataset) -> Digits:
     on_pixels = float((named == labels[test]).float().mean())
     for index in range(10):
         path = folder / "images" / f"{index}.png"
-        with whole_file(path) as part:
+        with atomic_file(path) as part:
             Image.fromarray(pixels[test[index]]).save(part, format="PNG")
     return Digits(pixels[test], labels[test], predictions, on_pixels, len(train))
 
@@ -214,6 +214,6 @@ def save_figure(figure: Figure, axes: Any, path: Path) -> Path:
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(alpha=0.25, lw=0.6)
         figure.tight_layout()
-    with whole_file(path) as part:
+    with atomic_file(path) as part:
         figure.savefig(part, format="png", dpi=130, bbox_inches="tight")
     return path

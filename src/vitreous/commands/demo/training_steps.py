@@ -20,7 +20,7 @@ from vitreous.commands.demo.model_steps import save_figure
 from vitreous.commands.finetune import finetune
 from vitreous.commands.pretrain import pretrain
 from vitreous.commands.training_run import Run
-from vitreous.core.progress import silenced
+from vitreous.core.progress import silence
 from vitreous.core.untrusted_json import parse_json, read_json
 
 SMALL = ("model.width=64", "model.depth=4", "model.heads=2", "model.mlp=256", "lr=2e-3")
@@ -48,12 +48,12 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     whole = _row("from scratch, all labels", rows, folder / "scratch", epochs=20)
     few: dict[str, Any] = dict(per_class=10, steps=150, eval_every=0)
     _row("from scratch, 10 labels a class", rows, folder / "scratch-10", **few)
-    with silenced():
+    with silence():
         masked = pretrain(
             "builtin:digits", "ViT-Ti/2", "masked-patch", out=str(folder / "masked"), set=SMALL, epochs=20, **COMMON
         )
     rows.append(_shown("masked patches, no labels", masked))
-    with silenced():
+    with silence():
         tuned = finetune(
             "builtin:digits",
             str(folder / "masked"),
@@ -63,7 +63,7 @@ def runs(folder: Path) -> list[dict[str, Any]]:
             **few,
         )
     rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
-    with silenced():
+    with silence():
         letters = pretrain(
             "builtin:letters?size=8&count=6000",
             "ViT-Ti/2",
@@ -88,7 +88,7 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def _row(name: str, rows: list[dict[str, Any]], out: Path, **options: Any) -> Run:
-    with silenced():
+    with silence():
         run = pretrain("builtin:digits", "ViT-Ti/2", out=str(out), set=SMALL, **COMMON, **options)
     rows.append(_shown(name, run))
     return run

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.data.source import SPLITS, Arrays, Dataset, Source
 from vitreous.data.synthetic import letters
 from vitreous.data.synthetic.random_draws import keys, uniform
@@ -55,7 +55,7 @@ def open_builtin(name: str) -> Dataset:
     """The data set called `builtin:<name>`."""
     base, asked, text = name.partition("?")
     if base not in names():
-        raise unknown("built-in data set", base, names())
+        raise unknown_name("built-in data set", base, names())
     where = f"builtin:{name}"
     if base == "digits":
         if asked:
@@ -83,7 +83,7 @@ def _parse(where: str, text: str, smallest: int) -> dict[str, int]:
         if not equals:
             raise VitreousError(f"{where}: {part!r} is no option; write builtin:NAME?size=64&count=100000&seed=0")
         if key not in _OPTIONS:
-            raise unknown(f"option of {where}:", key, _OPTIONS)
+            raise unknown_name(f"option of {where}:", key, _OPTIONS)
         if key in options:
             raise VitreousError(f"{where}: {key} is given twice; leave one out")
         low, high = _OPTIONS[key]

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from vitreous.core.download import alone
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_folder
+from vitreous.core.files import cache_dir
 
 _VERSION = 1  # of what is made
 
 
-def prepared(name: str, files: Sequence[Path], make: Callable[[Path], None]) -> Path:
+def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None]) -> Path:
     """The folder that `make` fills from `files`; made now if it was not before, by one process alone."""
-    target = cache_folder() / "prepared" / f"{name}-{_key(files)}"
+    target = cache_dir() / "prepared" / f"{name}-{_key(files)}"
     if target.is_dir():
         return target
     try:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.archive import members, readable
-from vitreous.data.datasets.dataset_dir import Absent, Place
+from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
 from vitreous.data.datasets.pixel_arrays import Pixels, pixel_dataset
 from vitreous.data.source import Dataset
 
@@ -55,25 +55,27 @@ CIFAR100 = Version(
 )
 
 
-def open_cifar10(place: Place) -> Dataset:
+def open_cifar10(place: DatasetDir) -> Dataset:
     return _open(place, CIFAR10)
 
 
-def open_cifar100(place: Place) -> Dataset:
+def open_cifar100(place: DatasetDir) -> Dataset:
     return _open(place, CIFAR100)
 
 
-def _open(place: Place, version: Version) -> Dataset:
+def _open(place: DatasetDir, version: Version) -> Dataset:
     wanted = (*version.train, version.test, version.names)
     base = place.base(version.test, version.folder)
     if base is not None:
-        files = [Place(place.name, place.where, base).need(name) for name in wanted]
+        files = [DatasetDir(place.name, place.where, base).need(name) for name in wanted]
         return pixel_dataset(place, files, lambda: _pixels(version, base, lambda name: (base / name).read_bytes()))
     archive = place.find(version.archive)
     if archive is None:
         if pickled := place.find(*version.python):
-            raise Absent(f"{place.where}: {pickled} is the Python version, a pickle, which is not read; get {version.archive}")
-        raise Absent(f"{place.where}: no {version.archive} in {place.root}")
+            raise MissingFiles(
+                f"{place.where}: {pickled} is the Python version, a pickle, which is not read; get {version.archive}"
+            )
+        raise MissingFiles(f"{place.where}: no {version.archive} in {place.root}")
 
     def read() -> Pixels:
         contents = _from_archive(archive, wanted)

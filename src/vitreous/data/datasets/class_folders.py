@@ -6,9 +6,9 @@ from pathlib import Path
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.archive import members, readable, unpack, write
-from vitreous.data.datasets.cache import prepared
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.image_files import class_folders, picture_dataset, unpacked
+from vitreous.data.datasets.cache import prepare_once
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.image_files import class_folders, image_dataset, unpack_archives
 from vitreous.data.source import ALL, Dataset
 
 _JPEG = (".jpg", ".jpeg")
@@ -16,27 +16,27 @@ _OBJECTS, _BACKGROUND = "101_ObjectCategories", "BACKGROUND_Google"
 _NO_SPLIT = "has no official division into training and test images"
 
 
-def open_eurosat(place: Place) -> Dataset:
+def open_eurosat(place: DatasetDir) -> Dataset:
     folders = ("2750", "EuroSAT_RGB")  # what the two releases of the same pictures call it
     root = place.find(*(f"{prefix}{name}" for prefix in ("", "eurosat/", "EuroSAT/") for name in folders))
     if root is None and (place.root / "AnnualCrop").is_dir():
         root = place.root
     if root is None:
         archive = place.need("EuroSAT.zip", "EuroSAT_RGB.zip")
-        made = unpacked(place, [archive], lambda name: name.lower().endswith(_JPEG))
+        made = unpack_archives(place, [archive], lambda name: name.lower().endswith(_JPEG))
         root = next((made / name for name in folders if (made / name).is_dir()), None)
         if root is None:
             raise VitreousError(f"{archive}: no folder {' or '.join(folders)} in it; another archive than the RGB version")
     return _by_class(place, root, class_folders(root, _JPEG), (f"{place.where}: EuroSAT {_NO_SPLIT}",))
 
 
-def open_caltech101(place: Place) -> Dataset:
+def open_caltech101(place: DatasetDir) -> Dataset:
     root = place.find(_OBJECTS, f"caltech-101/{_OBJECTS}", f"caltech101/{_OBJECTS}")
     if root is None and (place.root / "accordion").is_dir():
         root = place.root
     if root is None:
         archive = place.need("caltech-101.zip", f"{_OBJECTS}.tar.gz", f"caltech-101/{_OBJECTS}.tar.gz")
-        root = prepared(place.name, [archive], lambda folder: _unpack_objects(archive, folder)) / _OBJECTS
+        root = prepare_once(place.name, [archive], lambda folder: _unpack_objects(archive, folder)) / _OBJECTS
     found = class_folders(root, _JPEG)
     notes = [f"{place.where}: Caltech-101 {_NO_SPLIT}"]
     if found.pop(_BACKGROUND, None):
@@ -63,8 +63,8 @@ def _unpack_objects(archive: Path, into: Path) -> None:
         raise VitreousError(f"{archive}: no {inner} in it; another archive than the original")
 
 
-def _by_class(place: Place, root: Path, found: dict[str, list[str]], notes: tuple[str, ...]) -> Dataset:
+def _by_class(place: DatasetDir, root: Path, found: dict[str, list[str]], notes: tuple[str, ...]) -> Dataset:
     if not found:
         raise VitreousError(f"{place.where}: no class folders with .jpg files in {root}; unpack the original archive there")
     listed = [(f"{name}/{file}", label) for label, (name, files) in enumerate(found.items()) for file in files]
-    return picture_dataset(place, root, tuple(found), {ALL: listed}, notes)
+    return image_dataset(place, root, tuple(found), {ALL: listed}, notes)

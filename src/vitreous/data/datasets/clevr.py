@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.progress import shown
-from vitreous.data.datasets.cache import prepared
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.image_files import Listed, unpacked
+from vitreous.core.progress import progress_bar
+from vitreous.data.datasets.cache import prepare_once
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.image_files import Listed, unpack_archives
 from vitreous.data.datasets.row_subset import load, save
 from vitreous.data.datasets.tfds_order import tfds_order
-from vitreous.data.datasets.vtab_parts import Parts, chosen, picture_parts
+from vitreous.data.datasets.vtab_parts import Parts, choose_examples, image_parts
 from vitreous.data.datasets.vtab_rules import by_count, by_thresholds, check_labels
 from vitreous.data.datasets.vtab_tasks import CLEVR_DISTANCES, VtabTask
 
@@ -34,18 +34,18 @@ _SPLITS = {"train": "train", "test": "val"}  # ours, and theirs
 _CHUNK, _LARGEST = 1 << 20, 1 << 24  # characters read at a time, and of one scene at most
 
 
-def open_clevr(place: Place, task: VtabTask) -> Parts:
+def open_clevr(place: DatasetDir, task: VtabTask) -> Parts:
     base, archive = _where(place)
     scenes = {split: base / f"scenes/CLEVR_{name}_scenes.json" for split, name in _SPLITS.items()}
     for path in scenes.values():
         if not path.is_file():
             raise VitreousError(f"{place.where}: no {path}; unpack the whole of {ARCHIVE}")
-    folder = prepared("vtab-clevr", list(scenes.values()), lambda made: _make(scenes, made))
+    folder = prepare_once("vtab-clevr", list(scenes.values()), lambda made: _make(scenes, made))
     names = {split: load(folder, f"{split}-names").tolist() for split in scenes}
     labels = {split: _labels(task, scenes[split], folder, split, names[split]) for split in scenes}
     train, test = tfds_order("train", names["train"]), tfds_order("validation", names["test"])
     edge = len(train) * 9 // 10
-    part = chosen(train[:edge], train[edge:], test, place.where)
+    part = choose_examples(train[:edge], train[edge:], test, place.where)
     wanted = {"train": part.training, "test": part.test}
     listed: dict[str, Listed] = {
         split: [(f"images/{_SPLITS[split]}/{names[split][n]}", int(labels[split][n])) for n in numbers.tolist()]
@@ -53,23 +53,23 @@ def open_clevr(place: Place, task: VtabTask) -> Parts:
     }
     if archive is not None:
         base = _images(place, archive, {path for own in listed.values() for path, _ in own})
-    return picture_parts(place, base, task, listed, len(part.train))
+    return image_parts(place, base, task, listed, len(part.train))
 
 
-def _where(place: Place) -> tuple[Path, Path | None]:
+def _where(place: DatasetDir) -> tuple[Path, Path | None]:
     """The folder with `scenes` in it, and the archive if the pictures are still in one."""
     if base := place.base("scenes/CLEVR_train_scenes.json", FOLDER):
         return base, None
     archive = place.need(ARCHIVE)
     inside = dataclasses.replace(place, name="vtab-clevr-scenes")
     wanted = {f"{FOLDER}/scenes/CLEVR_{name}_scenes.json" for name in _SPLITS.values()}
-    return unpacked(inside, [archive], wanted.__contains__) / FOLDER, archive
+    return unpack_archives(inside, [archive], wanted.__contains__) / FOLDER, archive
 
 
-def _images(place: Place, archive: Path, paths: set[str]) -> Path:
+def _images(place: DatasetDir, archive: Path, paths: set[str]) -> Path:
     """Unpacks the 16,000 pictures that are used, of 100,000."""
     wanted = {f"{FOLDER}/{path}" for path in paths}
-    return unpacked(dataclasses.replace(place, name="vtab-clevr-images"), [archive], wanted.__contains__) / FOLDER
+    return unpack_archives(dataclasses.replace(place, name="vtab-clevr-images"), [archive], wanted.__contains__) / FOLDER
 
 
 def _labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ def _make(scenes: dict[str, Path], folder: Path) -> None:
         names: list[str] = []
         counts: list[int] = []
         closest: list[float] = []
-        with shown(f"reading {path.name}", None) as advance:
+        with progress_bar(f"reading {path.name}", None) as advance:
             for scene in read_scenes(path):
                 name, distances = _facts(path, len(names), scene)
                 names.append(name)

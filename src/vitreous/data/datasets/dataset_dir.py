@@ -8,12 +8,12 @@ from pathlib import Path
 from vitreous.core.errors import VitreousError
 
 
-class Absent(VitreousError):
+class MissingFiles(VitreousError):
     """Files of the data set are not in the directory; elsewhere they may be, or they can be fetched."""
 
 
 @dataclass(frozen=True)
-class Place:
+class DatasetDir:
     name: str  # of the data set
     where: str  # what the user typed
     root: Path
@@ -26,7 +26,7 @@ class Place:
         """The same; an error that names the first if there is none."""
         found = self.find(*names)
         if found is None:
-            raise Absent(f"{self.where}: no {names[0]} in {self.root}")
+            raise MissingFiles(f"{self.where}: no {names[0]} in {self.root}")
         return found
 
     def base(self, sign: str, *folders: str) -> Path | None:

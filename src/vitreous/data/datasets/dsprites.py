@@ -17,11 +17,11 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.cache import prepared
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.row_subset import BROKEN, Picked, broken, load, rows, save
+from vitreous.data.datasets.cache import prepare_once
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.row_subset import BROKEN, RowSubset, broken, load, rows, save
 from vitreous.data.datasets.tfds_order import tfds_order
-from vitreous.data.datasets.vtab_parts import Parts, chosen
+from vitreous.data.datasets.vtab_parts import Parts, choose_examples
 from vitreous.data.datasets.vtab_rules import check_labels, in_bins
 from vitreous.data.datasets.vtab_tasks import DSPRITES_BINS, DSPRITES_ORIENTATIONS, DSPRITES_X, VtabTask
 
@@ -32,9 +32,9 @@ _MOST = 10_000_000  # pictures; more are not believed
 _RULES = {"dsprites-location": (4, DSPRITES_X), "dsprites-orientation": (3, DSPRITES_ORIENTATIONS)}
 
 
-def open_dsprites(place: Place, task: VtabTask) -> Parts:
+def open_dsprites(place: DatasetDir, task: VtabTask) -> Parts:
     path = place.need(FILE)
-    folder = prepared("vtab-dsprites", [path], lambda made: _make(path, made, place.where))
+    folder = prepare_once("vtab-dsprites", [path], lambda made: _make(path, made, place.where))
     column, original = _RULES[task.name]
     sources = {}
     for part in ("train", "test"):
@@ -42,7 +42,7 @@ def open_dsprites(place: Place, task: VtabTask) -> Parts:
         labels = in_bins(facts[:, column], original, DSPRITES_BINS)
         check_labels(str(path), ids.tolist(), labels, task.classes)
         size = load(folder, "size")
-        sources[part] = Picked(place.where, part, task.names, labels, folder, part, (int(size[0]), int(size[1])))
+        sources[part] = RowSubset(place.where, part, task.names, labels, folder, part, (int(size[0]), int(size[1])))
     return Parts(sources["train"], int(load(folder, "first")), sources["test"])
 
 
@@ -58,7 +58,7 @@ def _make(path: Path, folder: Path, where: str) -> None:
                 factors = factors.reshape(shape).astype(np.int64)
             order = tfds_order("train", range(len(factors)))
             first, second = len(order) * 8 // 10, len(order) * 9 // 10
-            part = chosen(order[:first], order[first:second], order[second:], where)
+            part = choose_examples(order[:first], order[first:second], order[second:], where)
             numbers = {"train": part.training, "test": part.test}
             with _member(archive, path, "imgs", 3) as (stream, shape, kind):
                 if kind != np.uint8 or shape[0] != len(factors) or not 0 < shape[1] * shape[2] <= 1 << 20:

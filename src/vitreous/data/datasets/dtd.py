@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Place, text_lines
-from vitreous.data.datasets.image_files import picture_dataset, unpacked
+from vitreous.data.datasets.dataset_dir import DatasetDir, text_lines
+from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.source import Dataset
 
 _ARCHIVE = "dtd-r1.0.1.tar.gz"
@@ -14,13 +14,13 @@ _LISTS = {"train": "labels/train1.txt", "validation": "labels/val1.txt", "test":
 _NOTE = "division 1 of the 10 that DTD has"
 
 
-def open_dtd(place: Place) -> Dataset:
+def open_dtd(place: DatasetDir) -> Dataset:
     root = _root(place)
     listed = {split: _lines(root / file) for split, file in _LISTS.items()}
     classes = tuple(sorted({line.partition("/")[0] for lines in listed.values() for line in lines}))
     number = {name: label for label, name in enumerate(classes)}
     splits = {split: [(f"images/{line}", number[line.partition("/")[0]]) for line in lines] for split, lines in listed.items()}
-    return picture_dataset(place, root, classes, splits, (f"{place.where}: {_NOTE}",))
+    return image_dataset(place, root, classes, splits, (f"{place.where}: {_NOTE}",))
 
 
 def _lines(path: Path) -> list[str]:
@@ -31,8 +31,10 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _root(place: Place) -> Path:
+def _root(place: DatasetDir) -> Path:
     if found := place.base(_LISTS["test"], "dtd", "dtd/dtd"):
         return found
     archive = place.need(_ARCHIVE)
-    return unpacked(place, [archive], lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values()))) / "dtd"
+    return (
+        unpack_archives(place, [archive], lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values()))) / "dtd"
+    )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.image_files import picture_dataset, unpacked
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.datasets.matlab import read_mat, whole_numbers
 from vitreous.data.source import Dataset
 
@@ -34,7 +34,7 @@ NAMES = tuple(" ".join(name.split()) for name in _PAGE.split(","))
 _SETS = {"train": "trnid", "validation": "valid", "test": "tstid"}
 
 
-def open_flowers102(place: Place) -> Dataset:
+def open_flowers102(place: DatasetDir) -> Dataset:
     labels_file, sets_file = (place.need(name, f"flowers-102/{name}") for name in ("imagelabels.mat", "setid.mat"))
     root = _root(place)
     (array,) = read_mat(labels_file, "labels")
@@ -43,12 +43,12 @@ def open_flowers102(place: Place) -> Dataset:
     for (split, name), array in zip(_SETS.items(), read_mat(sets_file, *_SETS.values()), strict=True):
         numbers = whole_numbers(sets_file, name, array, 1, len(labels))
         splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1])) for number in numbers.tolist()]
-    return picture_dataset(place, root, NAMES, splits)
+    return image_dataset(place, root, NAMES, splits)
 
 
-def _root(place: Place) -> Path:
+def _root(place: DatasetDir) -> Path:
     for folder in ("", "flowers-102"):
         if (place.root / folder / "jpg").is_dir():
             return place.root / folder
     archive = place.need("102flowers.tgz", "flowers-102/102flowers.tgz")
-    return unpacked(place, [archive], lambda name: name.endswith(".jpg"))
+    return unpack_archives(place, [archive], lambda name: name.endswith(".jpg"))

@@ -8,26 +8,26 @@ from pathlib import Path
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.archive import Wanted, unpack
-from vitreous.data.datasets.cache import prepared
-from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.cache import prepare_once
+from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.source import Dataset
 from vitreous.data.sources.file_source import FileSource, TableBuilder
 
 Listed = Sequence[tuple[str, int]]  # paths below the root, with slashes, and the class of each
 
 
-def unpacked(place: Place, archives: Sequence[Path], wanted: Wanted) -> Path:
+def unpack_archives(place: DatasetDir, archives: Sequence[Path], wanted: Wanted) -> Path:
     """A folder with the wanted members of these archives."""
 
     def make(folder: Path) -> None:
         for archive in archives:
             unpack(archive, folder, wanted)
 
-    return prepared(place.name, archives, make)
+    return prepare_once(place.name, archives, make)
 
 
-def picture_dataset(
-    place: Place,
+def image_dataset(
+    place: DatasetDir,
     root: Path,
     classes: tuple[str, ...],
     splits: Mapping[str, Listed],

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Absent, Place, text_lines
-from vitreous.data.datasets.image_files import picture_dataset, unpacked
+from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles, text_lines
+from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.datasets.matlab import read_mat, whole_numbers
 from vitreous.data.source import ALL, Dataset, LeftOut, Source, View
 from vitreous.data.sources.folder import open_folder
@@ -43,10 +43,10 @@ class Devkit:
     truth: NDArray[np.int64]  # the class of each validation image, in the order of their numbers
 
 
-def open_imagenet(place: Place) -> Dataset:
+def open_imagenet(place: DatasetDir) -> Dataset:
     folders = _splits(place.root) or _splits(place.root / "ILSVRC" / "Data" / "CLS-LOC")
     if not folders:
-        raise Absent(f"{place.where}: neither train/ nor val/ in {place.root}")
+        raise MissingFiles(f"{place.where}: neither train/ nor val/ in {place.root}")
     devkit = _devkit(place)
     opened = {
         split: _flat(place, folder, devkit) if _is_flat(folder) else open_folder(folder) for split, folder in folders.items()
@@ -66,7 +66,7 @@ def open_imagenet(place: Place) -> Dataset:
     return Dataset(place.where, classes, sources, tuple(_notes(place, devkit, synsets)), tuple(left_out))
 
 
-def _notes(place: Place, devkit: Devkit | None, synsets: tuple[str, ...]) -> list[str]:
+def _notes(place: DatasetDir, devkit: Devkit | None, synsets: tuple[str, ...]) -> list[str]:
     if devkit:
         return []
     notes = [f"{place.where}: classes go by their synsets; with {_DEVKIT}.tar.gz in {place.root} they have names"]
@@ -88,7 +88,7 @@ def _is_flat(folder: Path) -> bool:
         return any(_IMAGE.fullmatch(entry.name) for entry in entries)
 
 
-def _numbers(place: Place, folder: str, found: Dataset, synsets: tuple[str, ...]) -> NDArray[np.int64]:
+def _numbers(place: DatasetDir, folder: str, found: Dataset, synsets: tuple[str, ...]) -> NDArray[np.int64]:
     """For each folder the number of its class."""
     number = {name: index for index, name in enumerate(synsets)}
     for name in found.classes:
@@ -139,7 +139,7 @@ class Renumbered(View):
 # The devkit -----------------------------------------------------------------------------------------------------------------
 
 
-def _flat(place: Place, folder: Path, devkit: Devkit | None) -> Dataset:
+def _flat(place: DatasetDir, folder: Path, devkit: Devkit | None) -> Dataset:
     """val/ as it comes: the number in a file's name leads to its label."""
     if devkit is None:
         raise VitreousError(
@@ -153,17 +153,17 @@ def _flat(place: Place, folder: Path, devkit: Devkit | None) -> Dataset:
             if not 1 <= number <= len(devkit.truth):
                 raise VitreousError(f"{folder / name}: the devkit has labels for {len(devkit.truth):,} images only")
             listed.append((f"{folder.name}/{name}", int(devkit.truth[number - 1])))
-    return picture_dataset(place, folder.parent, devkit.names, {"validation": listed})
+    return image_dataset(place, folder.parent, devkit.names, {"validation": listed})
 
 
-def _devkit(place: Place) -> Devkit | None:
+def _devkit(place: DatasetDir) -> Devkit | None:
     base = place.base(_META, _DEVKIT)
     if base is None:
         archive = place.find(f"{_DEVKIT}.tar.gz")
         if archive is None:
             return None
         wanted = (f"{_DEVKIT}/{_META}", f"{_DEVKIT}/{_TRUTH}")
-        base = unpacked(place, [archive], wanted.__contains__) / _DEVKIT
+        base = unpack_archives(place, [archive], wanted.__contains__) / _DEVKIT
         if not all((base / file).exists() for file in (_META, _TRUTH)):
             raise VitreousError(
                 f"{archive}: lacks {_META} or {_TRUTH}; another archive than the devkit of 2012's tasks 1 and 2"

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Place, text_lines
-from vitreous.data.datasets.image_files import Listed, unpacked
+from vitreous.data.datasets.dataset_dir import DatasetDir, text_lines
+from vitreous.data.datasets.image_files import Listed, unpack_archives
 from vitreous.data.datasets.tfds_order import tfds_order
-from vitreous.data.datasets.vtab_parts import Parts, chosen, picture_parts
+from vitreous.data.datasets.vtab_parts import Parts, choose_examples, image_parts
 from vitreous.data.datasets.vtab_rules import by_thresholds, check_labels
 from vitreous.data.datasets.vtab_tasks import KITTI_DISTANCES, VtabTask
 
@@ -35,7 +35,7 @@ _NOTE = (
 )
 
 
-def open_kitti(place: Place, task: VtabTask) -> Parts:
+def open_kitti(place: DatasetDir, task: VtabTask) -> Parts:
     folder = _labels_folder(place)
     names = sorted(path.stem for path in folder.glob("*.txt") if path.stem.isascii() and path.stem.isdigit())
     if not names:
@@ -43,7 +43,7 @@ def open_kitti(place: Place, task: VtabTask) -> Parts:
     kit = _mapping(place)
     splits = _by_frame(names) if kit is None else _by_drive(names, kit)
     ordered = {split: own[tfds_order(split, [f"{names[n]}.png" for n in own.tolist()])] for split, own in splits.items()}
-    part = chosen(ordered["train"], ordered["validation"], ordered["test"], place.where)
+    part = choose_examples(ordered["train"], ordered["validation"], ordered["test"], place.where)
     wanted = {"train": part.training, "test": part.test}
     listed: dict[str, Listed] = {}
     for split, numbers in wanted.items():
@@ -53,7 +53,7 @@ def open_kitti(place: Place, task: VtabTask) -> Parts:
         listed[split] = [(f"training/image_2/{name}.png", label) for name, label in zip(own, labels.tolist(), strict=True)]
     root = _images_root(place, {path for pictures in listed.values() for path, _ in pictures})
     notes = (f"{place.where}: {_NOTE}",) if kit is None else ()
-    return picture_parts(place, root, task, listed, len(part.train), notes)
+    return image_parts(place, root, task, listed, len(part.train), notes)
 
 
 def closest_vehicle(path: Path) -> float:
@@ -79,22 +79,22 @@ def closest_vehicle(path: Path) -> float:
 # Where the files are --------------------------------------------------------------------------------------------------------
 
 
-def _labels_folder(place: Place) -> Path:
+def _labels_folder(place: DatasetDir) -> Path:
     if found := place.base("training/label_2", "kitti"):
         return found / "training/label_2"
     archive = place.need(LABELS, f"kitti/{LABELS}")
     inside = dataclasses.replace(place, name="vtab-kitti-labels")
-    return unpacked(inside, [archive], lambda name: name.startswith("training/label_2/")) / "training/label_2"
+    return unpack_archives(inside, [archive], lambda name: name.startswith("training/label_2/")) / "training/label_2"
 
 
-def _images_root(place: Place, paths: set[str]) -> Path:
+def _images_root(place: DatasetDir, paths: set[str]) -> Path:
     if found := place.base("training/image_2", "kitti"):
         return found
     archive = place.need(IMAGES, f"kitti/{IMAGES}")
-    return unpacked(dataclasses.replace(place, name="vtab-kitti-images"), [archive], paths.__contains__)
+    return unpack_archives(dataclasses.replace(place, name="vtab-kitti-images"), [archive], paths.__contains__)
 
 
-def _mapping(place: Place) -> Path | None:
+def _mapping(place: DatasetDir) -> Path | None:
     """The folder `mapping` of the development kit."""
     if found := place.base("mapping/train_rand.txt", "devkit", "devkit_object", "kitti", "kitti/devkit", "kitti/devkit_object"):
         return found / "mapping"
@@ -103,7 +103,7 @@ def _mapping(place: Place) -> Path | None:
         return None
     inside = dataclasses.replace(place, name="vtab-kitti-mapping")
     wanted = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
-    return unpacked(inside, [archive], wanted.__contains__) / "mapping"
+    return unpack_archives(inside, [archive], wanted.__contains__) / "mapping"
 
 
 # Which frame belongs to which split -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vitreous.data.datasets.cifar import open_cifar10, open_cifar100
 from vitreous.data.datasets.class_folders import open_caltech101, open_eurosat
-from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.dtd import open_dtd
 from vitreous.data.datasets.flowers import open_flowers102
 from vitreous.data.datasets.imagenet import open_imagenet
@@ -18,7 +18,7 @@ from vitreous.data.source import ALL, Dataset
 
 
 @dataclass(frozen=True)
-class Original:
+class OriginalFile:
     """One file as its authors distribute it. md5 where they or others have published no better."""
 
     url: str
@@ -31,15 +31,15 @@ class Original:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataset:
     name: str
     title: str
     classes: int
     images: Mapping[str, int]  # of each split, as published
     terms: str  # the licence, or what the authors' page says
     page: str
-    open: Callable[[Place], Dataset]
-    files: tuple[Original, ...] = ()  # to fetch; none where the terms forbid that
+    open: Callable[[DatasetDir], Dataset]
+    files: tuple[OriginalFile, ...] = ()  # to fetch; none where the terms forbid that
     by_hand: str = ""  # what to put into the directory, where it is not the files above
     megabytes: int = 0  # to fetch
     aliases: tuple[str, ...] = ()
@@ -60,8 +60,8 @@ _OXFORD = "https://www.robots.ox.ac.uk/~vgg/data"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers"
 _IDX = tuple((f"{at}train-images{sign}idx3-ubyte{ending}",) for at in ("", "raw/") for sign in "-." for ending in ("", ".gz"))
 
-SETS: tuple[Known, ...] = (
-    Known(
+SETS: tuple[KnownDataset, ...] = (
+    KnownDataset(
         name="cifar10",
         title="CIFAR-10",
         classes=10,
@@ -70,7 +70,7 @@ SETS: tuple[Known, ...] = (
         page=f"{_KRIZHEVSKY}/cifar.html",
         open=open_cifar10,
         files=(
-            Original(
+            OriginalFile(
                 f"{_KRIZHEVSKY}/cifar-10-binary.tar.gz",
                 sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
             ),
@@ -78,7 +78,7 @@ SETS: tuple[Known, ...] = (
         megabytes=170,
         signs=(("cifar-10-batches-bin",), ("data_batch_1.bin", "test_batch.bin", "batches.meta.txt")),
     ),
-    Known(
+    KnownDataset(
         name="cifar100",
         title="CIFAR-100",
         classes=100,
@@ -87,7 +87,7 @@ SETS: tuple[Known, ...] = (
         page=f"{_KRIZHEVSKY}/cifar.html",
         open=open_cifar100,
         files=(
-            Original(
+            OriginalFile(
                 f"{_KRIZHEVSKY}/cifar-100-binary.tar.gz",
                 sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
             ),
@@ -95,7 +95,7 @@ SETS: tuple[Known, ...] = (
         megabytes=169,
         signs=(("cifar-100-binary",), ("train.bin", "test.bin", "fine_label_names.txt")),
     ),
-    Known(
+    KnownDataset(
         name="mnist",
         title="MNIST",
         classes=10,
@@ -104,19 +104,19 @@ SETS: tuple[Known, ...] = (
         page="http://yann.lecun.com/exdb/mnist/",
         open=open_mnist,
         files=(
-            Original(
+            OriginalFile(
                 f"{_MNIST}/train-images-idx3-ubyte.gz",
                 sha256="440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
             ),
-            Original(
+            OriginalFile(
                 f"{_MNIST}/train-labels-idx1-ubyte.gz",
                 sha256="3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
             ),
-            Original(
+            OriginalFile(
                 f"{_MNIST}/t10k-images-idx3-ubyte.gz",
                 sha256="8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             ),
-            Original(
+            OriginalFile(
                 f"{_MNIST}/t10k-labels-idx1-ubyte.gz",
                 sha256="f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
             ),
@@ -124,7 +124,7 @@ SETS: tuple[Known, ...] = (
         megabytes=12,
         signs=(*_IDX, ("MNIST/raw",)),
     ),
-    Known(
+    KnownDataset(
         name="fashion-mnist",
         title="Fashion-MNIST",
         classes=10,
@@ -133,16 +133,16 @@ SETS: tuple[Known, ...] = (
         page="https://github.com/zalandoresearch/fashion-mnist",
         open=open_fashion_mnist,
         files=(
-            Original(f"{_FASHION}/train-images-idx3-ubyte.gz", md5="8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-            Original(f"{_FASHION}/train-labels-idx1-ubyte.gz", md5="25c81989df183df01b3e8a0aad5dffbe"),
-            Original(f"{_FASHION}/t10k-images-idx3-ubyte.gz", md5="bef4ecab320f06d8554ea6380940ec79"),
-            Original(f"{_FASHION}/t10k-labels-idx1-ubyte.gz", md5="bb300cfdad3c16e7a12a480ee83cd310"),
+            OriginalFile(f"{_FASHION}/train-images-idx3-ubyte.gz", md5="8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            OriginalFile(f"{_FASHION}/train-labels-idx1-ubyte.gz", md5="25c81989df183df01b3e8a0aad5dffbe"),
+            OriginalFile(f"{_FASHION}/t10k-images-idx3-ubyte.gz", md5="bef4ecab320f06d8554ea6380940ec79"),
+            OriginalFile(f"{_FASHION}/t10k-labels-idx1-ubyte.gz", md5="bb300cfdad3c16e7a12a480ee83cd310"),
         ),
         megabytes=31,
         installed=("/usr/share/datasets/fashion-mnist",),  # Debian's package dataset-fashion-mnist
         signs=(*_IDX, ("FashionMNIST/raw",)),
     ),
-    Known(
+    KnownDataset(
         name="pets",
         title="Oxford-IIIT Pets",
         classes=37,
@@ -151,11 +151,11 @@ SETS: tuple[Known, ...] = (
         page=f"{_OXFORD}/pets/",
         open=open_pets,
         files=(
-            Original(
+            OriginalFile(
                 f"{_OXFORD}/pets/data/images.tar.gz",
                 sha256="67195c5e1c01f1ab5f9b6a5d22b8c27a580d896ece458917e61d459337fa318d",
             ),
-            Original(
+            OriginalFile(
                 f"{_OXFORD}/pets/data/annotations.tar.gz",
                 sha256="52425fb6de5c424942b7626b428656fcbd798db970a937df61750c0f1d358e91",
             ),
@@ -166,7 +166,7 @@ SETS: tuple[Known, ...] = (
             (f"{at}images", f"{at}annotations/trainval.txt", f"{at}annotations/test.txt") for at in ("", "oxford-iiit-pet/")
         ),
     ),
-    Known(
+    KnownDataset(
         name="flowers102",
         title="Oxford Flowers-102",
         classes=102,
@@ -175,15 +175,15 @@ SETS: tuple[Known, ...] = (
         page=f"{_OXFORD}/flowers/102/",
         open=open_flowers102,
         files=(
-            Original(
+            OriginalFile(
                 f"{_OXFORD}/flowers/102/102flowers.tgz",
                 sha256="2d01ecc807db462958cfe3d92f57a8c252b4abd240eb955770201e45f783b246",
             ),
-            Original(
+            OriginalFile(
                 f"{_OXFORD}/flowers/102/imagelabels.mat",
                 sha256="4903e94206bac23bf772aadf06451916df56b58fc483a62db32a97b82656651d",
             ),
-            Original(
+            OriginalFile(
                 f"{_OXFORD}/flowers/102/setid.mat",
                 sha256="46b8678f91fd95d3c8f4feab80d271a6c834a1dd896fe29fd3e6ad9ce5c8dccd",
             ),
@@ -192,7 +192,7 @@ SETS: tuple[Known, ...] = (
         aliases=("flowers", "oxford-flowers102", "oxford-flowers-102"),
         signs=(("imagelabels.mat", "setid.mat"), ("flowers-102/imagelabels.mat", "flowers-102/setid.mat")),
     ),
-    Known(
+    KnownDataset(
         name="imagenet",
         title="ImageNet (ILSVRC 2012)",
         classes=1_000,
@@ -208,7 +208,7 @@ SETS: tuple[Known, ...] = (
             ("ILSVRC/Data/CLS-LOC",),
         ),
     ),
-    Known(
+    KnownDataset(
         name="svhn",
         title="Street View House Numbers, cropped digits",
         classes=10,
@@ -217,11 +217,11 @@ SETS: tuple[Known, ...] = (
         page=f"{_STANFORD}/",
         open=open_svhn,
         files=(
-            Original(
+            OriginalFile(
                 f"{_STANFORD}/train_32x32.mat",
                 sha256="435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
             ),
-            Original(
+            OriginalFile(
                 f"{_STANFORD}/test_32x32.mat",
                 sha256="cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
             ),
@@ -230,7 +230,7 @@ SETS: tuple[Known, ...] = (
         aliases=("svhn-cropped",),
         signs=(("train_32x32.mat", "test_32x32.mat"),),
     ),
-    Known(
+    KnownDataset(
         name="eurosat",
         title="EuroSAT, RGB",
         classes=10,
@@ -239,7 +239,7 @@ SETS: tuple[Known, ...] = (
         page="https://github.com/phelber/EuroSAT",
         open=open_eurosat,
         files=(
-            Original(  # the authors' server is gone; this copy is theirs, unchanged
+            OriginalFile(  # the authors' server is gone; this copy is theirs, unchanged
                 "https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
                 md5="c8fa014336c82ac7804f0398fcb19387",
             ),
@@ -249,7 +249,7 @@ SETS: tuple[Known, ...] = (
         aliases=("eurosat-rgb",),
         signs=tuple((f"{at}/AnnualCrop", f"{at}/SeaLake") for at in ("2750", "EuroSAT_RGB", "eurosat/2750", "EuroSAT/2750")),
     ),
-    Known(
+    KnownDataset(
         name="caltech101",
         title="Caltech-101",
         classes=101,
@@ -258,7 +258,7 @@ SETS: tuple[Known, ...] = (
         page="https://data.caltech.edu/records/mzrjq-6wc02",
         open=open_caltech101,
         files=(
-            Original(
+            OriginalFile(
                 "https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip",
                 md5="3138e1922a9193bfa496528edbbc45d0",
             ),
@@ -270,7 +270,7 @@ SETS: tuple[Known, ...] = (
             ("accordion", "BACKGROUND_Google"),
         ),
     ),
-    Known(
+    KnownDataset(
         name="dtd",
         title="Describable Textures",
         classes=47,
@@ -279,7 +279,7 @@ SETS: tuple[Known, ...] = (
         page=f"{_OXFORD}/dtd/",
         open=open_dtd,
         files=(
-            Original(
+            OriginalFile(
                 f"{_OXFORD}/dtd/download/dtd-r1.0.1.tar.gz",
                 sha256="e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
             ),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.pixel_arrays import Pixels, pixel_dataset
 from vitreous.data.source import Dataset
 
@@ -24,15 +24,15 @@ _STEMS = {"train": "train", "test": "t10k"}
 _MOST = 1 << 30  # twenty times MNIST: a header that claims more is not believed
 
 
-def open_mnist(place: Place) -> Dataset:
+def open_mnist(place: DatasetDir) -> Dataset:
     return _open(place, DIGITS, "MNIST/raw")
 
 
-def open_fashion_mnist(place: Place) -> Dataset:
+def open_fashion_mnist(place: DatasetDir) -> Dataset:
     return _open(place, CLOTHES, "FashionMNIST/raw")
 
 
-def _open(place: Place, classes: tuple[str, ...], nested: str) -> Dataset:
+def _open(place: DatasetDir, classes: tuple[str, ...], nested: str) -> Dataset:
     files = {
         split: (_find(place, f"{stem}-images", 3, nested), _find(place, f"{stem}-labels", 1, nested))
         for split, stem in _STEMS.items()
@@ -44,7 +44,7 @@ def _open(place: Place, classes: tuple[str, ...], nested: str) -> Dataset:
     return pixel_dataset(place, [path for pair in files.values() for path in pair], read)
 
 
-def _find(place: Place, stem: str, dimensions: int, nested: str) -> Path:
+def _find(place: DatasetDir, stem: str, dimensions: int, nested: str) -> Path:
     names = [
         f"{stem}{sign}idx{dimensions}-ubyte{ending}" for ending in (".gz", "") for sign in "-."
     ]  # some unpackers put a dot

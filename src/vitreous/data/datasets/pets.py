@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Absent, Place, text_lines
-from vitreous.data.datasets.image_files import picture_dataset, unpacked
+from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles, text_lines
+from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.source import Dataset
 
 _LISTS = {"train": "trainval.txt", "test": "test.txt"}
@@ -18,7 +18,7 @@ _ARCHIVES = ("images.tar.gz", "annotations.tar.gz")
 _LINE = re.compile(r"([^/\\\s]+)_(\d+) (\d+) \d+ \d+")
 
 
-def open_pets(place: Place) -> Dataset:
+def open_pets(place: DatasetDir) -> Dataset:
     root = _root(place)
     splits: dict[str, list[tuple[str, int]]] = {}
     names: dict[int, str] = {}
@@ -37,10 +37,10 @@ def open_pets(place: Place) -> Dataset:
             splits[split].append((f"images/{found[1]}_{found[2]}.jpg", label))
     if sorted(names) != list(range(len(names))) or len(set(names.values())) != len(names):
         raise VitreousError(f"{root / 'annotations'}: its classes are not numbered from 1 to {len(names)}, or two share a name")
-    return picture_dataset(place, root, tuple(names[label] for label in sorted(names)), splits)
+    return image_dataset(place, root, tuple(names[label] for label in sorted(names)), splits)
 
 
-def _root(place: Place) -> Path:
+def _root(place: DatasetDir) -> Path:
     for folder in ("", "oxford-iiit-pet"):
         root = place.root / folder
         if (root / "images").is_dir() and all((root / "annotations" / file).exists() for file in _LISTS.values()):
@@ -48,5 +48,5 @@ def _root(place: Place) -> Path:
         archives = [root / name for name in _ARCHIVES]
         if all(archive.exists() for archive in archives):
             # The annotations hold 7,390 outlines too, and the images a few stray .mat files.
-            return unpacked(place, archives, lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values())))
-    raise Absent(f"{place.where}: no {' and '.join(_ARCHIVES)} in {place.root}")
+            return unpack_archives(place, archives, lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values())))
+    raise MissingFiles(f"{place.where}: no {' and '.join(_ARCHIVES)} in {place.root}")

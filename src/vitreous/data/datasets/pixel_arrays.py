@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 from vitreous.core.untrusted_json import read_json
-from vitreous.data.datasets.cache import prepared
-from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.cache import prepare_once
+from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.source import Arrays, Dataset
 
 
@@ -26,9 +26,9 @@ class Pixels:
     splits: Mapping[str, tuple[NDArray[np.uint8], NDArray[Any]]]  # images (N, H, W[, C]) and their labels
 
 
-def pixel_dataset(place: Place, files: Sequence[Path], read: Callable[[], Pixels], notes: tuple[str, ...] = ()) -> Dataset:
+def pixel_dataset(place: DatasetDir, files: Sequence[Path], read: Callable[[], Pixels], notes: tuple[str, ...] = ()) -> Dataset:
     """The data set that `read` reads from `files`, which happens once."""
-    folder = prepared(place.name, files, lambda made: _save(place, made, read()))
+    folder = prepare_once(place.name, files, lambda made: _save(place, made, read()))
     try:
         facts = read_json(folder / "facts.json")
         classes = tuple(facts["classes"])
@@ -38,7 +38,7 @@ def pixel_dataset(place: Place, files: Sequence[Path], read: Callable[[], Pixels
     return Dataset(place.where, classes, splits, notes)
 
 
-def _save(place: Place, folder: Path, pixels: Pixels) -> None:
+def _save(place: DatasetDir, folder: Path, pixels: Pixels) -> None:
     for split, (images, labels) in pixels.splits.items():
         Arrays(f"{place.where}, {split}", split, pixels.classes, images, labels)  # checks that they belong together
         np.save(folder / f"{split}-images.npy", np.ascontiguousarray(images))

@@ -19,16 +19,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from vitreous.core.download import Missing, fetch
-from vitreous.core.errors import VitreousError, unknown
-from vitreous.core.files import cache_folder, user_path
+from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.files import cache_dir, user_path
 from vitreous.core.progress import shown_bytes
-from vitreous.data.datasets.dataset_dir import Absent, Place
-from vitreous.data.datasets.known import SETS, Known, Original
+from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
+from vitreous.data.datasets.known import SETS, KnownDataset, OriginalFile
 from vitreous.data.source import Dataset, Source
 from vitreous.data.transforms.image_formats import is_image_name
 
 
-def names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     return tuple(known.name for known in SETS)
 
 
@@ -37,14 +37,14 @@ def is_known(name: str) -> bool:
     return _folded(name) in _spellings()
 
 
-def find(name: str) -> Known:
+def find_dataset(name: str) -> KnownDataset:
     try:
         return _spellings()[_folded(name)]
     except KeyError:
-        raise unknown("data set", name, names()) from None
+        raise unknown_name("data set", name, dataset_names()) from None
 
 
-def recognise(folder: Path) -> tuple[Known, ...]:
+def recognise(folder: Path) -> tuple[KnownDataset, ...]:
     """The sets whose original files this folder holds, whatever it is called. MNIST and Fashion-MNIST have the same names.
 
     Archives count where nothing else is there: beside class folders they are what these were unpacked from.
@@ -64,37 +64,37 @@ def recognise(folder: Path) -> tuple[Known, ...]:
 
 def open_named(name: str, root: Path | None = None) -> Dataset:
     """The data set of that name; from `root` and nowhere else if that is given."""
-    known = find(name)
+    known = find_dataset(name)
     if root is not None:
         return _from_directory(known, root)
     for directory in _directories(known):
         try:
-            return _opened(known, Place(known.name, known.name, directory))
-        except Absent as error:
+            return _opened(known, DatasetDir(known.name, known.name, directory))
+        except MissingFiles as error:
             if directory != _own(known):  # a directory of the user's that is not what it seems
                 raise _incomplete(known, error) from error
     _fetch(known)
-    found = _opened(known, Place(known.name, known.name, _own(known)))
+    found = _opened(known, DatasetDir(known.name, known.name, _own(known)))
     host = urlsplit(_address(known, known.files[0])).netloc
     note = f"{known.name}: fetched from {host}; terms: {known.terms} ({known.page})"
     return dataclasses.replace(found, notes=(*found.notes, note))
 
 
-def _from_directory(known: Known, root: Path) -> Dataset:
+def _from_directory(known: KnownDataset, root: Path) -> Dataset:
     root = user_path(root)
     if not root.is_dir():
         raise VitreousError(f"{known.name}@{root}: no such directory; it should hold {known.needed}")
     try:
-        return _opened(known, Place(known.name, f"{known.name}@{root}", root))
-    except Absent as error:
+        return _opened(known, DatasetDir(known.name, f"{known.name}@{root}", root))
+    except MissingFiles as error:
         raise _incomplete(known, error) from error
 
 
-def _incomplete(known: Known, error: Absent) -> Absent:
-    return Absent(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
+def _incomplete(known: KnownDataset, error: MissingFiles) -> MissingFiles:
+    return MissingFiles(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
 
 
-def _opened(known: Known, place: Place) -> Dataset:
+def _opened(known: KnownDataset, place: DatasetDir) -> Dataset:
     try:
         found = known.open(place)
     except OSError as error:
@@ -104,7 +104,7 @@ def _opened(known: Known, place: Place) -> Dataset:
     return dataclasses.replace(found, notes=(*found.notes, *_counts(known, found)), own_classes=dict(_own_classes(found)))
 
 
-def _counts(known: Known, found: Dataset) -> Iterator[str]:
+def _counts(known: KnownDataset, found: Dataset) -> Iterator[str]:
     """What differs from the published set is said, lest figures be compared that cannot be."""
     for split, expected in known.images.items():
         source = found.splits.get(split)
@@ -122,11 +122,11 @@ def _own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
 # Where ----------------------------------------------------------------------------------------------------------------------
 
 
-def _own(known: Known) -> Path:
-    return cache_folder() / "data" / known.name
+def _own(known: KnownDataset) -> Path:
+    return cache_dir() / "data" / known.name
 
 
-def _directories(known: Known) -> Iterator[Path]:
+def _directories(known: KnownDataset) -> Iterator[Path]:
     """Directories that exist and should hold the set."""
     if chosen := os.environ.get("VITREOUS_DATA"):
         parent = user_path(chosen)
@@ -143,19 +143,19 @@ def _folded(name: str) -> str:
     return name.casefold().replace("-", "").replace("_", "").replace(" ", "")
 
 
-def _spellings() -> dict[str, Known]:
+def _spellings() -> dict[str, KnownDataset]:
     return {_folded(name): known for known in SETS for name in (known.name, *known.aliases)}
 
 
 # Fetching -------------------------------------------------------------------------------------------------------------------
 
 
-def _address(known: Known, file: Original) -> str:
+def _address(known: KnownDataset, file: OriginalFile) -> str:
     mirror = os.environ.get("VITREOUS_DATA_MIRROR")
     return f"{mirror.rstrip('/')}/{known.name}/{file.name}" if mirror else file.url
 
 
-def _fetch(known: Known) -> None:
+def _fetch(known: KnownDataset) -> None:
     folder = _own(known)
     put = f"put {known.needed} into {folder}, or a directory {known.name} with them into one that VITREOUS_DATA names"
     if not known.files:

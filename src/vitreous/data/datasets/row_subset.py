@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.progress import shown
+from vitreous.core.progress import progress_bar
 from vitreous.data.source import Content, Source
 
 BROKEN = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, gzip.BadGzipFile)
@@ -41,7 +41,7 @@ def rows(path: Path, stream: IO[bytes], shape: tuple[int, ...], wanted: NDArray[
     ascending = wanted[order]
     size = math.prod(shape[1:])
     at_once, parts = max(1, _CHUNK // size), []
-    with shown(f"reading {path.name}", shape[0]) as advance:
+    with progress_bar(f"reading {path.name}", shape[0]) as advance:
         for start in range(0, shape[0], at_once):
             count = min(at_once, shape[0] - start)
             data = stream.read(count * size)
@@ -71,7 +71,7 @@ def load(folder: Path, name: str, mapped: bool = False) -> NDArray[Any]:
     return found.view(np.ndarray)
 
 
-class Picked(Source):
+class RowSubset(Source):
     """Rows that `rows` has kept. The number that an item has in the original is its id.
 
     With `bits`, pixels are black or white and lie eight to a byte. Grey: the preprocessing makes of it what a model wants.
@@ -96,7 +96,7 @@ class Picked(Source):
 
     def __reduce__(self) -> Any:  # to another process goes the way to the pixels, not a copy of them
         fields = (self.where, self.split, self.classes, self._targets, self._folder, self._part, self._bits)
-        return Picked, fields
+        return RowSubset, fields
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.cache import prepared
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.row_subset import BROKEN, Picked, broken, load, rows, save
+from vitreous.data.datasets.cache import prepare_once
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.row_subset import BROKEN, RowSubset, broken, load, rows, save
 from vitreous.data.datasets.tfds_order import tfds_order
-from vitreous.data.datasets.vtab_parts import Parts, chosen
+from vitreous.data.datasets.vtab_parts import Parts, choose_examples
 from vitreous.data.datasets.vtab_rules import check_labels
 from vitreous.data.datasets.vtab_tasks import VtabTask
 
@@ -37,19 +37,19 @@ _MOST = 1 << 30  # bytes; each of the originals has half of it
 _ELEVATION, _AZIMUTH = 1, 2
 
 
-def open_smallnorb(place: Place, task: VtabTask) -> Parts:
+def open_smallnorb(place: DatasetDir, task: VtabTask) -> Parts:
     files = {(split, kind): _find(place, split, kind) for split in STEMS for kind in ("dat", "info")}
-    folder = prepared("vtab-smallnorb", list(files.values()), lambda made: _make(files, made, place.where))
+    folder = prepare_once("vtab-smallnorb", list(files.values()), lambda made: _make(files, made, place.where))
     sources = {}
     for part in ("train", "test"):
         info, ids = load(folder, f"{part}-info"), load(folder, f"{part}-ids")
         labels = info[:, _AZIMUTH] // 2 if task.name == "smallnorb-azimuth" else info[:, _ELEVATION]
         check_labels(place.where, ids.tolist(), labels, task.classes)
-        sources[part] = Picked(place.where, part, task.names, labels, folder, part)
+        sources[part] = RowSubset(place.where, part, task.names, labels, folder, part)
     return Parts(sources["train"], int(load(folder, "first")), sources["test"])
 
 
-def _find(place: Place, split: str, kind: str) -> Path:
+def _find(place: DatasetDir, split: str, kind: str) -> Path:
     name = f"{STEMS[split]}-{kind}.mat"
     return place.need(f"{name}.gz", name, f"smallnorb/{name}.gz", f"smallnorb/{name}")
 
@@ -58,7 +58,7 @@ def _make(files: dict[tuple[str, str], Path], folder: Path, where: str) -> None:
     info = {split: _whole(files[split, "info"]) for split in STEMS}
     train, test = (tfds_order(split, range(len(info[split]))) for split in STEMS)
     half = len(test) // 2
-    part = chosen(train, test[:half], test[half:], where)
+    part = choose_examples(train, test[:half], test[half:], where)
     images = {"train": part.train, "test": np.concatenate((part.validation, part.test))}
     pixels = {split: _first_of_pairs(files[split, "dat"], len(info[split]), wanted) for split, wanted in images.items()}
     second = len(part.validation)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Place
+from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.matlab import read_mat, whole_numbers
 from vitreous.data.datasets.mnist import DIGITS
 from vitreous.data.datasets.pixel_arrays import Pixels, pixel_dataset
 from vitreous.data.source import Dataset
 
 
-def open_svhn(place: Place) -> Dataset:
+def open_svhn(place: DatasetDir) -> Dataset:
     files = {split: place.need(f"{split}_32x32.mat") for split in ("train", "test")}
     return pixel_dataset(
         place, list(files.values()), lambda: Pixels(DIGITS, {split: _read(path) for split, path in files.items()})

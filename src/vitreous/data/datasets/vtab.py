@@ -15,10 +15,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import user_path
 from vitreous.data.datasets import clevr, dsprites, kitti, smallnorb
-from vitreous.data.datasets.dataset_dir import Absent, Place
+from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
 from vitreous.data.datasets.vtab_lists import has_lists, has_shards, open_lists, open_task_shards
 from vitreous.data.datasets.vtab_parts import Parts
 from vitreous.data.datasets.vtab_tasks import TASKS, TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask, find_task
@@ -33,7 +33,7 @@ _SMALLNORB = smallnorb.STEMS["train"]
 class _Original:
     """What a task can be made from, beside lists and shards."""
 
-    open: Callable[[Place, VtabTask], Parts]
+    open: Callable[[DatasetDir, VtabTask], Parts]
     signs: tuple[str, ...]  # any of these files or folders tells that it is there
     needed: str
 
@@ -134,7 +134,7 @@ def _may_be_of(task: VtabTask, root: Path) -> bool:
 
 def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Policy) -> Dataset:
     kind, folder = _kind(task, root) or (None, root)
-    place = Place(f"vtab-{task.name}", where, folder)
+    place = DatasetDir(f"vtab-{task.name}", where, folder)
     if kind == "lists":
         return open_lists(place, task, sweep)
     if kind == "shards":
@@ -143,13 +143,13 @@ def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Polic
     if kind is None or original is None:
         also = f", or the original {original.needed}" if original else ""
         others = [other.name for other in found_tasks(root)]
-        there = f"there are {some(others, 19)}" if others else "docs/vtab-data.md tells what is read"
+        there = f"there are {first_few(others, 19)}" if others else "docs/vtab-data.md tells what is read"
         raise VitreousError(
             f"{where}: neither {task.folder}/train800.txt nor {task.folder}/train800-*.tar in {root}{also}; {there}"
         )
     try:
         return original.open(place, task).dataset(where, sweep)
-    except Absent as error:
+    except MissingFiles as error:
         raise VitreousError(f"{error}; it should hold {original.needed}") from error
 
 

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.conventions import TARS
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.image_files import picture_dataset
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.image_files import image_dataset
 from vitreous.data.datasets.vtab_tasks import VtabTask
 from vitreous.data.shards.index import INDEX
 from vitreous.data.shards.reader import Shards, open_shards
@@ -33,7 +33,7 @@ def has_lists(folder: Path) -> bool:
     return any((folder / f"{name}.txt").is_file() for name in (FIRST, BOTH))
 
 
-def open_lists(place: Place, task: VtabTask, sweep: bool) -> Dataset:
+def open_lists(place: DatasetDir, task: VtabTask, sweep: bool) -> Dataset:
     if sweep:
         splits = {"train": _list(place, task, FIRST), "validation": _list(place, task, SECOND)}
     elif (place.root / f"{BOTH}.txt").is_file():
@@ -42,10 +42,10 @@ def open_lists(place: Place, task: VtabTask, sweep: bool) -> Dataset:
         both = [*_list(place, task, FIRST), *_list(place, task, SECOND)]
         splits = {"train": both, "test": _list(place, task, TEST)}
     _check_apart(place, splits)
-    return picture_dataset(place, place.root, task.names, splits, remedy=_REMEDY)
+    return image_dataset(place, place.root, task.names, splits, remedy=_REMEDY)
 
 
-def _list(place: Place, task: VtabTask, name: str) -> list[tuple[str, int]]:
+def _list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, int]]:
     path = place.root / f"{name}.txt"
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -84,7 +84,7 @@ def _entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int
     return str(plain), label
 
 
-def _check_apart(place: Place, splits: dict[str, list[tuple[str, int]]]) -> None:
+def _check_apart(place: DatasetDir, splits: dict[str, list[tuple[str, int]]]) -> None:
     """An image in two splits is no benchmark."""
     (one, first), (other, second) = splits.items()
     both = {path for path, _ in first}.intersection(path for path, _ in second)
@@ -100,7 +100,7 @@ def has_shards(folder: Path) -> bool:
     return bool(_shards(folder, FIRST) or _shards(folder, BOTH))
 
 
-def open_task_shards(place: Place, task: VtabTask, sweep: bool, bad_shards: Policy) -> Dataset:
+def open_task_shards(place: DatasetDir, task: VtabTask, sweep: bool, bad_shards: Policy) -> Dataset:
     if sweep:
         files = {"train": _need(place, FIRST), "validation": _need(place, SECOND)}
     else:
@@ -126,14 +126,14 @@ def _shards(folder: Path, name: str) -> list[Path]:
     return [folder / entry for entry in entries if entry.startswith((f"{name}-", f"{name}.")) and entry.endswith(TARS)]
 
 
-def _need(place: Place, name: str) -> list[Path]:
+def _need(place: DatasetDir, name: str) -> list[Path]:
     found = _shards(place.root, name)
     if not found:
         raise VitreousError(f"{place.where}: no {name}-*.tar in {place.root}, beside the other shards; fetch or make it")
     return found
 
 
-def _classes(place: Place, task: VtabTask, opened: list[Dataset]) -> tuple[str, ...]:
+def _classes(place: DatasetDir, task: VtabTask, opened: list[Dataset]) -> tuple[str, ...]:
     """The task's, for labels that are numbers; the shards' own names where they have as many."""
     numbered = all(name.isascii() and name.isdigit() for data in opened for name in data.classes)
     found = {name: None for data in opened for name in data.classes}
@@ -148,7 +148,7 @@ def _classes(place: Place, task: VtabTask, opened: list[Dataset]) -> tuple[str, 
     )
 
 
-def _joined(place: Place, split: str, classes: tuple[str, ...], opened: list[Dataset]) -> Shards:
+def _joined(place: DatasetDir, split: str, classes: tuple[str, ...], opened: list[Dataset]) -> Shards:
     """One stream over shards that were opened one by one."""
     parts = [stream for data in opened for stream in data.splits.values() if isinstance(stream, Shards)]
     lengths: list[int] | None = []

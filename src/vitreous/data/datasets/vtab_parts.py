@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.dataset_dir import Place
-from vitreous.data.datasets.image_files import Listed, picture_dataset
+from vitreous.data.datasets.dataset_dir import DatasetDir
+from vitreous.data.datasets.image_files import Listed, image_dataset
 from vitreous.data.datasets.vtab_rules import Numbers
 from vitreous.data.datasets.vtab_tasks import TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask
 from vitreous.data.source import Dataset, Source
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenExamples:
     """Which items of an original's splits are used, by number and in the benchmark's order."""
 
     train: Numbers  # the 800
@@ -29,9 +29,9 @@ class Chosen:
         return np.concatenate((self.train, self.validation))
 
 
-def chosen(train: Numbers, validation: Numbers, test: Numbers, where: str) -> Chosen:
+def choose_examples(train: Numbers, validation: Numbers, test: Numbers, where: str) -> ChosenExamples:
     """The first 800 and 200 of what may be chosen from, and all of the test split."""
-    found = Chosen(train[:TRAIN_IMAGES], validation[:VALIDATION_IMAGES], test)
+    found = ChosenExamples(train[:TRAIN_IMAGES], validation[:VALIDATION_IMAGES], test)
     for name, part in (("train", train), ("validation", validation), ("test", test)):
         if not len(part):
             raise VitreousError(f"{where}: too few images to make the {name} split of VTAB from; fetch the whole set")
@@ -55,11 +55,11 @@ class Parts:
         return Dataset(where, self.train.classes, {"train": train, "validation": validation}, self.notes)
 
 
-def picture_parts(
-    place: Place, root: Path, task: VtabTask, listed: dict[str, Listed], first: int, notes: tuple[str, ...] = ()
+def image_parts(
+    place: DatasetDir, root: Path, task: VtabTask, listed: dict[str, Listed], first: int, notes: tuple[str, ...] = ()
 ) -> Parts:
     """The same from lists of files, which must be there."""
-    found = picture_dataset(place, root, task.names, listed).splits
+    found = image_dataset(place, root, task.names, listed).splits
     train, test = found["train"], found["test"]
     assert isinstance(train, Source)
     assert isinstance(test, Source)

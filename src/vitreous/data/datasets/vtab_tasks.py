@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from vitreous.core.errors import unknown
+from vitreous.core.errors import unknown_name
 
 Group: TypeAlias = Literal["natural", "specialized", "structured"]
 
@@ -193,7 +193,7 @@ def find_task(name: str) -> VtabTask:
     for task in TASKS:
         if wanted in map(_plain, (task.name, task.title, task.folder, *task.aliases)):
             return task
-    raise unknown("VTAB task", name, [task.name for task in TASKS])
+    raise unknown_name("VTAB task", name, [task.name for task in TASKS])
 
 
 def _plain(name: str) -> str:

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.bad_images import line
-from vitreous.data.loading.worker_task import Fill, Memory, Task
+from vitreous.data.loading.worker_task import FillTask, SharedBuffer, SlotFiller
 from vitreous.data.loading.workers import default_workers, run_in_order
-from vitreous.data.sampling import examples
+from vitreous.data.sampling import example_items
 from vitreous.data.shards.virtual_stream import Turns, stream_lengths
 from vitreous.data.source import Policy, Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -109,7 +109,7 @@ class Loader:
         if lengths is not None and not sum(lengths):
             raise VitreousError(f"{self.data.where}: there are no images to train on")
         if isinstance(self.data, Source):
-            of_step: Callable[[int], Iterator[Task]] = self._numbered
+            of_step: Callable[[int], Iterator[FillTask]] = self._numbered
         elif lengths is not None:
             of_step = partial(self._counted, Turns(lengths))
         else:
@@ -122,13 +122,13 @@ class Loader:
         batch = self.own_batch * self.processes
         return np.arange(step * batch + self.process, (step + 1) * batch, self.processes)
 
-    def _numbered(self, step: int) -> Iterator[Task]:
+    def _numbered(self, step: int) -> Iterator[FillTask]:
         assert isinstance(self.data, Source)
-        items, epochs = examples(self._own(step), len(self.data), self.seed)
+        items, epochs = example_items(self._own(step), len(self.data), self.seed)
         for at in range(0, len(items), _CHUNK):
-            yield Task(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
+            yield FillTask(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
 
-    def _counted(self, turns: Turns, step: int) -> Iterator[Task]:
+    def _counted(self, turns: Turns, step: int) -> Iterator[FillTask]:
         """Of a stream: example n of the run is example n mod total of its epoch, which some stream gives in its turn."""
         own = self._own(step)
         epochs = own // turns.total
@@ -137,9 +137,9 @@ class Loader:
             for stream in np.unique(streams).tolist():
                 wanted = positions[streams == stream].tolist()
                 for at in range(0, len(wanted), _CHUNK):
-                    yield Task(step, wanted[at : at + _CHUNK], stream=stream, epoch=epoch)
+                    yield FillTask(step, wanted[at : at + _CHUNK], stream=stream, epoch=epoch)
 
-    def _uncounted(self, step: int) -> Iterator[Task]:
+    def _uncounted(self, step: int) -> Iterator[FillTask]:
         """Where nobody knows how long the shards are, streams take turns without end, the shorter ones more often anew."""
         if self.streams % self.processes:
             raise VitreousError(
@@ -150,37 +150,37 @@ class Loader:
         for stream in np.unique(own % self.streams).tolist():
             wanted = (own[own % self.streams == stream] // self.streams).tolist()
             for at in range(0, len(wanted), _CHUNK):
-                yield Task(step, wanted[at : at + _CHUNK], stream=stream)
+                yield FillTask(step, wanted[at : at + _CHUNK], stream=stream)
 
     def once(self) -> Iterator[Batch]:
         """Every item once, in the order of the source; of a stream, its virtual streams taking turns."""
         finished: set[int] = set()
         return self._batches(self._all(finished), 0, finished)
 
-    def _all(self, finished: set[int]) -> Iterator[Task]:
+    def _all(self, finished: set[int]) -> Iterator[FillTask]:
         if isinstance(self.data, Source):
             own = range(self.process, len(self.data), self.processes)
             for at in range(0, len(own), _CHUNK):
                 part = list(own[at : at + _CHUNK])
-                yield Task(0, part, [0] * len(part))
+                yield FillTask(0, part, [0] * len(part))
             return
         streams = range(self.process, self.streams, self.processes)
         for position in itertools.count(0, _CHUNK):
             for stream in streams:
                 if stream not in finished:
-                    yield Task(0, list(range(position, position + _CHUNK)), stream=stream, shuffled=False)
+                    yield FillTask(0, list(range(position, position + _CHUNK)), stream=stream, shuffled=False)
             if finished.issuperset(streams):
                 return
 
     # From tasks to batches ---------------------------------------------------------------------------------------------
 
-    def _batches(self, tasks: Iterator[Task], start: int, finished: set[int] | None) -> Iterator[Batch]:
+    def _batches(self, tasks: Iterator[FillTask], start: int, finished: set[int] | None) -> Iterator[Batch]:
         """`finished`, which streams have come to their end, is given where batches are cut by count and not by step."""
         height, width = self.preprocess.size or (0, 0)
         shape = (_CHUNK, self.preprocess.channels, height, width)
         slots = max(1, self.workers) * (_AHEAD + 1)
-        memory = Memory(slots, shape, eight_bit=self.preprocess.eight_bit)
-        fill = Fill(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
+        memory = SharedBuffer(slots, shape, eight_bit=self.preprocess.eight_bit)
+        fill = SlotFiller(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
         numbered = (replace(task, slot=number % slots) for number, task in enumerate(tasks))
         results = run_in_order(fill, numbered, self.workers, ahead=_AHEAD, owner=self._owner if self.streams else None)
         made = _Making(self.own_batch, (self.preprocess.channels, height, width))
@@ -209,7 +209,7 @@ class Loader:
         if len(made):
             yield made.batch(step)
 
-    def _owner(self, task: Task) -> int:
+    def _owner(self, task: FillTask) -> int:
         return (task.stream or 0) // self.processes  # neighbouring streams of this process go to different workers
 
     def _note(self, bad: list[BadImage]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.workers import context, working_on
-from vitreous.data.sampling import generator
+from vitreous.data.sampling import item_generator
 from vitreous.data.shards.virtual_stream import VirtualStream
 from vitreous.data.source import Item, Policy, Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -21,7 +21,7 @@ from vitreous.data.transforms.parse import Preprocess
 
 
 @dataclass(frozen=True)
-class Task:
+class FillTask:
     """Which items go into one slot of the shared memory: by number, or by their positions in a virtual stream."""
 
     step: int
@@ -34,7 +34,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledSlot:
     step: int
     slot: int
     ids: list[str]
@@ -44,7 +44,7 @@ class Filled:
     ended: int | None = None  # the stream that has no more items
 
 
-class Memory:
+class SharedBuffer:
     """Pixels that both sides see."""
 
     def __init__(self, slots: int, shape: tuple[int, ...], eight_bit: bool) -> None:
@@ -61,14 +61,14 @@ class Memory:
         return np.frombuffer(self._raw, self.dtype).reshape(self.shape)
 
 
-class Fill:
+class SlotFiller:
     """A task in, a filled slot out."""
 
     def __init__(
         self,
         data: Source | Stream,
         preprocess: Preprocess,
-        memory: Memory,
+        memory: SharedBuffer,
         seed: int,
         streams: int,
         bad_images: Policy,
@@ -78,7 +78,7 @@ class Fill:
         self.streams, self.bad_images, self.quick = streams, bad_images, quick
         self._reading: dict[int, VirtualStream] = {}
 
-    def __call__(self, task: Task) -> Filled:
+    def __call__(self, task: FillTask) -> FilledSlot:
         threads = torch.get_num_threads()
         try:  # one picture is too little to share, and waiting for other threads takes longer than the work
             torch.set_num_threads(1)
@@ -86,9 +86,9 @@ class Fill:
         finally:
             torch.set_num_threads(threads)
 
-    def _filled(self, task: Task) -> Filled:
+    def _filled(self, task: FillTask) -> FilledSlot:
         slot = self.memory.array()[task.slot]
-        filled = Filled(task.step, task.slot, [], [], [], [])
+        filled = FilledSlot(task.step, task.slot, [], [], [], [])
         if isinstance(self.data, Source):
             for number, epoch in zip(task.items, task.epochs or (), strict=True):
                 working_on(self.data.place(number))
@@ -113,8 +113,8 @@ class Fill:
         filled.skipped.extend(self.data.skipped[before:])
         return replace(filled, ended=task.stream if reading.ended else None)
 
-    def _put(self, slot: NDArray[Any], filled: Filled, item: Item, epoch: int) -> None:
-        rng = generator(self.seed, epoch, item.id) if self.preprocess.random else None
+    def _put(self, slot: NDArray[Any], filled: FilledSlot, item: Item, epoch: int) -> None:
+        rng = item_generator(self.seed, epoch, item.id) if self.preprocess.random else None
         try:
             picture = self.preprocess.picture(item.content, rng, item.place, quick=self.quick)
             row = len(filled.ids)
@@ -129,12 +129,12 @@ class Fill:
         filled.ids.append(item.id)
         filled.labels.append(item.labels)
 
-    def _bad(self, filled: Filled, error: BadImage) -> None:
+    def _bad(self, filled: FilledSlot, error: BadImage) -> None:
         if self.bad_images == "stop":
             raise error
         filled.bad.append(error)
 
-    def _reading_for(self, task: Task) -> VirtualStream:
+    def _reading_for(self, task: FillTask) -> VirtualStream:
         """The stream as the last task left it, or from its beginning where that task was not the one before this."""
         assert isinstance(self.data, Stream)
         assert task.stream is not None

@@ -46,17 +46,17 @@ def is_http(shard: str) -> bool:
     return shard.startswith(("http://", "https://"))
 
 
-def bare(shard: str) -> str:
+def strip_query(shard: str) -> str:
     """The address without a query, in which signatures are sent; they belong in no id, message or file."""
     return shard.partition("?")[0] if is_http(shard) else shard
 
 
-def shown(shard: str) -> str:
-    return re.sub(r"(?<=://)[^/@]*@", "", bare(shard)) if is_remote(shard) else shard
+def printable_address(shard: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@", "", strip_query(shard)) if is_remote(shard) else shard
 
 
 def base_name(shard: str) -> str:
-    return re.split(r"[/\\]" if os.name == "nt" else "/", bare(shard))[-1]
+    return re.split(r"[/\\]" if os.name == "nt" else "/", strip_query(shard))[-1]
 
 
 # Bytes --------------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class ShardBytes(io.RawIOBase):
     def _failed(self, error: Exception) -> None:
         self._drop()
         if self._failures >= self._retries:
-            raise Unreadable(f"cannot be read ({why(error)}; tried {self._failures + 1} times)") from error
+            raise Unreadable(f"cannot be read ({describe_failure(error)}; tried {self._failures + 1} times)") from error
         time.sleep(min(DELAY * 2**self._failures, LONGEST_DELAY))
         self._failures += 1
         self._since_failure = 0
@@ -197,11 +197,13 @@ def filesystem(address: str) -> tuple[Any, str]:
     try:
         files, path = fsspec.core.url_to_fs(address)
     except ImportError as error:  # which says what to install
-        raise VitreousError(f"{shown(address)}: {why(error)}") from error
+        raise VitreousError(f"{printable_address(address)}: {describe_failure(error)}") from error
     except ValueError as error:
-        raise VitreousError(f"{shown(address)}: {why(error)}; expected a path, or an address as s3://BUCKET/NAME") from error
+        raise VitreousError(
+            f"{printable_address(address)}: {describe_failure(error)}; expected a path, or an address as s3://BUCKET/NAME"
+        ) from error
     return files, path
 
 
-def why(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

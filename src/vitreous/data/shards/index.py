@@ -21,13 +21,13 @@ from vitreous.data.shards.byte_stream import (
     Fault,
     Missing,
     ShardBytes,
-    bare,
     base_name,
+    describe_failure,
     filesystem,
     is_http,
     is_remote,
-    shown,
-    why,
+    printable_address,
+    strip_query,
 )
 from vitreous.data.source import ALL, SPLITS
 
@@ -69,7 +69,7 @@ def expand_braces(text: str) -> list[str]:
     return [f"{text[:begin]}{middle}{end}" for middle in inside for end in rest]
 
 
-def find(pattern: str, retries: int) -> list[str]:
+def find_shards(pattern: str, retries: int) -> list[str]:
     pattern = re.sub(r"^(file|local)://", "", pattern)
     if not is_remote(pattern):
         pattern = str(user_path(pattern))
@@ -79,7 +79,7 @@ def find(pattern: str, retries: int) -> list[str]:
     for text in expand_braces(pattern):
         if re.search(r"[*\[]" if is_http(text) else r"[*?\[]", text):
             found += _glob(text)
-        elif is_remote(text) and not bare(text).endswith(_TARS):
+        elif is_remote(text) and not strip_query(text).endswith(_TARS):
             found += _in_folder(text, retries)
         else:
             found.append(text)
@@ -103,17 +103,21 @@ def _glob(text: str, must: bool = True) -> list[str]:
     if not is_remote(text):
         found = [path for path in glob.glob(text, recursive=True) if Path(path).is_file()]  # noqa: PTH207
     elif is_http(text):
-        raise VitreousError(f"{shown(text)}: an http server does not list its files; write a range, as {{000..127}}")
+        raise VitreousError(
+            f"{printable_address(text)}: an http server does not list its files; write a range, as {{000..127}}"
+        )
     elif "::" in text:
-        raise VitreousError(f"{shown(text)}: a chained address cannot be searched; write a range, as {{000..127}}")
+        raise VitreousError(f"{printable_address(text)}: a chained address cannot be searched; write a range, as {{000..127}}")
     else:
         files, path = filesystem(text)
         try:
             found = [files.unstrip_protocol(path) for path in files.glob(path)]
         except Exception as error:  # each kind of storage has its own errors
-            raise VitreousError(f"{shown(text)}: cannot be listed ({why(error)}); write a range, as {{000..127}}") from error
+            raise VitreousError(
+                f"{printable_address(text)}: cannot be listed ({describe_failure(error)}); write a range, as {{000..127}}"
+            ) from error
     if must and not found:
-        raise VitreousError(f"{shown(text)}: no shard matches")
+        raise VitreousError(f"{printable_address(text)}: no shard matches")
     return sorted(found)
 
 
@@ -123,12 +127,12 @@ def splits_of(where: str, shards: Sequence[str], index: Index | None) -> dict[st
     for number, shard in enumerate(shards):
         split = index.splits.get(base_name(shard)) if index is not None else None
         if split is None:
-            folder = bare(shard).replace(os.sep, "/").rpartition("/")[0].rpartition("/")[2]
+            folder = strip_query(shard).replace(os.sep, "/").rpartition("/")[0].rpartition("/")[2]
             words = [*re.split(r"[-_.]", base_name(shard).lower()), folder.lower()]
             split = next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), None)
         found.setdefault(split, []).append(number)
     if None in found and len(found) > 1:
-        shard = shown(shards[found[None][0]])
+        shard = printable_address(shards[found[None][0]])
         raise VitreousError(
             f"{where}: {shard} is of no split, others are; name them train-, val- or test-*.tar, or choose some"
         )
@@ -138,7 +142,7 @@ def splits_of(where: str, shards: Sequence[str], index: Index | None) -> dict[st
 
 def distinct(shards: Sequence[str]) -> tuple[str, ...]:
     """What ids begin with: the shards' own names, and folders above them only where those alone are not distinct."""
-    parts = [bare(shard).replace(os.sep, "/").split("/") for shard in shards]
+    parts = [strip_query(shard).replace(os.sep, "/").split("/") for shard in shards]
     depth = 1
     while len({tuple(part[-depth:]) for part in parts}) < len(parts) and depth < max(len(part) for part in parts):
         depth += 1
@@ -159,7 +163,7 @@ class Index:
 
 
 def index_beside(shards: Sequence[str], retries: int) -> Index | None:
-    folders = {bare(shard)[: len(bare(shard)) - len(base_name(shard))] for shard in shards}
+    folders = {strip_query(shard)[: len(strip_query(shard)) - len(base_name(shard))] for shard in shards}
     return _read_index(f"{folders.pop()}{INDEX}", retries) if len(folders) == 1 else None
 
 
@@ -170,7 +174,7 @@ def _read_index(path: str, retries: int) -> Index | None:
     except Missing:
         return None
     except Fault as fault:
-        raise VitreousError(f"{shown(path)}: {fault}; try again later") from fault
+        raise VitreousError(f"{printable_address(path)}: {fault}; try again later") from fault
     try:
         document = parse_json(text)
         classes = document["classes"]
@@ -194,4 +198,6 @@ def _read_index(path: str, retries: int) -> Index | None:
 
 
 def _no_index(path: str, why: str) -> VitreousError:
-    return VitreousError(f'{shown(path)}: not an index of shards ({why}); expected at least {{"classes": ["cat", "dog"]}}')
+    return VitreousError(
+        f'{printable_address(path)}: not an index of shards ({why}); expected at least {{"classes": ["cat", "dog"]}}'
+    )

@@ -25,10 +25,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_folder, write_text
+from vitreous.core.files import cache_dir, write_text
 from vitreous.core.untrusted_json import read_json
-from vitreous.data.shards.byte_stream import Fault, ShardBytes, base_name, filesystem, is_http, is_remote, shown, why
-from vitreous.data.shards.index import INDEX, distinct, find, index_beside, splits_of
+from vitreous.data.shards.byte_stream import (
+    Fault,
+    ShardBytes,
+    base_name,
+    describe_failure,
+    filesystem,
+    is_http,
+    is_remote,
+    printable_address,
+)
+from vitreous.data.shards.index import INDEX, distinct, find_shards, index_beside, splits_of
 from vitreous.data.shards.samples import Label, samples
 from vitreous.data.source import Dataset, Item, Policy, Skipped, Stream
 
@@ -57,7 +66,7 @@ class Shards(Stream):
         return self.lengths
 
     def read(self, shard: int) -> Iterator[Item]:
-        place, name = shown(self.shards[shard]), self.names[shard]
+        place, name = printable_address(self.shards[shard]), self.names[shard]
         numbers = {label: number for number, label in enumerate(self.classes)}
         delivered = without_image = bad = 0
         first_bad = ""
@@ -94,7 +103,7 @@ class Shards(Stream):
 
 def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) -> Dataset:
     """The data set that a path, a glob, a brace range, a folder or an address of shards names."""
-    where, shards = shown(pattern), find(pattern, retries)
+    where, shards = printable_address(pattern), find_shards(pattern, retries)
     if bad_shards == "stop":
         for shard in shards:
             if not is_remote(shard) and not Path(shard).is_file():
@@ -140,7 +149,7 @@ def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) 
 
 
 def _named(place: str, fault: Fault) -> VitreousError:
-    return VitreousError(f"{place}: {why(fault)}; fetch or make this shard again, or leave it out")
+    return VitreousError(f"{place}: {describe_failure(fault)}; fetch or make this shard again, or leave it out")
 
 
 # Shards without an index --------------------------------------------------------------------------------------------------
@@ -158,7 +167,7 @@ def _scan(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -
     total, marks = 0, []
     for shard in shards:
         size, mark = _facts(shard, retries)
-        marks.append((shown(shard), size, mark))
+        marks.append((printable_address(shard), size, mark))
         total += (SCAN_BYTES if size is None else size) if is_remote(shard) else 0
         if total > SCAN_BYTES:
             raise VitreousError(
@@ -166,7 +175,7 @@ def _scan(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -
                 f'put an {INDEX} with {{"classes": ["cat", "dog"]}} (names in their order) there'
             )
     key = hashlib.sha256(json.dumps([1, marks]).encode(errors="surrogatepass")).hexdigest()
-    cached = cache_folder() / "shards" / f"{key}.json"
+    cached = cache_dir() / "shards" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         entries = read_json(cached, most=1 << 30)
         return [_Content(entry["length"], dict(entry["labels"])) for entry in entries]
@@ -191,7 +200,7 @@ def _scan_shard(shard: str, bad_shards: Policy, retries: int) -> _Content:
                     raise
     except Fault as fault:
         if bad_shards == "stop":
-            raise _named(shown(shard), fault) from fault
+            raise _named(printable_address(shard), fault) from fault
         return _Content(length, dict(labels), whole=False)
     return _Content(length, dict(labels))
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.sampling import key
+from vitreous.data.sampling import derive_key
 from vitreous.data.source import Item, Stream
 
 _ITEMS = 1000  # held to draw from by each stream
@@ -87,8 +87,8 @@ class VirtualStream:
                 raise VitreousError(f"{self.data.where}: the shards of stream {self.stream} hold no images; leave them out")
 
     def _shuffled(self, epoch: int) -> Iterator[tuple[Item, int]]:
-        rng = random.Random(key("stream", self.seed, epoch, self.stream))
-        shards = sorted(self.shards, key=lambda shard: key("shard", self.seed, epoch, shard))
+        rng = random.Random(derive_key("stream", self.seed, epoch, self.stream))
+        shards = sorted(self.shards, key=lambda shard: derive_key("shard", self.seed, epoch, shard))
         held: list[Item] = []
         size = 0
         for item in itertools.chain.from_iterable(map(self.data.read, shards)):

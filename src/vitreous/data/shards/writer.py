@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import whole_folder
+from vitreous.core.files import atomic_folder
 from vitreous.data import sampling as order
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.bad_images import write_bad_images
@@ -84,12 +84,12 @@ def write_shards(
     notes = [f"{part}: left by a run that was killed, or of one that goes on; if killed, delete it" for part in parts]
     shards: list[ShardEntry] = []
     bad: list[BadImage] = []
-    with whole_folder(target, replace=False) as folder:
+    with atomic_folder(target, replace=False) as folder:
         for split, source in dataset.splits.items():
             if shuffle and isinstance(source, Stream):
                 notes.append(f"{split}: a stream, so its items keep their order within each shard that was read")
             with _Writer(folder, split, shard_bytes) as writer:
-                for place, item in _items(source, order.key("shards", seed, split) if shuffle else None):
+                for place, item in _items(source, order.derive_key("shards", seed, split) if shuffle else None):
                     stopping = bool(bad) and bad_images == "stop"
                     wrong = item if isinstance(item, BadImage) else _write(writer, item, full_check, stopping)
                     if wrong is not None:
@@ -147,12 +147,12 @@ def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Ite
     """Each item, or what is wrong with it, and its place; in the order of the seed, if there is one."""
     if isinstance(source, Stream):
         turns = np.arange(len(source.shards))
-        for shard in turns if seed is None else order.permuted(turns, len(turns), seed, 0):
+        for shard in turns if seed is None else order.permute(turns, len(turns), seed, 0):
             for item in source.read(int(shard)):
                 yield item.place, item
         return
     numbers = np.arange(len(source))
-    for number in numbers if seed is None else order.permuted(numbers, len(numbers), seed, 0):
+    for number in numbers if seed is None else order.permute(numbers, len(numbers), seed, 0):
         place = source.path(int(number)) or source.place(int(number))
         try:
             yield place, source[int(number)]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError, some
+from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.source import Content, Source
 from vitreous.data.transforms.decode import BadImage, check_file_size
 
@@ -223,7 +223,7 @@ def different_classes(own: Mapping[str, tuple[str, ...]]) -> str:
     for split, classes in own.items() if "train" in own else ():
         unknown, missing = sorted(set(classes) - trained), sorted(trained - set(classes))
         if classes and (unknown or missing):
-            parts = [f"only in {split}: {some(unknown)}"] * bool(unknown)
-            parts += [f"only in train: {some(missing)}"] * bool(missing)
+            parts = [f"only in {split}: {first_few(unknown)}"] * bool(unknown)
+            parts += [f"only in train: {first_few(missing)}"] * bool(missing)
             return f"the splits have different classes ({'; '.join(parts)})"
     return ""

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_folder, whole_folder
+from vitreous.core.files import atomic_folder, cache_dir
 from vitreous.core.untrusted_json import parse_json
-from vitreous.data.conventions import SPLIT_NAMES, class_order
+from vitreous.data.conventions import SPLIT_NAMES, sort_class_names
 from vitreous.data.source import ALL, EMPTY_SPLIT, NOT_BY_NAME, SPLITS, Dataset, LeftOut
 from vitreous.data.sources.file_source import FileSource, FileTable, TableBuilder
 from vitreous.data.transforms.image_formats import is_image_name, suffixes
@@ -112,7 +112,7 @@ def _kept(root: Path, index: _Index) -> _Index:
         "states": index.states,
     }
     try:
-        with whole_folder(_cache_of(root)) as part:
+        with atomic_folder(_cache_of(root)) as part:
             index.table.save(part)
             text = json.dumps(document, ensure_ascii=False)
             (part / "index.json").write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -124,7 +124,7 @@ def _kept(root: Path, index: _Index) -> _Index:
 def _cache_of(root: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", root.name)[:40]
-    return cache_folder() / "index" / f"{readable}-{digest}"
+    return cache_dir() / "index" / f"{readable}-{digest}"
 
 
 # Looking through the folder ---------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def _arranged(
 ) -> _Index:
     """Numbers for classes and files."""
     filled = {split: {name for name, parts in classes.items() if parts} for split, classes in found.items()}
-    classes = class_order(set().union(*filled.values()))
+    classes = sort_class_names(set().union(*filled.values()))
     for name in sorted(set().union(*map(set, found.values())) - set(classes)):
         walk.leave_out(name, "a class folder without images", "empty-class")
     builder, ranges = TableBuilder(str(walk.root)), {}

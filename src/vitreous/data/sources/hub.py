@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import user_path
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.source import SPLITS, Content, Dataset, Source
@@ -98,7 +98,7 @@ def _columns(library: Any, text: str, features: Any, asked: str) -> tuple[str, s
         raise VitreousError(f"{text}: {found}")
     if asked:
         if asked not in features:
-            raise unknown(f"column of {text}", asked, features)
+            raise unknown_name(f"column of {text}", asked, features)
         return image, asked
     named = [name for name, feature in features.items() if isinstance(_element(feature), library.ClassLabel)]
     plain = [name for name in features if name in _LABELS]

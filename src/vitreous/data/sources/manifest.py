@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import VitreousError, did_you_mean, some
-from vitreous.core.files import whole_file
+from vitreous.core.errors import VitreousError, did_you_mean, first_few
+from vitreous.core.files import atomic_file
 from vitreous.core.untrusted_json import parse_json
-from vitreous.data.conventions import SPLIT_NAMES, class_order
+from vitreous.data.conventions import SPLIT_NAMES, sort_class_names
 from vitreous.data.source import ALL, SPLITS, Dataset
 from vitreous.data.sources.file_source import FileSource, TableBuilder
 
@@ -35,8 +35,8 @@ Row = tuple[str, tuple[str, ...], str]  # path, labels, split
 
 def open_manifest(path: Path) -> Dataset:
     rows, ignored = _read(path)
-    notes = (f"{path}: columns that are not used: {some(ignored)}",) if ignored else ()
-    classes = class_order({label for _, labels, _ in rows for label in labels})
+    notes = (f"{path}: columns that are not used: {first_few(ignored)}",) if ignored else ()
+    classes = sort_class_names({label for _, labels, _ in rows for label in labels})
     number = {name: index for index, name in enumerate(classes)}
     present = {split for _, _, split in rows}
     if ALL in present and len(present) > 1:
@@ -187,7 +187,7 @@ def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) 
 def write_manifest(path: Path, rows: Iterable[Row]) -> None:
     """Paths are written as they are given; "" and "all" stand for no split. Whole or not at all."""
     table = path.suffix.lower() in (".csv", ".tsv")
-    with whole_file(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with atomic_file(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         if table:
             writer.writerow(_KEYS)

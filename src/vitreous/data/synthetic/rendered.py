@@ -30,7 +30,7 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Task:
+class RenderedTask:
     scene: str
     classes: tuple[str, ...]
     answer: Callable[[Matrix], Matrix]  # facts -> labels, one row for each picture, padded with -1 at the end
@@ -52,24 +52,24 @@ _NAMES = tuple(symbol.name for symbol in SYMBOLS)
 _SMALL = (1_000, 1_000, 2_000)  # as VTAB: a thousand examples to learn from
 _LARGE = (50_000, 5_000, 5_000)
 TASKS = {
-    "shapes": Task("single", _NAMES, lambda f: f[:, :1], _LARGE, "which shape or glyph is the large one"),
-    "signs": Task(
+    "shapes": RenderedTask("single", _NAMES, lambda f: f[:, :1], _LARGE, "which shape or glyph is the large one"),
+    "signs": RenderedTask(
         "sign",
         tuple(f"{shape.name}+{glyph.name}" for shape in SHAPES for glyph in GLYPHS),
         lambda f: f[:, :1] * len(GLYPHS) + f[:, 1:],
         (100_000, 5_000, 5_000),
         "which glyph on which shape",
     ),
-    "objects": Task("several", _NAMES, _present, _LARGE, "which shapes and glyphs are there; several labels"),
-    "count": Task("several", tuple(str(n + 1) for n in range(MOST)), lambda f: f[:, :1] - 1, _SMALL, "how many things"),
-    "position": Task(
+    "objects": RenderedTask("several", _NAMES, _present, _LARGE, "which shapes and glyphs are there; several labels"),
+    "count": RenderedTask("several", tuple(str(n + 1) for n in range(MOST)), lambda f: f[:, :1] - 1, _SMALL, "how many things"),
+    "position": RenderedTask(
         "pose",
         tuple(f"row-{row + 1}-column-{column + 1}" for row in range(GRID) for column in range(GRID)),
         lambda f: f[:, 1:2],
         _SMALL,
         f"where the thing is, on a grid of {GRID} x {GRID}",
     ),
-    "orientation": Task(
+    "orientation": RenderedTask(
         "pose",
         tuple(f"{360 * angle / ANGLES:g}-degrees" for angle in range(ANGLES)),
         lambda f: f[:, 2:],

@@ -97,7 +97,7 @@ _UPRIGHT: dict[int, Any] = {
 }
 
 
-def opened(image: ImageLike, channels: int, place: str | None, quick: bool) -> Picture:
+def begin_image(image: ImageLike, channels: int, place: str | None, quick: bool) -> Picture:
     """The picture to begin with. `quick` puts off the decoding of JPEG files, and leaves pixels what they are."""
     if quick and isinstance(image, np.ndarray) and image.dtype == np.uint8:
         pixels = image[:, :, None] if image.ndim == 2 else image
@@ -164,7 +164,7 @@ def size_of(picture: Picture) -> tuple[int, int]:
     return picture.height, picture.width
 
 
-def cropped(picture: Picture, box: Box) -> Picture:
+def crop(picture: Picture, box: Box) -> Picture:
     top, left, height, width = box
     if isinstance(picture, JPEG):
         return picture.part(box)
@@ -175,12 +175,12 @@ def cropped(picture: Picture, box: Box) -> Picture:
     return picture.crop((left, top, left + width, top + height))
 
 
-def resized(picture: Picture, height: int, width: int, how: str, box: Box | None = None) -> Picture:
+def resize(picture: Picture, height: int, width: int, how: str, box: Box | None = None) -> Picture:
     """The part in the box (or all of it), brought to that size. No filter sees beyond the box."""
     if isinstance(picture, JPEG) and how in _QUICK_FILTERS:
         return picture.resized(box or (0, 0, picture.height, picture.width), height, width, how)
     if box:
-        picture = cropped(picture, box)
+        picture = crop(picture, box)
     if how == PLAIN:
         pixels = to_tensor(picture)
         if tuple(pixels.shape[1:]) == (height, width):
@@ -203,7 +203,7 @@ def _resized_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: st
     return np.asarray(small[0].permute(1, 2, 0))
 
 
-def padded(picture: Picture, margin: int) -> Picture:
+def pad(picture: Picture, margin: int) -> Picture:
     """With so many black pixels around it."""
     if isinstance(picture, Tensor):
         raise VitreousError(
@@ -216,7 +216,7 @@ def padded(picture: Picture, margin: int) -> Picture:
     return around
 
 
-def flipped(picture: Picture) -> Picture:
+def flip(picture: Picture) -> Picture:
     if isinstance(picture, Tensor):
         return picture.flip(2)
     if isinstance(picture, np.ndarray):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.decode import PIXELS
-from vitreous.data.transforms.image import PLAIN, Box, Picture, cropped, flipped, padded, resized, size_of, to_image, to_tensor
+from vitreous.data.transforms.image import PLAIN, Box, Picture, crop, flip, pad, resize, size_of, to_image, to_tensor
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -27,7 +27,7 @@ class Resize:
     filter: str = "bilinear"
 
     def __call__(self, picture: Picture) -> Picture:
-        return resized(picture, self.height, self.width, self.filter)
+        return resize(picture, self.height, self.width, self.filter)
 
     def __str__(self) -> str:
         return f"resize({_size_text(self.height, self.width)},{self.filter})"
@@ -47,7 +47,7 @@ class ResizeSmall:
         tall, wide = self.size_for(height, width)
         if tall * wide > PIXELS:  # of a line one pixel high it would make gigapixels
             raise VitreousError(f"a picture of {height} x {width} is too long and thin for {self}; crop it, or use resize(...)")
-        return resized(picture, tall, wide, self.filter)
+        return resize(picture, tall, wide, self.filter)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width that an image of this size gets; whole numbers throughout, so that no fraction is lost."""
@@ -71,7 +71,7 @@ class CentralCrop:
     def __call__(self, picture: Picture) -> Picture:
         height, width = _room(self, picture)
         top, left = (round(margin / 2) if self.round else margin // 2 for margin in (height, width))
-        return cropped(picture, (top, left, self.height, self.width))
+        return crop(picture, (top, left, self.height, self.width))
 
     def __str__(self) -> str:
         return f"central_crop({_size_text(self.height, self.width)}{',round' if self.round else ''})"
@@ -87,7 +87,7 @@ class Pad:
         height, width = size_of(picture)
         if (height + 2 * self.margin) * (width + 2 * self.margin) > PIXELS:
             raise VitreousError(f"{self} around a picture of {height} x {width} makes more than {PIXELS:,} pixels")
-        return padded(picture, self.margin)
+        return pad(picture, self.margin)
 
     def __str__(self) -> str:
         return f"pad({self.margin})"
@@ -100,7 +100,7 @@ class RandomCrop:
 
     def __call__(self, picture: Picture, rng: random.Random) -> Picture:
         height, width = _room(self, picture)
-        return cropped(picture, (_below(rng, height + 1), _below(rng, width + 1), self.height, self.width))
+        return crop(picture, (_below(rng, height + 1), _below(rng, width + 1), self.height, self.width))
 
     def __str__(self) -> str:
         return f"random_crop({_size_text(self.height, self.width)})"
@@ -124,7 +124,7 @@ class InceptionCrop:
     ATTEMPTS: ClassVar[int] = 100
 
     def __call__(self, picture: Picture, rng: random.Random) -> Picture:
-        part = resized(picture, self.height, self.width, self.filter, self.box(*size_of(picture), rng))
+        part = resize(picture, self.height, self.width, self.filter, self.box(*size_of(picture), rng))
         return to_image(part) if isinstance(part, Tensor) else part  # the authors go back to 8 bits here
 
     def box(self, height: int, width: int, rng: random.Random) -> Box:
@@ -166,7 +166,7 @@ class Flip:
     """Left and right exchanged, for every other picture by chance."""
 
     def __call__(self, picture: Picture, rng: random.Random) -> Picture:
-        return flipped(picture) if rng.random() < 0.5 else picture
+        return flip(picture) if rng.random() < 0.5 else picture
 
     def __str__(self) -> str:
         return "flip"

@@ -31,9 +31,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.data.transforms.decode import PIXELS, ImageLike
-from vitreous.data.transforms.image import FILTERS, PLAIN, Picture, opened, to_tensor
+from vitreous.data.transforms.image import FILTERS, PLAIN, Picture, begin_image, to_tensor
 from vitreous.data.transforms.ops import (
     BY_CHANCE,
     CentralCrop,
@@ -86,7 +86,7 @@ class _Arguments:
         if len(names) > 1:
             raise self.fail("takes one filter")
         if names and names[0] not in (*FILTERS, PLAIN):
-            raise unknown("filter", names[0], (*FILTERS, PLAIN))
+            raise unknown_name("filter", names[0], (*FILTERS, PLAIN))
         return names[0] if names else "bilinear"
 
     def option(self, name: str) -> str | None:
@@ -207,7 +207,7 @@ def parse(text: str) -> tuple[Op, ...]:
             )
         name, inside = match[1], match[2] or ""
         if name not in OPS:
-            raise unknown("preprocessing op", name, OPS)
+            raise unknown_name("preprocessing op", name, OPS)
         words = [word.strip() for word in inside.split(",")] if inside.strip() else []
         ops.append(OPS[name](_Arguments(name, words)))
     return tuple(ops)
@@ -227,7 +227,7 @@ class Preprocess:
         self, image: ImageLike, rng: random.Random | None = None, place: str | None = None, *, quick: bool = False
     ) -> Picture:
         """All operations but the last ones that only scale values. `quick` may differ by a shade: see `pictures`."""
-        picture = opened(image, self.channels, place, quick)
+        picture = begin_image(image, self.channels, place, quick)
         for op in self.ops[: len(self.ops) - len(self.scales)]:
             if not isinstance(op, BY_CHANCE):
                 picture = op(picture)

@@ -54,14 +54,14 @@ def draw_corruption(images: int, patches: int, share: float, device: torch.devic
     return Corruption(places_BK, way_BK < MASKED, torch.where(replaced_BK, (places_BK + shift_BK) % patches, places_BK))
 
 
-def corrupted(patches_BND: Tensor, mask_token: Tensor, corruption: Corruption) -> Tensor:
+def corrupt(patches_BND: Tensor, mask_token: Tensor, corruption: Corruption) -> Tensor:
     """The embeddings with the corrupted ones exchanged. Positions are added afterwards, so each place still knows itself."""
-    sources_BKD = taken(patches_BND, corruption.sources_BK)
+    sources_BKD = gather_tokens(patches_BND, corruption.sources_BK)
     inserted_BKD = torch.where(corruption.masked_BK[..., None], mask_token.to(patches_BND.dtype), sources_BKD)
     return patches_BND.scatter(1, _wide(corruption.places_BK, patches_BND), inserted_BKD)
 
 
-def taken(values_BND: Tensor, places_BK: Tensor) -> Tensor:
+def gather_tokens(values_BND: Tensor, places_BK: Tensor) -> Tensor:
     """The rows at these places, each image's own."""
     return values_BND.gather(1, _wide(places_BK, values_BND))
 
@@ -105,12 +105,12 @@ class MaskedPatches(nn.Module):
         patches_BND, grid = self.model.patches(images)
         corruption = draw_corruption(patches_BND.shape[0], patches_BND.shape[1], self.share, images.device)
         assert self.model.mask_token is not None
-        z_BND = self.model.sequence(corrupted(patches_BND, self.model.mask_token, corruption), grid)
+        z_BND = self.model.sequence(corrupt(patches_BND, self.model.mask_token, corruption), grid)
         z_BND = self.model.encode(z_BND, grid)
         # Only where it is asked: norm and predictor work token by token.
-        asked_BKD = taken(z_BND, corruption.places_BK + self.model.prefix_tokens)
+        asked_BKD = gather_tokens(z_BND, corruption.places_BK + self.model.prefix_tokens)
         answers_BKO = self.predictor(self.model.norm(asked_BKD)).float()
-        return self.score(answers_BKO, taken(wanted_BNP, corruption.places_BK))
+        return self.score(answers_BKO, gather_tokens(wanted_BNP, corruption.places_BK))
 
     def score(self, answers_BKO: Tensor, wanted_BKP: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Means over an image's corrupted patches, and over the predictions or values of each."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 from vitreous.core.errors import VitreousError
 from vitreous.training.recipes.fitting import plain, sensible_batch
-from vitreous.training.recipes.recipe import Loss, Objective, Recipe, changed
+from vitreous.training.recipes.recipe import Loss, Objective, Recipe, replace_fields
 from vitreous.training.recipes.tables import AUGMENTATIONS, RECIPES, SMALL_PICTURES, hyperrule
 
 Size = tuple[int, int]
@@ -112,7 +112,7 @@ def automatic_probe(images: int, counts: Sequence[int], labels: float, string: s
     said = [f"recipe {base.name}: {base.about}", f"preprocess {string}: frozen features gain nothing from crops and flips"]
     loss, weights = _labels(images, counts, labels, said)
     fields = dict(loss=loss, class_weights=weights, preprocess=string, evaluation=string)
-    return changed(base, fields), tuple(said)
+    return replace_fields(base, fields), tuple(said)
 
 
 def automatic_pretrain(

@@ -22,7 +22,7 @@ from collections.abc import Collection
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.training.recipes.recipe import Recipe, changed
+from vitreous.training.recipes.recipe import Recipe, replace_fields
 from vitreous.training.recipes.tables import published_steps, published_warmup
 
 SMALLEST_BATCH = 64
@@ -95,7 +95,7 @@ def _batch(recipe: Recipe, images: int | None, asked: int | None, keep: Collecti
         if old <= images:
             why = f"{images:,} images would be only {plain(images / old)} steps an epoch, where ImageNet has 312"
         said.append(f"batch_size {old:,} -> {new:,}: {why}")
-    return _rate(changed(recipe, {"batch_size": new}), old, keep, said)
+    return _rate(replace_fields(recipe, {"batch_size": new}), old, keep, said)
 
 
 def _rate(recipe: Recipe, old_batch: int, keep: Collection[str], said: list[str]) -> Recipe:
@@ -116,7 +116,7 @@ def _rate(recipe: Recipe, old_batch: int, keep: Collection[str], said: list[str]
         words.append("sweep alike")
     if words:
         said.append(f"{', '.join(words)}: learning rates go {rule}")
-    return changed(recipe, values)
+    return replace_fields(recipe, values)
 
 
 def _rounded(value: float) -> float:
@@ -138,7 +138,7 @@ def _length(
         if steps != recipe.steps:
             seen = f"as asked, {_epochs(steps * batch / images)}" if images else "as asked"
             said.append(f"steps {_before(recipe)} -> {steps:,}: {seen}")
-        return changed(fitted, {"steps": steps})
+        return replace_fields(fitted, {"steps": steps})
     if images is None:
         raise VitreousError("nobody knows how many images there are, so that a run can only be counted in steps; give --steps")
     if epochs is not None:
@@ -147,19 +147,19 @@ def _length(
             said.append(
                 f"steps {_before(recipe)} -> {new:,}: {epochs:g} epochs as asked, of {images:,} images, {batch:,} at a time"
             )
-        return changed(fitted, {"steps": new})
+        return replace_fields(fitted, {"steps": new})
     if recipe.epochs is not None:
         new = _steps(recipe.epochs, images, batch)
         said.append(f"steps {new:,} for epochs {recipe.epochs:g}: of {images:,} images, {batch:,} at a time")
         published = published_steps(recipe.name)
         if published and new * 10 <= published:
             said[-1] += f"; the published run had {published:,}, so consider more with --epochs or --steps"
-        return changed(fitted, {"steps": new})
+        return replace_fields(fitted, {"steps": new})
     assert recipe.steps is not None
     if batch != recipe.batch_size and "steps" not in keep:
         new = max(1, round(recipe.steps * recipe.batch_size / batch))
         said.append(f"steps {recipe.steps:,} -> {new:,}: as many images as before, {_epochs(new * batch / images)}")
-        fitted = changed(fitted, {"steps": new})
+        fitted = replace_fields(fitted, {"steps": new})
     assert fitted.steps is not None
     passes = fitted.steps * batch / images
     if passes > _MANY_EPOCHS and "steps" not in keep:
@@ -190,7 +190,7 @@ def _warmup(recipe: Recipe, fitted: Recipe, keep: Collection[str], said: list[st
     if new == fitted.warmup:
         return fitted
     said.append(f"warmup {fitted.warmup:,} -> {new:,}: no more than {share:.0%} of the run's {fitted.steps:,} steps")
-    return changed(fitted, {"warmup": new})
+    return replace_fields(fitted, {"warmup": new})
 
 
 def _pictures(recipe: Recipe, size: tuple[int, int], keep: Collection[str], said: list[str]) -> Recipe:
@@ -207,4 +207,4 @@ def _pictures(recipe: Recipe, size: tuple[int, int], keep: Collection[str], said
         words.insert(0, f"image_size {recipe.image_size} -> {side or f'{size[0]} x {size[1]}, which the strings say'}")
     if words:
         said.append(f"{', '.join(words)}: for pictures of {size[0]} x {size[1]}, all sizes in proportion")
-    return changed(recipe, values)
+    return replace_fields(recipe, values)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
-from vitreous.core.errors import VitreousError, unknown
+from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.data.transforms.mixup import check_mixup
 from vitreous.data.transforms.parse import Preprocess
 
@@ -113,12 +113,12 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+def replace_fields(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with other values; to give steps drops epochs and the reverse."""
     names = {field.name for field in dataclasses.fields(Recipe)}
     for key in changes:
         if key not in names:
-            raise unknown("recipe field", key, names)
+            raise unknown_name("recipe field", key, names)
     values = dict(changes)
     if values.get("steps") is not None and "epochs" not in values:
         values["epochs"] = None
@@ -127,7 +127,7 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return dataclasses.replace(recipe, **values)
 
 
-def parse_changes(words: Iterable[str]) -> dict[str, str]:
+def parse_set(words: Iterable[str]) -> dict[str, str]:
     """`lr=3e-4,warmup=100` or the two as separate words: names and values as they were typed."""
     found: dict[str, str] = {}
     for word in words:
@@ -156,7 +156,7 @@ def _parsed(name: str, text: str) -> Any:
     """`none` for nothing, `0.01:0.03` for several numbers."""
     hints = _hints()
     if name not in hints:
-        raise unknown("recipe field", name, hints)
+        raise unknown_name("recipe field", name, hints)
     hint = hints[name]
     choices = get_args(hint)
     if text.lower() == "none" and type(None) in choices:
@@ -177,7 +177,7 @@ def _parsed(name: str, text: str) -> Any:
     return text
 
 
-def typed(name: str, text: str) -> Any:
+def parse_value(name: str, text: str) -> Any:
     """A recipe field's value from what was typed for it, of the right type and within its limits."""
     value = _parsed(name, text)
     _check_field("--set", name, value)
@@ -193,7 +193,7 @@ def from_json(fields: Mapping[str, Any]) -> Recipe:
     names = {field.name for field in dataclasses.fields(Recipe)}
     for key in fields:
         if key not in names:
-            raise unknown("recipe field", key, names)
+            raise unknown_name("recipe field", key, names)
     lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
     return Recipe(**{**fields, **lists})
 
@@ -210,7 +210,7 @@ def _check_field(where: str, name: str, value: Any) -> None:
     choices = get_args(hint)
     if getattr(hint, "__origin__", None) is Literal:
         if value not in choices:
-            raise unknown(f"{where} {name}", str(value), choices)
+            raise unknown_name(f"{where} {name}", str(value), choices)
         return
     if hint == tuple[float, ...]:
         good = isinstance(value, tuple) and all(map(_is_number, value))

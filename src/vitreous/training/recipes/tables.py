@@ -19,7 +19,7 @@ from typing import Any
 
 from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.models.names import parse
-from vitreous.training.recipes.recipe import Recipe, changed
+from vitreous.training.recipes.recipe import Recipe, replace_fields
 
 # Images to train on, with which the tables' epochs become steps.
 DATA_IMAGES = {"jft": 303_000_000, "imagenet21k": 14_200_000, "imagenet": 1_281_167}
@@ -206,7 +206,7 @@ def _table_4() -> list[Recipe]:
 def _table_2() -> list[Recipe]:
     base = next(recipe for recipe in _table_4() if recipe.name == "finetune-imagenet")
     return [
-        changed(
+        replace_fields(
             base,
             dict(
                 name=f"finetune-imagenet-{size}",
@@ -276,7 +276,7 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def find(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     model = name.removeprefix("imagenet-")
     recipe = RECIPES.get(name) or (for_pretraining(model, "imagenet") if model != name else None)
     if recipe is None:
@@ -296,7 +296,7 @@ def for_pretraining(model: str, data: str) -> Recipe | None:
     """Table 3's row for a model and a data set, where it has one; the table's ViT-* on ImageNet means every ViT."""
     name = f"{data}-{model}"
     if name not in RECIPES and data == "imagenet" and _is_vit(model):
-        return changed(RECIPES["imagenet-ViT-B/16"], dict(name=name, about=f"Table 3: {model} on ImageNet"))
+        return replace_fields(RECIPES["imagenet-ViT-B/16"], dict(name=name, about=f"Table 3: {model} on ImageNet"))
     return RECIPES.get(name)
 
 
@@ -315,7 +315,7 @@ def hyperrule(images: int, picture_size: tuple[int, int]) -> Recipe:
 def published_steps(name: str) -> int | None:
     """How many steps a recipe takes on the data it was written for; nothing where the name is none of ours."""
     try:
-        recipe = find(name)
+        recipe = find_recipe(name)
     except VitreousError:
         return None
     if recipe.epochs is None or recipe.train == "head":
@@ -326,4 +326,4 @@ def published_steps(name: str) -> int | None:
 def published_warmup(name: str) -> float | None:
     """The share of a published run that its warm-up took."""
     steps = published_steps(name)
-    return find(name).warmup / steps if steps else None
+    return find_recipe(name).warmup / steps if steps else None
