@@ -256,7 +256,7 @@ def test_two_processes_get_what_one_does(monkeypatch: pytest.MonkeyPatch) -> Non
     alone = compute_features(clf, source, workers=0, cache=False, bad_images="skip")
 
     def gathered(world: World, value: Any) -> list[Any]:
-        boxes[world.process] = value
+        boxes[world.rank] = value
         barrier.wait(20)
         everyone = [boxes[0], boxes[1]]
         barrier.wait(20)  # until both have read

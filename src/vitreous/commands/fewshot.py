@@ -192,7 +192,7 @@ def fewshot(
             "per_class": per_class,
         }
         found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
-        if folder is not None and world.first:
+        if folder is not None and world.is_main:
             title = f"{clf.config.name}, frozen" + (f": {names[0]}" if len(names) == 1 else "")
             with atomic_folder(folder) as part:
                 draw_curve(rounds, title, part)

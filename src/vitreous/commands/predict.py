@@ -268,8 +268,8 @@ def _streamed(
     from vitreous.inference.throughput import report_throughput
 
     with stack:
-        own = predictor.rows(shard(images, world.process, world.processes))
-        everyone = own if world.processes == 1 else interleave_rows(world, own)
+        own = predictor.rows(shard(images, world.rank, world.world_size))
+        everyone = own if world.world_size == 1 else interleave_rows(world, own)
         yield from everyone if sys.stdout.isatty() else report_throughput(everyone)
 
 
@@ -310,14 +310,14 @@ def _written(
     from vitreous.inference.resumable_output import claim, forget_parts, merge
     from vitreous.inference.throughput import report_throughput
 
-    file = claim(out, way, about, world.process, world.processes)
+    file = claim(out, way, about, world.rank, world.world_size)
     finished = file.done and file.path == out
     if all(all_gather(world, finished)):
-        if world.first:
-            forget_parts(out, world.processes)
+        if world.is_main:
+            forget_parts(out, world.world_size)
         return WrittenPredictions(str(out), file.rows, file.errors, True, way, notes, str(predictor.clf.preprocess))
     if not file.done:
-        own = shard(images, world.process, world.processes)
+        own = shard(images, world.rank, world.world_size)
         with file:
             file.resume(own)
             if file.rows:
@@ -331,7 +331,7 @@ def _written(
                 raise
             file.finish()
     count, errors = file.rows, file.errors
-    if world.processes > 1:
+    if world.world_size > 1:
         all_gather(world, file.rows)  # until the last one has written its part
-        count, errors = broadcast(world, merge(out, way, about, world.processes) if world.first else None)
+        count, errors = broadcast(world, merge(out, way, about, world.world_size) if world.is_main else None)
     return WrittenPredictions(str(out), count, errors, False, way, notes, str(predictor.clf.preprocess))

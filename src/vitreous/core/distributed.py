@@ -1,7 +1,6 @@
-"""One process or many, on one machine or many: who this process is, and how the processes tell each other things.
+"""This process among the others that `torchrun` started, and the collectives between them.
 
-Started by `torchrun`, every process runs the same program; the environment says which one it is. Whoever measures or trains
-calls `total` and `gathered` whether there are others or not.
+Callers use the collectives whether there are other ranks or not: alone, each of them returns its argument.
 """
 
 from __future__ import annotations
@@ -20,64 +19,67 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class World:
-    process: int
-    processes: int
+    rank: int
+    world_size: int
     device: torch.device
-    words: Any = None  # the process group over which numbers in ordinary memory are sent
-    saving: Any = None  # another one for states, which are written by another thread: words would get mixed up
+    # The process group for objects and numbers in CPU memory.
+    cpu_group: Any = None
+    # States are written by a second thread, whose messages must not mix with those of the first.
+    state_group: Any = None
 
     @property
-    def first(self) -> bool:
-        return self.process == 0
+    def is_main(self) -> bool:
+        return self.rank == 0
 
 
 @contextlib.contextmanager
-def init_distributed(device: str, patience: timedelta = timedelta(minutes=30)) -> Iterator[World]:
-    """This process among the others; alone, unless `torchrun` started it."""
-    processes, process = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    kind = torch.device(device)
-    if kind.type == "cuda" and kind.index is None:
-        kind = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(kind)
-    if processes == 1:
-        yield World(0, 1, kind)
+def init_distributed(device: str, timeout: timedelta = timedelta(minutes=30)) -> Iterator[World]:
+    """The world of this process: of size 1, unless `torchrun` started it."""
+    world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    own_device = torch.device(device)
+    if own_device.type == "cuda" and own_device.index is None:
+        own_device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(own_device)
+    if world_size == 1:
+        yield World(0, 1, own_device)
         return
-    mine = not dist.is_initialized()
-    if mine:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if kind.type == "cuda" else "gloo", timeout=patience)
+    initialised_here = not dist.is_initialized()
+    if initialised_here:
+        backend = "cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timeout)
     try:
-        groups = [dist.new_group(backend="gloo", timeout=patience) for _ in range(2)]
-        yield World(process, processes, kind, *groups)
+        groups = [dist.new_group(backend="gloo", timeout=timeout) for _ in range(2)]
+        yield World(rank, world_size, own_device, *groups)
     finally:
-        if mine:
+        if initialised_here:
             dist.destroy_process_group()
 
 
 def all_reduce_sum(world: World, numbers: Tensor) -> Tensor:
-    """The sum over all processes. Numbers lie in ordinary memory."""
-    if world.processes > 1:
-        dist.all_reduce(numbers, group=world.words)
+    """The sum over all ranks, in place. `numbers` lies in CPU memory."""
+    if world.world_size > 1:
+        dist.all_reduce(numbers, group=world.cpu_group)
     return numbers
 
 
 def broadcast(world: World, value: Any) -> Any:
-    """What the first process has, for all."""
-    if world.processes == 1:
+    """The main rank's value, at every rank."""
+    if world.world_size == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0, group=world.words)
+    dist.broadcast_object_list(box, src=0, group=world.cpu_group)
     return box[0]
 
 
 def all_gather(world: World, value: Any) -> list[Any]:
-    """What each process has, at all of them."""
-    if world.processes == 1:
+    """The values of all ranks, at every rank."""
+    if world.world_size == 1:
         return [value]
-    boxes: list[Any] = [None] * world.processes
-    dist.all_gather_object(boxes, value, group=world.words)
+    boxes: list[Any] = [None] * world.world_size
+    dist.all_gather_object(boxes, value, group=world.cpu_group)
     return boxes
 
 
 def local_world_size(world: World) -> int:
-    """On this machine, which share its memory."""
-    return min(world.processes, int(os.environ.get("LOCAL_WORLD_SIZE", world.processes)))
+    """How many ranks run on this machine, and share its memory."""
+    return min(world.world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size)))

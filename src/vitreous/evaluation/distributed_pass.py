@@ -55,10 +55,10 @@ def distributed_pass(
     loader = Loader(
         numbered,
         preprocess,
-        batch_size * world.processes,
+        batch_size * world.world_size,
         workers=workers,
-        process=world.process,
-        processes=world.processes,
+        process=world.rank,
+        processes=world.world_size,
         bad_images=bad_images,
     )
     count = len(data) if isinstance(data, Source) else data.count()
@@ -67,7 +67,7 @@ def distributed_pass(
     began = time.monotonic()
     try:
         with (
-            progress_bar(title, None if count is None else -(-count // world.processes)) as advance,
+            progress_bar(title, None if count is None else -(-count // world.world_size)) as advance,
             contextlib.closing(loader.once()) as batches,  # type: ignore[type-var]  # an iterator that is a generator
         ):
             for batch in batches:

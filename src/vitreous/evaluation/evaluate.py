@@ -161,7 +161,7 @@ class _Run:
         if training is not None:  # beside the images that are wrong, and in no number: what cannot be read is left out
             known = compute_features(own.clf, training, preprocess=own.preprocess, bad_images="skip", **self._how)
         said = [] if known is None else [*known.notes, *_unread("--nearest", known.bad)]
-        if not self.world.first:
+        if not self.world.is_main:
             return said
 
         def page(part: Path) -> object:

@@ -87,7 +87,7 @@ def compute_features(
     if batch_size is not None and batch_size < 1:
         raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
     title = f"features of {data.where} {data.split}"
-    key = feature_cache.key(clf, data, preprocess, precision, title) if cache and world.first else None
+    key = feature_cache.key(clf, data, preprocess, precision, title) if cache and world.is_main else None
     kept, notes = feature_cache.read(key, data, bad_images) if key is not None else (None, ())
     kept = broadcast(world, kept)
     if kept is not None:

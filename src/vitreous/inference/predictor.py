@@ -85,5 +85,5 @@ def interleave_rows(world: World, own: Iterator[Sequence[Row]]) -> Iterator[Sequ
         blocks = all_gather(world, list(itertools.islice(rows, BLOCK)))
         if not any(blocks):
             return
-        if world.first:
+        if world.is_main:
             yield [row for turn in itertools.zip_longest(*blocks) for row in turn if row is not None]

@@ -32,14 +32,14 @@ class Results:
 
     def add(self, row: Mapping[str, Any]) -> None:
         self.rows.append(dict(row))
-        if self.world.first:
+        if self.world.is_main:
             write_text(self.path, "".join(json.dumps(own) + "\n" for own in self.rows))
 
 
 def broadcast_or_raise(world: World, made: Callable[[], Any]) -> Any:
     """What the first process finds, for all; or its error, at all of them."""
     answer: Any = None
-    if world.first:
+    if world.is_main:
         try:
             answer = made()
         except VitreousError as error:

@@ -88,7 +88,7 @@ def measure(study: Study, world: World) -> SuiteResult:
             notes.append(sentence)
         done = _missing(study, protocol, opened, results, scorer)
         summary = replace(_summary(study, protocol, results), preprocess=prepared)
-        if world.first and not _written(study.out, summary, done):
+        if world.is_main and not _written(study.out, summary, done):
             notes.append(f"{study.out}: this study is finished; nothing was changed")
     finally:
         folder.release()
@@ -197,7 +197,7 @@ def _missing(study: Study, protocol: Protocol, opened: Mapping[str, Parts], resu
             _say(world, f"{task.shown}: {score.accuracy:.2%} of {score.n_test:,} test images in {score.seconds:.0f} s")
             made = setting if tuned else {"l2": score.l2}
             results.add({**_row(task, seed, score), "n_test": score.n_test, "group": task.group, "mode": study.mode, **made})
-        if tuned and not study.keep_weights and world.first:
+        if tuned and not study.keep_weights and world.is_main:
             drop_weights(out)
     return done
 
@@ -219,7 +219,7 @@ def _swept(study: Study, opened: Mapping[str, Parts], scorer: _Scorer) -> tuple[
             _say(world, f"{which}: {task.shown}, judged by validation images")
             score = scorer.finetuned(task, opened[task.name], protocol.at(lr=rate, steps=steps), _SWEEP_SEED, out)
             results.add({**_row(task, _SWEEP_SEED, score), "n_validation": score.n_test, "lr": rate, "steps": steps})
-        if world.first:
+        if world.is_main:
             drop_weights(out)
     names = [task.name for task in tasks]
     rate, steps = best_setting(results.rows, names)
@@ -245,7 +245,7 @@ def best_setting(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Set
 
 
 def _say(world: World, line: str) -> None:
-    if world.first:
+    if world.is_main:
         say(line)
 
 

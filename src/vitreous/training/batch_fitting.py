@@ -39,17 +39,17 @@ def _with_micro_batch(plan: RunConfig, asked: TrainOptions, world: World, replay
         before = replayed
     if before is not None and before["arguments"].get("micro_batch") == text:
         return dataclasses.replace(plan, micro_batch=before["micro_batch"])
-    own = plan.recipe.batch_size // world.processes
-    if own < 1 or plan.recipe.batch_size % world.processes:
+    own = plan.recipe.batch_size // world.world_size
+    if own < 1 or plan.recipe.batch_size % world.world_size:
         raise VitreousError(
-            f"--batch-size {plan.recipe.batch_size} cannot be dealt to {world.processes} processes; choose a multiple"
+            f"--batch-size {plan.recipe.batch_size} cannot be dealt to {world.world_size} processes; choose a multiple"
         )
     size, why = _measured(plan, own, world) if text == "auto" else _fitting(plan, own, world)
     return dataclasses.replace(plan, micro_batch=size, decisions=(*plan.decisions, *([why] if why else [])))
 
 
 def _divided_alike(replayed: Mapping[str, Any], plan: RunConfig, world: World) -> bool:
-    return (replayed["recipe"].get("batch_size"), replayed.get("processes")) == (plan.recipe.batch_size, world.processes)
+    return (replayed["recipe"].get("batch_size"), replayed.get("processes")) == (plan.recipe.batch_size, world.world_size)
 
 
 def _needed(plan: RunConfig, own: int, world: World, images: int) -> int:
@@ -61,7 +61,7 @@ def _needed(plan: RunConfig, own: int, world: World, images: int) -> int:
         precision=plan.precision,
         average=bool(recipe.average),
         passes=-(-own // images),
-        processes=world.processes,
+        processes=world.world_size,
         shard=shard_size(plan.parallel, plan.shard_group, world),
         activation_checkpointing=plan.activation_checkpointing,
         masked=(recipe.mask_share, recipe.mask_target) if recipe.objective == "masked-patch" else None,

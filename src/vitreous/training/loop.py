@@ -102,7 +102,7 @@ class Loop:
         channels = plan.model.channels
         self.loader = self._loader(plan.train, Preprocess(recipe.preprocess, channels), recipe.batch_size)
         # As many at once as in training, where memory was found to be enough for them.
-        at_once = min(plan.micro_batch or recipe.batch_size, self.loader.own_batch) * world.processes
+        at_once = min(plan.micro_batch or recipe.batch_size, self.loader.own_batch) * world.world_size
         evaluation = Preprocess(recipe.evaluation, channels)
         self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
         self._overdue = 0.0  # how many processes say that it is time to save
@@ -116,8 +116,8 @@ class Loop:
     def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int) -> Loader:
         plan, log = self.plan, self.folder.path / BAD_IMAGES
         return Loader(
-            data, preprocess, batch_size, seed=plan.seed, workers=plan.workers, process=self.world.process,
-            processes=self.world.processes, bad_images=plan.bad_images,
+            data, preprocess, batch_size, seed=plan.seed, workers=plan.workers, process=self.world.rank,
+            processes=self.world.world_size, bad_images=plan.bad_images,
             bad_log=log if plan.bad_images == "skip" else None,
         )  # fmt: skip
 
@@ -156,7 +156,7 @@ class Loop:
             try:
                 interrupted = self._run(display, evaluated, record, signals)
             except BaseException as error:
-                if self.world.processes == 1:  # with others, only what happens to all of them alike may be finished
+                if self.world.world_size == 1:  # with others, only what happens to all of them alike may be finished
                     with contextlib.suppress(VitreousError):
                         self.states.finish()
                 if isinstance(error, BadImage):
@@ -196,7 +196,7 @@ class Loop:
                 rate = learning_rate(plan.recipe, progress.step, steps)
                 overdue = plan.save_every is None and began - saved_at > SAVE_SECONDS
                 loss, flags = self._step(next(batches), rate, Flags(bool(signals), overdue, self.states.written))
-                if flags.written == self.world.processes:
+                if flags.written == self.world.world_size:
                     self.states.finish()
                 interrupted, self._overdue = flags.interrupted > 0, flags.overdue
                 progress.step += 1
@@ -247,7 +247,7 @@ class Loop:
         if recipe.mixup:
             images, targets = mixup(images, targets, recipe.mixup, plan.seed, self.progress.step)
         count = float(len(batch))
-        if world.processes > 1:  # some images may have been skipped, elsewhere too
+        if world.world_size > 1:  # some images may have been skipped, elsewhere too
             count = float(all_reduce_sum(world, torch.tensor([count], dtype=torch.float64)))
         sums = self._backward(images, targets, count)
         everyone = all_reduce_sum(world, torch.tensor([*sums.values(), *flags], dtype=torch.float64)).tolist()
@@ -270,7 +270,7 @@ class Loop:
         passes = range(0, mine, size)
         for number, at in enumerate(passes):
             part, wanted = images[at : at + size], targets[at : at + size]
-            if not len(part) and self.world.processes == 1:
+            if not len(part) and self.world.world_size == 1:
                 continue
             if not self._settled:  # once for nothing, see `settles_later`
                 self._pass(part, wanted, count, number, last=True)
@@ -285,12 +285,12 @@ class Loop:
         """Forward and backward, once; gradients are added to what there is."""
         world, real = self.world, float(len(images) > 0)
         images, targets = never_empty(images, targets)
-        torch.manual_seed(derive_key("pass", self.plan.seed, self.progress.step, world.process, number))
+        torch.manual_seed(derive_key("pass", self.plan.seed, self.progress.step, world.rank, number))
         with accumulating(self.module, last):
             with self.autocast():
                 losses, extras = self.module(images.to(world.device), targets.to(world.device))
             # Gradients are averaged over processes, so that each is given its share times their number.
-            (losses.sum() * (real * world.processes / max(count, 1.0))).backward()
+            (losses.sum() * (real * world.world_size / max(count, 1.0))).backward()
         return {"loss": losses.detach().sum(), **extras}
 
     def _update(self, batch: Batch, rate: float) -> None:
@@ -312,7 +312,7 @@ class Loop:
         step = self.progress.step + 1
         ids = [item for part in all_gather(self.world, list(batch.ids)) for item in part]
         path = self.folder.path / f"not-finite-step-{step}.txt"
-        if self.world.first:
+        if self.world.is_main:
             write_text(path, "".join(f"{item}\n" for item in ids))
         self.states.finish()
         raise Diverged(

@@ -30,22 +30,22 @@ def shard_size(how: Parallel, shard_group: int | None, world: World) -> int:
     """How many processes share one copy of the parameters."""
     if shard_group is not None and how != "hybrid":
         raise VitreousError(f"--shard-group {shard_group} is for --parallel hybrid, not for {how}")
-    if how == "ddp" or world.processes == 1:
+    if how == "ddp" or world.world_size == 1:
         return 1
-    within = world.processes if how == "fsdp" else shard_group or local_world_size(world)
-    if world.processes % within:
-        raise VitreousError(f"--shard-group {within} does not divide the {world.processes} processes")
+    within = world.world_size if how == "fsdp" else shard_group or local_world_size(world)
+    if world.world_size % within:
+        raise VitreousError(f"--shard-group {within} does not divide the {world.world_size} processes")
     return within
 
 
 def parallelize(objective: nn.Module, how: Parallel, shard_group: int | None, world: World) -> nn.Module:
     """The objective as the loop calls it. Its own parameters stay reachable, under their own names, in `objective`."""
-    if world.processes == 1:
+    if world.world_size == 1:
         return objective
     if how == "ddp":
         return DistributedDataParallel(objective, gradient_as_bucket_view=True)
     within = shard_size(how, shard_group, world)
-    shape, names = ((within,), ("shard",)) if how == "fsdp" else ((world.processes // within, within), ("copy", "shard"))
+    shape, names = ((within,), ("shard",)) if how == "fsdp" else ((world.world_size // within, within), ("copy", "shard"))
     mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
     model = objective.model
     for block in model.blocks if isinstance(model, ViT) else ():

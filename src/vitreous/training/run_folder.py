@@ -64,7 +64,7 @@ class RunFolder:
 
     def _as_one(self, decide: Callable[[], bool]) -> bool:
         answer: bool | VitreousError = False
-        if self.world.first:
+        if self.world.is_main:
             try:
                 answer = decide()
             except VitreousError as error:
@@ -121,7 +121,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """A run that goes on already is not started again beside itself. The system frees the lock when a process dies."""
-        if not self.world.first:
+        if not self.world.is_main:
             return
         with contextlib.suppress(ImportError):  # Windows
             import fcntl
@@ -138,7 +138,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Remove what killed processes left half written, beside the states (`States.tidy`). For the lock's owner."""
         checkpoint = self.path / "checkpoint"
-        for folder in (self.path, checkpoint, checkpoint / "best", checkpoint / "raw") if self.world.first else ():
+        for folder in (self.path, checkpoint, checkpoint / "best", checkpoint / "raw") if self.world.is_main else ():
             for part in folder.glob(".*.part"):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
 
@@ -168,7 +168,7 @@ class RunFolder:
             at = record.get("step")
             return isinstance(at, int) and (at < step or (at == step and (judged or record.get("split") == "train")))
 
-        if self.world.first and (self.path / METRICS).exists():
+        if self.world.is_main and (self.path / METRICS).exists():
             kept = [record for record in self.history() if stays(record)]
             write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -182,7 +182,7 @@ class RunFolder:
         self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(line)}\n")
 
     def _append(self, name: str, text: str) -> None:
-        if not self.world.first:
+        if not self.world.is_main:
             return
         try:
             with (self.path / name).open("a", encoding="utf-8", errors="replace") as file:
@@ -194,7 +194,7 @@ class RunFolder:
             ) from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        if self.world.first:
+        if self.world.is_main:
             write_text(self.path / DONE, json.dumps(result, indent=1) + "\n")
 
     def result(self) -> dict[str, Any]:

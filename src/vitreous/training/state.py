@@ -83,7 +83,7 @@ class States:
         self.finish()
         part = self.folder / f".{_name(step)}.part"
         with self._as_one(f"step {step:,}"):
-            if self.world.first:
+            if self.world.is_main:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir(parents=True)
         # Training goes on and changes them. What lies on an accelerator is copied from there by `async_save`.
@@ -91,8 +91,8 @@ class States:
         written = async_save(
             copies,
             storage_writer=HuggingFaceStorageWriter(str(part), save_distributed=True),
-            process_group=self.world.saving,
-            no_dist=self.world.processes == 1,
+            process_group=self.world.state_group,
+            no_dist=self.world.world_size == 1,
         )
         assert isinstance(written, Future)
         self._writing = (self._thread.submit(self._hashed, written, part), part, step, dict(counted))
@@ -100,7 +100,7 @@ class States:
     def _hashed(self, written: Future[Any], part: Path) -> dict[str, str]:
         """In another thread: wait for this process's files, see that they reach the disk, and hash what lies there."""
         written.result()
-        own = sorted(part.glob(f"shard-{self.world.process + 1:05d}-*.safetensors"))  # as torch names them
+        own = sorted(part.glob(f"shard-{self.world.rank + 1:05d}-*.safetensors"))  # as torch names them
         for path in own:
             flush(path)
         return {path.name: _hash(path) for path in own}
@@ -120,7 +120,7 @@ class States:
             own = hashed.result()
         hashes = {name: digest for files in all_gather(self.world, own) for name, digest in files.items()}
         with self._as_one(f"step {step:,}"):
-            if self.world.first:
+            if self.world.is_main:
                 self._seal(part, step, counted, hashes)
         self.saved = step
 
@@ -130,7 +130,7 @@ class States:
             "step": step,
             "counted": counted,
             "files": files,
-            "processes": self.world.processes,
+            "processes": self.world.world_size,
             "torch": torch.__version__,
         }
         write_text(part / DOCUMENT, json.dumps({**record, "sha256": _document_hash(record)}, indent=1) + "\n")
@@ -156,7 +156,7 @@ class States:
                 if self.saved is not None
                 else "no state was saved yet"
             )
-            if self.world.first:
+            if self.world.is_main:
                 for part in self.folder.glob(".*.part"):
                     shutil.rmtree(part, ignore_errors=True)
             raise VitreousError(
@@ -170,7 +170,7 @@ class States:
         """The newest state that is whole, and what is wrong with newer ones. The first process looks, and all hear the same."""
         found: Found | None = None
         damaged: list[str] = []
-        for folder in self._complete() if self.world.first else ():
+        for folder in self._complete() if self.world.is_main else ():
             try:
                 record = _checked(folder)
                 found = Found(folder, int(record["step"]), dict(record["counted"]))
@@ -184,13 +184,13 @@ class States:
     def read(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
         """Fill these tensors, however they are divided now."""
         try:
-            load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(found.folder)), no_dist=self.world.processes == 1)
+            load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(found.folder)), no_dist=self.world.world_size == 1)
         except _FAILURES as error:
             raise VitreousError(f"{found.folder}: cannot be read as this run's state ({_story(error)}); remove it") from error
 
     def drop_newer(self, used: Found) -> None:
         """Damaged ones, which have been named: they must not be counted among those that are kept."""
-        for folder in self._complete() if self.world.first else ():
+        for folder in self._complete() if self.world.is_main else ():
             if folder.name > used.folder.name:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -200,7 +200,7 @@ class States:
 
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
-        if self.world.first:
+        if self.world.is_main:
             for part in self.folder.glob(".*.part"):
                 shutil.rmtree(part, ignore_errors=True)
 

@@ -53,7 +53,7 @@ def _swept(asked: TrainOptions, replayed: Mapping[str, Any] | None, world: World
             f"--sweep: recipe {recipe.name} names no learning rates; give them with --set sweep=0.001:0.003:0.01"
         )
     undecided = ("recipe.lr", "micro_batch")
-    RunFolder(whole.out, world).check(config_json(whole, world.processes), asked.extend, undecided)
+    RunFolder(whole.out, world).check(config_json(whole, world.world_size), asked.extend, undecided)
     found: dict[float, tuple[float, float]] = {}  # accuracy and, among equals, the lower loss
     for rate in recipe.sweep:
         trial = replace(
@@ -83,5 +83,5 @@ def _swept(asked: TrainOptions, replayed: Mapping[str, Any] | None, world: World
 
 
 def _say(world: World, lines: tuple[str, ...]) -> None:
-    for line in lines if world.first else ():
+    for line in lines if world.is_main else ():
         say(line)

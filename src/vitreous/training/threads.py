@@ -40,7 +40,7 @@ WORTH = 1.1  # times the speed of one thread, from which on all are taken
 def with_threads(plan: RunConfig, world: World, before: Mapping[str, Any] | None) -> RunConfig:
     """The plan with its number of threads: as it was before, as it was measured before, or measured now."""
     most = available()
-    if torch.device(plan.device).type != "cpu" or world.processes > 1 or VARIABLE in os.environ or most == 1:
+    if torch.device(plan.device).type != "cpu" or world.world_size > 1 or VARIABLE in os.environ or most == 1:
         return plan
     kept = before.get("threads") if before is not None else None
     if isinstance(kept, int) and 1 <= kept <= (os.cpu_count() or 1):

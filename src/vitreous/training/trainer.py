@@ -62,14 +62,14 @@ def train(plan: RunConfig, world: World) -> Finished:
 
 
 def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
-    settings = config_json(plan, world.processes)
+    settings = config_json(plan, world.world_size)
     objective = objective_of(plan)  # before the folder is claimed: what is refused leaves nothing
     if folder.claim(settings, plan.extend):
         return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
     keep_memory()
     loop = Loop(plan, objective, world, folder)
     said = (*loop.resume(), *_otherwise(plan, read_config(plan.out / CONFIG), settings))
-    if loop.progress.step == 0 and world.first:
+    if loop.progress.step == 0 and world.is_main:
         if plan.bad:
             write_bad_images(plan.out / BAD_IMAGES, plan.bad)
         _compare(plan, folder)
@@ -78,11 +78,11 @@ def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
         folder.log(line)
         say(line)
 
-    trackers = Trackers(plan.track if world.first else (), plan.out, settings, loop.progress.step, notice)
+    trackers = Trackers(plan.track if world.is_main else (), plan.out, settings, loop.progress.step, notice)
     title = f"{plan.verb} {plan.model.name}"
     with (
         contextlib.closing(trackers),
-        silence(is_silent() or not world.first),
+        silence(is_silent() or not world.is_main),
         Display(title, plan.steps, loop.progress.step, plan.recipe.batch_size, world.device) as display,
     ):
 
@@ -101,7 +101,7 @@ def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
 
         def evaluated(outcome: ValidationResult | None, better: bool) -> None:
             tensors = loop.tensors() if better else {}
-            if world.first:
+            if world.is_main:
                 with _intact(loop):
                     if outcome is not None:
                         write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
@@ -229,7 +229,7 @@ def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> d
         raw = loop.tensors()
         its_outcome, its = _judged(loop)
         result["raw"] = _whole_n(its)
-        if world.first:
+        if world.is_main:
             write_folder(_checkpoint(plan, raw, _measured(its_outcome, loop)), target / "raw")
     if loop.progress.best is not None:
         score = loop.progress.best
@@ -237,7 +237,7 @@ def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> d
         result["best"] = {"step": loop.progress.best_step, **by}
     with loop.result_weights():
         if plan.recipe.patience is not None and loop.progress.best is not None:
-            loop.put_weights(broadcast(world, read_folder(target / "best").tensors if world.first else None))
+            loop.put_weights(broadcast(world, read_folder(target / "best").tensors if world.is_main else None))
             loop.last = None
             notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
         outcome, measured = loop.last or _judged(loop)
@@ -245,7 +245,7 @@ def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> d
     result |= _whole_n(measured)
     if outcome is not None:
         result["majority"] = outcome.majority
-    if world.first:
+    if world.is_main:
         step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
         write_folder(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
         if outcome is not None:

@@ -108,7 +108,7 @@ def _answers(
         for number, batch in enumerate(_together(loader, world, signals)):
             images, targets = never_empty(batch.images, one_hot(batch.labels, max(1, classes)))
             if seed is not None:
-                torch.manual_seed(seed + number * world.processes + world.process)
+                torch.manual_seed(seed + number * world.world_size + world.rank)
             with torch.no_grad(), autocast():
                 losses, extras = module(images.to(world.device), targets.to(world.device))
             if len(batch):
