@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -17,7 +18,7 @@ from PIL import Image
 
 import vitreous
 from vitreous.classifier import Classifier, load
-from vitreous.cli import _SYNONYMS, VERBS, main, verb
+from vitreous.cli import _SYNONYMS, COMMANDS, _parse, load_command, main
 
 from conftest import Reference, random_checkpoint
 
@@ -39,9 +40,9 @@ def picture(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50), mode: s
     return path
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert getattr(vitreous, name) is verb(name)
+    assert getattr(vitreous, name) is load_command(name)
     with pytest.raises(SystemExit) as leave:
         main([name, "--help"])
     assert leave.value.code == 0
@@ -49,7 +50,7 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
     assert f"Example: vitreous {name}" in text
     assert "--json" in text
     usage, flags = text.splitlines()[0], set(re.findall(r"--[a-z0-9-]+", text))
-    hints = inspect.get_annotations(verb(name), eval_str=True)
+    hints = inspect.get_annotations(load_command(name), eval_str=True)
     if "options" in hints:  # those that every verb that trains has
         hints |= get_type_hints(get_args(hints.pop("options"))[0], include_extras=True)
     for option, hint in hints.items():
@@ -66,12 +67,12 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
 def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n  {name} " in text for name in VERBS)
+    assert all(f"\n  {name} " in text for name in COMMANDS)
     assert main(["--version"]) == 0
     assert vitreous.__version__ in capsys.readouterr().out
 
 
-ALL = f"the commands are {', '.join(VERBS)}"
+ALL = f"the commands are {', '.join(COMMANDS)}"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,7 @@ ALL = f"the commands are {', '.join(VERBS)}"
         ("pretrain a --epochs many", "--epochs 'many': must be a number"),
         ("pretrain a --stpes 3", "unknown option '--stpes'; did you mean '--steps'? "),
         ("doctor a --out b --near", "unknown option '--near'; did you mean '--no-near'? "),
+        ("pretrain a --set lr=1 warmup=5", "unexpected argument 'warmup=5'; write several changes as --set a=1,b=2 or "),
         ("evaluate a b --seed", "--seed: its value is missing"),
         ("evaluate a b --image-size 1x2x3", "--image-size: '1x2x3' is neither one number, as 384, nor height,width"),
         ("pretrain builtin:digits --model bananas --out x", "unknown model 'bananas'; names are ViT-SIZE/PATCH "),
@@ -121,12 +123,22 @@ def test_a_mistake_is_one_line_that_names_it_and_a_near_remedy(
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["photos/ --set=lr=1 --set=warmup=5", "--set lr=1 photos/ --set warmup=5", "--set lr=1 --set warmup=5 photos/"],
+)
+def test_set_is_repeatable_and_never_swallows_data(words: str) -> None:
+    call, _, _ = _parse("pretrain", words.split())
+    assert isinstance(call, functools.partial)
+    assert (call.keywords["data"], call.keywords["set"]) == ("photos/", ("lr=1", "warmup=5"))
+
+
 def test_synonyms_are_of_commands_that_exist_and_are_none_themselves() -> None:
-    assert set(_SYNONYMS) <= set(VERBS)
-    assert not set(" ".join(_SYNONYMS.values()).split()) & set(VERBS)
+    assert set(_SYNONYMS) <= set(COMMANDS)
+    assert not set(" ".join(_SYNONYMS.values()).split()) & set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_tells_defaults_in_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is done without an option, not None, True or False, which nobody can type."""
     with pytest.raises(SystemExit):
@@ -135,7 +147,7 @@ def test_help_tells_defaults_in_words(name: str, capsys: pytest.CaptureFixture[s
     assert not re.search(r"default: *'?(None|True|False|as it is|\))", text)
     assert "{[STR" not in text
     flags = [part for part in re.split(r" (?=--)", text) if re.match(r"--[a-z-]+ +[a-z]", part)]
-    parameters = inspect.signature(verb(name)).parameters.values()
+    parameters = inspect.signature(load_command(name)).parameters.values()
     assert len(flags) >= 2 + sum(each.annotation in ("bool", bool) for each in parameters)  # --json and --quiet are of each
     for negative in (each for each in parameters if each.default is True):
         said = text.partition(f"--no-{negative.name}")[2].partition("--")[0]

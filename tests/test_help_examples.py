@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from data import originals
-from vitreous.cli import VERBS, _overview, _parse, main, verb
+from vitreous.cli import COMMANDS, _overview, _parse, load_command, main
 from vitreous.weights.checkpoint import write_folder
 from vitreous.weights.write import write
 
@@ -22,7 +22,7 @@ from conftest import random_checkpoint
 
 EXAMPLES = {
     "overview": re.findall(r"Example: vitreous (.*)", _overview()),
-    **{name: re.findall(r"Example: vitreous (.*)", inspect.getdoc(verb(name)) or "") for name in VERBS},
+    **{name: re.findall(r"Example: vitreous (.*)", inspect.getdoc(load_command(name)) or "") for name in COMMANDS},
 }
 SMALLER = {  # appended, where the example itself would take long, or meet what else listens on its port
     "pretrain": "--epochs 1 --subset 16 --workers 0",

@@ -18,7 +18,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -29,7 +29,7 @@ from vitreous.core.plain_json import without_nan
 from vitreous.core.printable import printable, printable_lines
 from vitreous.core.progress import say, silence
 
-VERBS = (
+COMMANDS = (
     "demo",
     "doctor",
     "pretrain",
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[0] == "--version":
             print(f"vitreous {vitreous.__version__}")
             return 0
-        if words[0] not in VERBS:
+        if words[0] not in COMMANDS:
             raise _unknown_command(words[0])
         return _run(words[0], words[1:])
     except VitreousError as error:
@@ -105,10 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _unknown_command(word: str) -> VitreousError:
     if word.startswith("-"):
-        return VitreousError(f"{word}: the command comes first, as in `vitreous predict ... {word}`: {', '.join(VERBS)}")
+        return VitreousError(f"{word}: the command comes first, as in `vitreous predict ... {word}`: {', '.join(COMMANDS)}")
     meant = [name for name, words in _SYNONYMS.items() if word.casefold() in words.split()]
-    hint = f"use {' or '.join(map(repr, meant))}" if meant else did_you_mean(word, VERBS).rstrip()
-    return VitreousError(f"unknown command {word!r}; " + (hint or f"the commands are {', '.join(VERBS)}"))
+    hint = f"use {' or '.join(map(repr, meant))}" if meant else did_you_mean(word, COMMANDS).rstrip()
+    return VitreousError(f"unknown command {word!r}; " + (hint or f"the commands are {', '.join(COMMANDS)}"))
 
 
 class _Terminated(BaseException):
@@ -120,25 +120,12 @@ def _terminate(number: int, frame: object) -> None:
     raise _Terminated(number)
 
 
-def verb(name: str) -> Callable[..., Result]:
+def load_command(name: str) -> Callable[..., Result]:
     function: Callable[..., Result] = getattr(importlib.import_module(f"vitreous.commands.{name}"), name)
     return function
 
 
-def _joined(words: Sequence[str], option: str) -> list[str]:
-    """An option given twice with lists of values, as --set, once with all of them: the parser would drop the first."""
-    rest: list[str] = []
-    values: list[str] = []
-    taking = False
-    for word in words:
-        taking = word == option or (taking and not word.startswith("--"))
-        if word != option:
-            (values if taking else rest).append(word)
-    return [*rest, option, *values] if values else list(words)
-
-
 def _run(name: str, words: Sequence[str]) -> int:
-    words = _joined(words, "--set")
     log = logging.getLogger("vitreous")
     log.addFilter(_no_notes)  # results carry their notes, which are printed below
     try:
@@ -173,7 +160,7 @@ def _tell(notes: Sequence[str], quiet: bool) -> int:
 
 def _parse(name: str, words: Sequence[str]) -> tuple[Callable[[], Result], bool, bool]:
     """What is to be called, whether its result is shown as JSON, and whether it is silent."""
-    function = _with_output_options(verb(name))
+    function = _with_output_options(load_command(name))
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -198,7 +185,9 @@ def _parse_error(name: str, function: Callable[..., Any], box: str) -> str:
     if found := re.match(r"Unrecognized options: (\S+)", text):
         word = found[1].rstrip(",").partition("=")[0]
         if not word.startswith("-"):
-            return f"unexpected argument {word!r}; {more}"
+            several = "=" in found[1] and "--set" in _flags(function)
+            hint = "write several changes as --set a=1,b=2 or --set a=1 --set b=2" if several else more
+            return f"unexpected argument {found[1].rstrip(',')!r}; {hint}"
         return f"unknown option {word!r}; {did_you_mean(word, _flags(function))}{more}"
     if found := re.match(r"Error parsing (\S+): .*?((?:INT|int\(\)|FLOAT|float).*?)'(.*?)'", text):
         return f"{found[1]} {found[3]!r}: must be a {'whole number' if found[2].lower().startswith('int') else 'number'}"
@@ -270,8 +259,7 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
         as_json, quiet = kwargs.pop("json"), kwargs.pop("quiet")
         if os.environ.get("RANK", "0") != "0":  # one of several processes that torchrun started: the first one speaks
             as_json, quiet = False, True
-        left = [key for key in optional if kwargs[key] is None or kwargs[key] is False]
-        given = {key: value for key, value in kwargs.items() if key not in left}
+        given = {key: value for key, value in kwargs.items() if key not in optional or value is not _default(optional[key])}
         return functools.partial(function, *args, **given), as_json, quiet
 
     del wrapped.__wrapped__  # or tyro would look through to the bare function
@@ -279,7 +267,7 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
     only = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     every = [
         *(parameter.replace(annotation=hints[parameter.name]) for parameter in parameters),
-        *(only(key, default=False if _is_flag(hint) else None, annotation=hint) for key, hint in optional.items()),
+        *(only(key, default=_default(hint), annotation=hint) for key, hint in optional.items()),
         *(only(key, default=False, annotation=hint) for key, hint in extra.items()),
     ]
     every = [parameter.replace(annotation=_with_default_said(parameter)) for parameter in every]
@@ -302,23 +290,25 @@ _MORE = inspect.Parameter.VAR_KEYWORD
 
 
 def _unpacked(hint: Any) -> dict[str, Any]:
-    """The options of `**options: Unpack[SomeTypedDict]`. One that is not given is None, and is not passed on."""
+    """The options of `**options: Unpack[SomeTypedDict]`. One that is not given is not passed on."""
     fields = get_type_hints(get_args(hint)[0], include_extras=True)
     found = {}
     for name, annotated in fields.items():
         bare, *notes = get_args(annotated)
-        found[name] = annotated if bare is bool else Annotated[(bare | None, *notes)]
+        found[name] = annotated if _default(annotated) is not None else Annotated[(bare | None, *notes)]
     return found
 
 
-def _is_flag(hint: Any) -> bool:
-    return get_args(hint)[0] is bool
+def _default(hint: Any) -> Any:
+    """What stands for an option that was not given: False for a flag, () for a repeatable option, else None."""
+    bare = get_args(hint)[0]
+    return False if bare is bool else () if get_origin(bare) is tuple else None
 
 
 def _overview() -> str:
     lines = ["usage: vitreous COMMAND ...", "", "The Vision Transformer, whole and see-through.", "", "commands:"]
-    for name in VERBS:
-        summary = (inspect.getdoc(verb(name)) or "").splitlines()[0]
+    for name in COMMANDS:
+        summary = (inspect.getdoc(load_command(name)) or "").splitlines()[0]
         lines.append(f"  {name:<9} {summary}")
     lines += [
         "",

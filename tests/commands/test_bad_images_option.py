@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 import pytest
 
-from vitreous.cli import VERBS, main, verb
+from vitreous.cli import COMMANDS, load_command, main
 from vitreous.commands.run_options import RunOptions
 from vitreous.commands.types import BadImages
 from vitreous.training.options import TrainOptions
@@ -16,11 +16,11 @@ HAVE = ("pretrain", "finetune", "evaluate", "fewshot", "shard")
 
 
 def test_one_type_and_one_default() -> None:
-    plain = {name for name in VERBS if "bad_images" in inspect.signature(verb(name)).parameters}
+    plain = {name for name in COMMANDS if "bad_images" in inspect.signature(load_command(name)).parameters}
     assert plain == {"evaluate", "fewshot", "shard"}
     for name in plain:
-        assert inspect.signature(verb(name)).parameters["bad_images"].default == "stop"
-        assert get_type_hints(verb(name), include_extras=True)["bad_images"] == BadImages
+        assert inspect.signature(load_command(name)).parameters["bad_images"].default == "stop"
+        assert get_type_hints(load_command(name), include_extras=True)["bad_images"] == BadImages
     assert get_type_hints(RunOptions, include_extras=True)["bad_images"] == BadImages
     assert TrainOptions.bad_images == "stop"
 

@@ -121,7 +121,7 @@ def test_a_signal_at_one_process_ends_all_of_them_unfinished(tmp_path: Path) -> 
 def test_one_process_killed_ends_the_job_and_it_resumes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [
-        *("pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", *TINY, "--steps", "60"),
+        *("pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", ",".join(TINY), "--steps", "60"),
         *("--batch-size", "32", "--workers", "0", "--eval-every", "0", "--subset", "200", "--save-every", "5"),
         *("--precision", "float32", "--out", str(out)),
     ]

@@ -474,7 +474,8 @@ def _claims(out: Path, config: dict[str, Any]) -> None:
 
 
 def test_sigterm_ends_the_command_with_143_and_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [sys.executable, "-m", "vitreous", "pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", *TINY, "--quiet"]
+    words = [sys.executable, "-m", "vitreous", "pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--quiet"]
+    words += ["--set", ",".join(TINY)]
     words += ["--steps", "200", "--batch-size", "32", "--workers", "0", "--eval-every", "0", "--precision", "float32"]
     words += ["--out", str(tmp_path / "run")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

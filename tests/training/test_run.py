@@ -490,7 +490,7 @@ def test_set_may_be_given_twice(tmp_path: Path) -> None:
         "--model",
         "ViT-Ti/2",
         "--set",
-        *TINY,
+        ",".join(TINY),
         "--steps",
         "2",
         "--batch-size",
@@ -517,7 +517,7 @@ def test_set_may_be_given_twice(tmp_path: Path) -> None:
 def test_the_command_line_trains_reports_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from vitreous.cli import main
 
-    words = ["pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", *TINY, "--steps", "4", "--batch-size", "16"]
+    words = ["pretrain", "builtin:digits", "--model", "ViT-Ti/2", "--set", ",".join(TINY), "--steps", "4", "--batch-size", "16"]
     words += ["--workers", "0", "--eval-every", "0", "--precision", "float32", "--out", str(tmp_path / "run")]
     assert main([*words, "--json"]) == 0
     out, err = capsys.readouterr()

@@ -6,22 +6,19 @@ from typing import Annotated, Literal, TypedDict
 
 import tyro
 
-from vitreous.commands.types import BadImages, ImageSize
+from vitreous.commands.types import BadImages, Changes, ImageSize
 
 
-def _option(text: str, metavar: str | None = None) -> object:
-    return tyro.conf.arg(help=text, help_behavior_hint="", metavar=metavar)
+def _option(text: str) -> object:
+    return tyro.conf.arg(help=text, help_behavior_hint="")
 
 
 class RunOptions(TypedDict, total=False):
     out: Annotated[str, _option("the run's folder. Started again, a run goes on where it was. Required.")]
     recipe: Annotated[str, _option("how to train: a name of `vitreous list recipes`. Default: one for the data, with reasons.")]
     set: Annotated[
-        tuple[str, ...],
-        _option(
-            "change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96; see docs/recipes.md.",
-            metavar="NAME=VALUE[,...]",
-        ),
+        Changes,
+        _option("change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96. Repeatable; see docs/recipes.md."),
     ]
     config: Annotated[str, _option("replay RUN/config.json; options given beside it override it.")]
     seed: Annotated[int, _option("random seed of initialisation, order, augmentation and dropout. Default: 0.")]

@@ -55,3 +55,6 @@ BadImages = Annotated[
 """Stop wherever a number comes of the images: it would silently be one of other images. `predict` gives each its row."""
 
 Checkpoint = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+
+Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE[,...]")]
+"""`--set a=1,b=2 --set c=3`: one word after each `--set`, so that it never swallows DATA."""

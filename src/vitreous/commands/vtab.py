@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitreous.commands.types import Checkpoint, ImageSize
+from vitreous.commands.types import Changes, Checkpoint, ImageSize
 
 if TYPE_CHECKING:
     from vitreous.studies.suite_summary import Summary
@@ -43,7 +43,7 @@ def vtab(
     image_size: Annotated[ImageSize, _DECIDED] = None,
     steps: Annotated[int | None, _DECIDED] = None,
     batch_size: Annotated[int | None, _DECIDED] = None,
-    set: Annotated[tuple[str, ...], _DECIDED, tyro.conf.arg(metavar="NAME=VALUE[,...]")] = (),
+    set: Annotated[Changes, _DECIDED] = (),
     keep_weights: bool = False,
     workers: Annotated[int | None, _DECIDED] = None,
     device: str = "auto",
@@ -70,7 +70,7 @@ def vtab(
         image_size: pixels. Default: the suite's, 384; for VTAB in closed form the checkpoint's own.
         steps: of each run. Default: the suite's, 2,500.
         batch_size: images per step; the learning rate follows. Default: the suite's, 512. In closed form: images at once.
-        set: change the recipe of all runs, as lr=0.003,schedule=linear; see docs/recipes.md.
+        set: change the recipe of all runs, as lr=0.003,schedule=linear. Repeatable; see docs/recipes.md.
         keep_weights: keep every run's checkpoint, which is dropped otherwise once its score is recorded.
         workers: processes that read images; as many as there are cores if not given, 0 for none.
         device: cpu, cuda, mps; auto: the best there is.

@@ -113,7 +113,8 @@ def _killed(out: Path, whole: Run) -> dict[str, Any]:
     """The first run once more, in a process that is killed after its first state; then the same command again."""
     config = read_json(Path(whole.out) / "config.json")
     options = [
-        *("--set", *SMALL),
+        "--set",
+        ",".join(SMALL),
         "--epochs",
         "20",
         "--batch-size",
