@@ -12,7 +12,7 @@ from vitreous.core.files import atomic_folder
 from vitreous.core.output_dir import check_result_folder
 from vitreous.data.source import Dataset
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.doctor.doctor_report import Report
+from vitreous.doctor.doctor_report import render_report
 from vitreous.doctor.duplicate_findings import Shown, copies, copies_between, unseen
 from vitreous.doctor.findings import (
     Finding,
@@ -74,14 +74,15 @@ def check_folder(out: Path, data: Path | None = None) -> None:
 
 def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
     """The three files, all or none."""
-    page = Report(
+    page = render_report(
         diagnosis.scan,
         diagnosis.against,
         diagnosis.findings,
         diagnosis.summary,
         previews(diagnosis.scan, diagnosis.preprocess),
         demand(diagnosis.preprocess),
-    ).html(workers)
+        workers,
+    )
     with atomic_folder(out) as part:
         with (part / "findings.jsonl").open("w", encoding="ascii") as file:
             for finding in diagnosis.findings:

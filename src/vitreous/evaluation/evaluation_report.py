@@ -105,8 +105,8 @@ def write_report(
     found = _Found(answers, numbers, outcome, there, cells, shown, suspects, relabel, others, pictures, training, robustness)
     path = folder / "report.html"
     title = f"{numbers.get('checkpoint', clf.config.name)} on {answers.where} ({answers.split})"
-    styles = (asset("results.css"), asset("report.css", "vitreous.evaluation"))
-    script = asset("results.js") + asset("report.js", "vitreous.evaluation")
+    styles = (asset("assets/results.css"), asset("report.css", "vitreous.evaluation"))
+    script = asset("assets/results.js") + asset("report.js", "vitreous.evaluation")
     write_text(path, page(title, "\n".join(_body(title, found)), styles=styles, script=script))
     return path
 

@@ -43,7 +43,7 @@ class Seen:
 def report(found: Inspection, told: Mapping[str, Any], drawn: Mapping[str, bytes], seen: Mapping[str, Seen]) -> str:
     """`told` is what inspect.json has, `drawn` the figures by name, as PNG, `seen` the pictures by stem."""
     title = f"Inside {told['checkpoint']}"
-    styles = (asset("results.css"), asset("report.css", "vitreous.inspection"))
+    styles = (asset("assets/results.css"), asset("report.css", "vitreous.inspection"))
     body = "\n".join(_body(title, found, told, drawn, seen))
     return page(title, body, styles=styles, script=asset("report.js", "vitreous.inspection"))
 

@@ -45,7 +45,7 @@ def page(title: str, body: str, *, styles: Sequence[str] = (), script: str = "")
         f"style-src 'unsafe-inline'{allowed}\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{text(title)}</title>\n<style>\n{asset('look.css')}{''.join(styles)}</style>\n</head>\n"
+        f"<title>{text(title)}</title>\n<style>\n{asset('assets/base.css')}{''.join(styles)}</style>\n</head>\n"
         f"<body>\n{body}\n{f'<script>{script}</script>{chr(10)}' if script else ''}</body>\n</html>\n"
     )
 

@@ -43,7 +43,7 @@ def write_report(
     """
     path = folder / "report.html"
     body = "\n".join(_body(folder, title, config, history, outcome, notes))
-    write_text(path, page(title, body, styles=(asset("results.css"),), script=asset("results.js")))
+    write_text(path, page(title, body, styles=(asset("assets/results.css"),), script=asset("assets/results.js")))
     return path
 
 
