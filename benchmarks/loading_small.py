@@ -20,7 +20,7 @@ from PIL import Image
 from torchvision_schemas import declare_torchvision
 
 from vitreous.data.loading.loader import Loader
-from vitreous.data.source import Arrays
+from vitreous.data.sources.arrays import Arrays
 
 
 def pictures(count: int) -> Arrays:

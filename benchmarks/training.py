@@ -71,7 +71,7 @@ def vitreous_steps(
 ) -> Step:
     """What `vitreous pretrain` does for a step; the options take its measures away one by one."""
     import vitreous
-    from vitreous.core.allocator import keep_memory
+    from vitreous.core.device import keep_memory
     from vitreous.data.open import open_data
     from vitreous.data.source import ALL, Source
     from vitreous.data.transforms.mixup import one_hot

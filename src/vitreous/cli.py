@@ -25,9 +25,9 @@ import tyro
 import vitreous
 from vitreous.commands.types import Result
 from vitreous.core.errors import VitreousError, did_you_mean
-from vitreous.core.plain_json import without_nan
 from vitreous.core.printable import printable, printable_lines
 from vitreous.core.progress import say, silence
+from vitreous.core.untrusted_json import without_nan
 
 COMMANDS = (
     "demo",

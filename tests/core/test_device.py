@@ -30,7 +30,7 @@ needs_onednn = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(machine.VARIABLE, raising=False)
-    trial = machine.cpu_trial
+    trial = machine.try_bfloat16
     trial.cache_clear()
     yield
     trial.cache_clear()
@@ -51,13 +51,13 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 def child(monkeypatch: pytest.MonkeyPatch, measure: Callable[[], float]) -> list[str | None]:
     """Every trial does this in its child; the limit at the time of each is returned."""
     limits: list[str | None] = []
-    forked = machine._forked
+    forked = machine._try_in_fork
 
     def noted(_: Callable[[], float]) -> Trial:
         limits.append(os.environ.get(machine.VARIABLE))
         return forked(measure)
 
-    monkeypatch.setattr(machine, "_forked", noted)
+    monkeypatch.setattr(machine, "_try_in_fork", noted)
     monkeypatch.setattr(machine, "_can_fork", lambda: True)
     return limits
 
@@ -76,13 +76,13 @@ def dies_without_limit() -> float:
 
 
 def test_float32_needs_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "cpu_trial", lambda: pytest.fail("a trial was run"))
+    monkeypatch.setattr(machine, "try_bfloat16", lambda: pytest.fail("a trial was run"))
     assert choose_precision("float32", "cpu") == Precision("float32", None)
 
 
 def test_auto_on_a_processor_without_bfloat16_needs_no_trial(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     processor("avx2")
-    monkeypatch.setattr(machine, "cpu_trial", lambda: pytest.fail("a trial was run"))
+    monkeypatch.setattr(machine, "try_bfloat16", lambda: pytest.fail("a trial was run"))
     assert choose_precision("auto", "cpu") == Precision("float32", None)
 
 
@@ -197,7 +197,7 @@ def test_no_descriptors_left(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("multiprocessing.process.BaseProcess.start", none_left)
-    assert "Too many open files" in (machine._forked(lambda: 1.0).fault or "")
+    assert "Too many open files" in (machine._try_in_fork(lambda: 1.0).fault or "")
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_no_descriptors_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_fork_a_new_interpreter_tries(monkeypatch: pytest.MonkeyPatch, code: int, output: str, expected: Trial) -> None:
     monkeypatch.setattr(machine, "_can_fork", lambda: False)
     monkeypatch.setattr(machine.subprocess, "run", lambda *a, **k: SimpleNamespace(returncode=code, stdout=output))
-    assert machine.cpu_trial() == expected
+    assert machine.try_bfloat16() == expected
     assert machine.VARIABLE not in os.environ  # nobody could tell whether it came in time
 
 
 def test_without_fork_a_new_interpreter_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PATIENCE", 0.05)
-    assert "timed out" in (machine._separate().fault or "")
+    assert "timed out" in (machine._try_in_new_process().fault or "")
 
 
 def test_unknown_precision() -> None:
@@ -268,7 +268,7 @@ def test_mps() -> None:
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_devices", lambda: {"cuda": 2, "cpu": 1})
+    monkeypatch.setattr(machine, "_count_devices", lambda: {"cuda": 2, "cpu": 1})
     assert choose_device("auto") == "cuda"
     assert choose_device("cuda:1") == "cuda:1"
     assert choose_device("cpu") == "cpu"
@@ -283,9 +283,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_devices_are_those_that_compute() -> None:
-    for kind in machine._devices():
+    for kind in machine._count_devices():
         assert float(torch.ones(3, device=kind).sum()) == 3.0
-    assert list(machine._devices())[-1] == "cpu"
+    assert list(machine._count_devices())[-1] == "cpu"
 
 
 # This machine, really --------------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def trapped():
         os.kill(os.getpid(), signal.SIGILL)
     return 1.5
 
-machine._measure = trapped
+machine._measure_speedup = trapped
 cases = {
     "nothing": lambda: None,
     "tensors": lambda: (torch.randn(64, 64) + 1).softmax(0).sum(),

@@ -21,7 +21,8 @@ from vitreous.data.loading.workers import WorkerDied
 from vitreous.data.open import open_data
 from vitreous.data.sampling import example_items, item_generator
 from vitreous.data.shards.virtual_stream import Turns
-from vitreous.data.source import Arrays, Content, Item, Source, Stream
+from vitreous.data.source import Content, Item, Source, Stream
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.image import to_tensor
 from vitreous.data.transforms.parse import Preprocess
@@ -265,7 +266,7 @@ FLAT = """
 import resource, sys
 import numpy as np, torch
 from vitreous.data.loading.loader import Loader
-from vitreous.data.source import Arrays
+from vitreous.data.sources.arrays import Arrays
 images = np.zeros((64, 64, 64, 3), np.uint8)
 source = Arrays("made", "all", ("a",), images, np.zeros(64))
 loader = Loader(source, "inception_crop(64)|flip|range(-1,1)", 32, workers=int(sys.argv[1]))

@@ -12,7 +12,8 @@ import pytest
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.real_labels import real_labels, with_labels, with_real
-from vitreous.data.source import Arrays, Source
+from vitreous.data.source import Source
+from vitreous.data.sources.arrays import Arrays
 
 THOUSAND = tuple(f"class {number}" for number in range(1000))
 

@@ -32,7 +32,8 @@ from vitreous.data.shards import writer as shard_writer
 from vitreous.data.shards.index import expand_braces
 from vitreous.data.shards.reader import Shards, open_shards
 from vitreous.data.shards.writer import write_shards
-from vitreous.data.source import Arrays, Dataset, Item, Source
+from vitreous.data.source import Dataset, Item, Source
+from vitreous.data.sources.arrays import Arrays
 
 
 def picture(number: int, form: str = "PNG", size: int = 8) -> bytes:

@@ -21,7 +21,8 @@ from PIL import Image, ImageOps
 from vitreous.core.errors import VitreousError
 from vitreous.core.printable import printable
 from vitreous.data.open import open_data
-from vitreous.data.source import Arrays, Dataset, Item, LeftOut, Stream
+from vitreous.data.source import Dataset, Item, LeftOut, Stream
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.sources.file_source import FileSource
 from vitreous.data.splits import training_splits
 from vitreous.data.transforms.decode import BadImage, decode

@@ -12,7 +12,7 @@ import torch
 from sklearn import metrics
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.source import Arrays
+from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.accuracy import check_data, compute_metrics, pairs, real_accuracy, worst_classes
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.class_mapping import ClassMapping, align_classes

@@ -16,7 +16,8 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.shards.reader import open_shards
 from vitreous.data.shards.writer import write_shards
-from vitreous.data.source import Arrays, Content, Dataset, Source, View
+from vitreous.data.source import Content, Dataset, Source, View
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.sources.relabelled import with_labels
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess

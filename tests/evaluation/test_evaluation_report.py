@@ -19,7 +19,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from html_page import Page
 from vitreous.classifier import Classifier
-from vitreous.data.source import Arrays, Source, Stream
+from vitreous.data.source import Source, Stream
+from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation import report_gallery
 from vitreous.evaluation.accuracy import compute_metrics
 from vitreous.evaluation.class_tables import CELLS

@@ -20,7 +20,8 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.shards.reader import open_shards
 from vitreous.data.shards.writer import write_shards
-from vitreous.data.source import Arrays, Content, Source, View
+from vitreous.data.source import Content, Source, View
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.sources.relabelled import with_labels
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import distributed_pass as shared_pass

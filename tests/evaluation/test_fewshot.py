@@ -13,7 +13,8 @@ from sklearn import linear_model
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.data.source import Arrays, Dataset
+from vitreous.data.source import Dataset
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import fewshot as module
 from vitreous.evaluation import fewshot_tasks

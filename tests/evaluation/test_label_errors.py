@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from vitreous.data.open import open_data
-from vitreous.data.source import Arrays
+from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.class_mapping import ClassMapping
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.features import Features

@@ -19,7 +19,8 @@ from vitreous.core.distributed import init_distributed
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
 from vitreous.data.open import open_data
-from vitreous.data.source import Arrays, Item, Source, Stream
+from vitreous.data.source import Item, Source, Stream
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_mapping import align_classes
 from vitreous.evaluation.predictions import Predictions, natural_mapping, predict_dataset

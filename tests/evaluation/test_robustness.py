@@ -16,7 +16,8 @@ from scipy.ndimage import gaussian_filter
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.data.source import Arrays, Item, Stream
+from vitreous.data.source import Item, Stream
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.corruptions import CORRUPTIONS, Corrupted, blur, brightness, crop, jpeg, resolution

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vitreous.classifier import Classifier
-from vitreous.data.source import Arrays
+from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.accuracy import compute_metrics
 from vitreous.evaluation.evaluation_report import write_report as write_evaluation
 from vitreous.evaluation.predictions import predict_dataset

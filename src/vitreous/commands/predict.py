@@ -275,12 +275,12 @@ def _streamed(
 
 def _about(checkpoint: str, predictor: Predictor, words: Sequence[str]) -> dict[str, Any]:
     """What the rows depend on."""
-    import hashlib
 
+    from vitreous.core.hashing import hash_words
     from vitreous.evaluation.feature_cache import weights_hash
 
     clf = predictor.clf
-    names = hashlib.sha256("\0".join(clf.classes).encode(errors="surrogatepass")).hexdigest()
+    names = hash_words(*clf.classes)
     absolute = all(Path(word).is_absolute() for word in words)
     return {
         "checkpoint": checkpoint,

@@ -1,12 +1,12 @@
-"""What this machine can do: which device there is, and whether bfloat16 runs on it and is worth having.
+"""Choose the device, threads and precision to run with, and keep freed memory in the process.
 
-Processors announce more than they do. Some virtual machines announce AMX, whose tiles make bfloat16 fast, but hide the
+CPUs announce more than they do. Some virtual machines announce AMX, whose tiles make bfloat16 fast, but hide the
 description of the tiles; the first bfloat16 layer then dies of an illegal instruction and takes the program with it. And
 where bfloat16 runs without such tiles, it is often slower than float32. So neither is looked up: a child process tries.
 
 A forked child has this process's oneDNN, which matters: oneDNN reads its limit, `ONEDNN_MAX_CPU_ISA`, once. Found by
-experiment with torch 2.13 (`tests/test_machine.py` repeats it): importing torch, making tensors, creating a model and
-drawing its weights leave the limit open; a matrix product, a convolution, attention or GELU in float32 fix it. So
+experiment with torch 2.13 (`tests/core/test_device.py` repeats it): importing torch, making tensors, creating a model and
+initialising its weights leave the limit open; a matrix product, a convolution, attention or GELU in float32 fix it. So
 `choose_precision` belongs before the first forward pass. If it comes later, the limit has no effect, the second child
 dies like the first, and bfloat16 is refused.
 """
@@ -14,10 +14,12 @@ dies like the first, and bfloat16 is refused.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import functools
 import multiprocessing as mp
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -62,21 +64,23 @@ def choose_device(wanted: str = "auto") -> str:
     """The device to run on. "auto" takes the first accelerator there is, "cuda:1" a certain one."""
     import torch
 
-    present = _devices()
+    present = _count_devices()
     if wanted == "auto":
         return next(iter(present))
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise VitreousError(f"--device {wanted}: no such kind of device; here there is {_listed(present)}") from None
+        raise VitreousError(f"--device {wanted}: no such kind of device; here there is {_list_devices(present)}") from None
     if device.type not in present:
-        raise VitreousError(f"--device {wanted}: not on this machine or not in this torch; here there is {_listed(present)}")
+        raise VitreousError(
+            f"--device {wanted}: not on this machine or not in this torch; here there is {_list_devices(present)}"
+        )
     if device.index is not None and device.index >= present[device.type]:
-        raise VitreousError(f"--device {wanted}: there is no number {device.index}; here there is {_listed(present)}")
+        raise VitreousError(f"--device {wanted}: there is no number {device.index}; here there is {_list_devices(present)}")
     return wanted
 
 
-def _devices() -> dict[str, int]:
+def _count_devices() -> dict[str, int]:
     """How many there are of each kind, the best first."""
     import torch
 
@@ -89,7 +93,7 @@ def _devices() -> dict[str, int]:
     return {kind: count for kind, count in found.items() if count}
 
 
-def _listed(present: dict[str, int]) -> str:
+def _list_devices(present: dict[str, int]) -> str:
     return ", ".join(
         kind if count == 1 else f"{kind} ({count} of them, {kind}:0 to {kind}:{count - 1})" for kind, count in present.items()
     )
@@ -108,6 +112,37 @@ def using_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+# Memory ----------------------------------------------------------------------------------------------------------------
+
+# From malloc.h. The thresholds are C integers, and 2 GB is the most that one can say.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+_LARGEST_THRESHOLD = 2**31 - 1
+
+
+def keep_memory() -> bool:
+    """Let freed memory stay with the process, whatever its size; whether this C library agreed.
+
+    glibc asks the kernel for every large block and returns it as soon as it is freed. The activations of a training step
+    are such blocks, so each step the kernel maps, zeroes and unmaps all of them anew, page by page, on one core while the
+    others wait; docs/log.md has what it costs. Blocks that stay in the heap are reused as they are.
+
+    The process then holds the most that it ever needed at one time, and a little more for the gaps between blocks, until it
+    ends. Only glibc is like this: musl, macOS, Windows and replaced allocators are left as they are. Memory of CUDA devices
+    is kept by torch itself. Nothing is changed for child processes that are started anew; forked ones inherit it.
+    """
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
+    # All three are needed: a threshold alone is overruled as soon as the heap's top is trimmed.
+    limits = {_M_MMAP_MAX: 0, _M_MMAP_THRESHOLD: _LARGEST_THRESHOLD, _M_TRIM_THRESHOLD: _LARGEST_THRESHOLD}
+    agreed = [mallopt(option, limit) for option, limit in limits.items()]
+    return all(agreed)
+
+
 # Precision -------------------------------------------------------------------------------------------------------------
 
 
@@ -123,11 +158,11 @@ def choose_precision(wanted: Wanted, device: str) -> Precision:
         return Precision("float32", None)
     kind = device.partition(":")[0]
     if kind == "cpu":
-        return _on_cpu(wanted)
-    return _on_accelerator(wanted, kind, device)
+        return _choose_on_cpu(wanted)
+    return _choose_on_accelerator(wanted, kind, device)
 
 
-def _on_accelerator(wanted: Wanted, kind: str, device: str) -> Precision:
+def _choose_on_accelerator(wanted: Wanted, kind: str, device: str) -> Precision:
     import torch
 
     if kind == "mps":
@@ -144,10 +179,10 @@ def _on_accelerator(wanted: Wanted, kind: str, device: str) -> Precision:
     return Precision("bfloat16", f"{device} has no bfloat16 arithmetic and only imitates it; float32 is likely to be faster")
 
 
-def _on_cpu(wanted: Wanted) -> Precision:
-    if wanted == "auto" and not _may_be_fast():
+def _choose_on_cpu(wanted: Wanted) -> Precision:
+    if wanted == "auto" and not _claims_bfloat16():
         return Precision("float32", None)
-    trial = cpu_trial()
+    trial = try_bfloat16()
     if trial.speed is None:
         if wanted == "auto":
             return Precision("float32", f"float32, because bfloat16 does not run in this process ({trial.fault})")
@@ -162,7 +197,7 @@ def _on_cpu(wanted: Wanted) -> Precision:
     return Precision("bfloat16", f"bfloat16 has {trial.speed:.2g} times the speed of float32 here{slow}{limit}")
 
 
-def _may_be_fast() -> bool:
+def _claims_bfloat16() -> bool:
     """Whether the processor claims arithmetic in bfloat16 (x86 `flags`, Arm `Features`); unknown counts as yes."""
     try:
         text = _CPUINFO.read_text()
@@ -175,17 +210,17 @@ def _may_be_fast() -> bool:
 
 
 @functools.cache
-def cpu_trial() -> Trial:
+def try_bfloat16() -> Trial:
     """bfloat16 in a child process, with the limit if it needs that, which then holds for this process too."""
     if not _can_fork():
         # A fresh process tells what the processor does, but not whether a limit would still be heeded by this one.
-        return _separate()
-    first = _forked(_measure)
+        return _try_in_new_process()
+    first = _try_in_fork(_measure_speedup)
     if first.speed is not None or "SIGILL" not in (first.fault or ""):
         return first
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = LIMIT
-    second = _forked(_measure)
+    second = _try_in_fork(_measure_speedup)
     if second.speed is not None:
         return second._replace(limited=True)
     if before is None:
@@ -199,7 +234,7 @@ def _can_fork() -> bool:
     return "fork" in mp.get_all_start_methods() and sys.platform != "darwin"  # Apple's libraries do not survive a fork
 
 
-def _measure() -> float:
+def _measure_speedup() -> float:
     """bfloat16's speed over float32's, in a layer of a ViT forward and backward. bfloat16 is first: it may be the end.
 
     The backward products are written out: autograd would start threads, of which a forked child may have none. One
@@ -228,10 +263,10 @@ def _measure() -> float:
     return best[torch.float32] / best[torch.bfloat16]
 
 
-def _forked(measure: Callable[[], float]) -> Trial:
+def _try_in_fork(measure: Callable[[], float]) -> Trial:
     context = mp.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_report, args=(measure, theirs))
+    process = context.Process(target=_run_child, args=(measure, theirs))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses one only
@@ -241,8 +276,8 @@ def _forked(measure: Callable[[], float]) -> Trial:
         if process.is_alive():
             return Trial(fault=f"a trial of it did not end within {PATIENCE:.0f} s")
         with contextlib.suppress(EOFError):
-            return ours.recv() if ours.poll() else _died(process.exitcode)
-        return _died(process.exitcode)
+            return ours.recv() if ours.poll() else _describe_death(process.exitcode)
+        return _describe_death(process.exitcode)
     except OSError as error:  # no process or no descriptor left
         return Trial(fault=f"a trial of it could not begin: {one_line(error)}")
     finally:
@@ -252,7 +287,7 @@ def _forked(measure: Callable[[], float]) -> Trial:
         ours.close()
 
 
-def _report(measure: Callable[[], float], theirs: Any) -> None:
+def _run_child(measure: Callable[[], float], theirs: Any) -> None:
     """In the child: measure, tell, and leave no trace of a death that was expected."""
     faulthandler.disable()
     with contextlib.suppress(ImportError, OSError, ValueError):
@@ -268,19 +303,19 @@ def _report(measure: Callable[[], float], theirs: Any) -> None:
     theirs.send(trial)
 
 
-def _died(code: int | None) -> Trial:
+def _describe_death(code: int | None) -> Trial:
     if code is not None and code < 0:
         return Trial(fault=f"a trial of it died of {signal.Signals(-code).name}")
     return Trial(fault=f"a trial of it ended with code {code}")
 
 
-def _separate() -> Trial:
+def _try_in_new_process() -> Trial:
     """Where there is no fork: a new interpreter."""
-    command = [sys.executable, "-c", "from vitreous import machine; print(machine._measure())"]
+    command = [sys.executable, "-c", "from vitreous.core import device; print(device._measure_speedup())"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Trial(fault=f"a trial of it failed: {one_line(error)}")
     if done.returncode:
-        return _died(done.returncode)
+        return _describe_death(done.returncode)
     return Trial(speed=float(done.stdout.split()[-1]))

@@ -13,7 +13,6 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import http.client
 import json
 import os
@@ -28,7 +27,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.files import flush, write_text
+from vitreous.core.files import beside, flush, locked, write_text
+from vitreous.core.hashing import hash_file
 from vitreous.core.printable import printable
 from vitreous.core.progress import Bytes
 from vitreous.core.untrusted_json import read_json
@@ -77,7 +77,7 @@ def fetch(
     if intact(target, size):
         return target
     try:
-        with alone(target) as part:
+        with locked(target) as part:
             if not intact(target, size):  # else another process fetched it while this one waited
                 job = _Job(url, target, part, sha256, md5, size, token, remedy or f"or put the file at {target} by hand")
                 _keep(job, _download(job, progress or (lambda done, total: None)))
@@ -90,7 +90,7 @@ def fetch(
 
 def intact(target: Path, size: int | None = None) -> bool:
     """Whether the file is there and as it was when it was fetched; hashed only if it was written to since."""
-    record = _load(_beside(target, ".source.json"))
+    record = _load(beside(target, ".source.json"))
     try:
         found = target.stat()
         if size not in (None, found.st_size):
@@ -98,7 +98,7 @@ def intact(target: Path, size: int | None = None) -> bool:
         if record is None:
             return True
         same_time = found.st_mtime_ns == record.get("modified")
-        return found.st_size == record.get("size") and (same_time or _digest(target, "sha256") == record.get("sha256"))
+        return found.st_size == record.get("size") and (same_time or hash_file(target) == record.get("sha256"))
     except OSError:
         return False
 
@@ -130,7 +130,7 @@ class _Facts:
 
     @classmethod
     def of_part(cls, job: _Job) -> _Facts | None:
-        fields = _load(_beside(job.part, ".json")) or {}
+        fields = _load(beside(job.part, ".json")) or {}
         sound = all(isinstance(value, int if name == "total" else str) for name, value in fields.items() if value is not None)
         if not sound or fields.keys() != {field.name for field in dataclasses.fields(cls)} or fields["url"] != job.url:
             return None
@@ -208,7 +208,7 @@ def _attempt(job: _Job, progress: Bytes) -> _Facts:
             )
         if not offset:
             _drop(job.part)  # first: new facts must never stand beside old bytes, wherever this process is killed
-        write_text(_beside(job.part, ".json"), json.dumps(dataclasses.asdict(facts)))
+        write_text(beside(job.part, ".json"), json.dumps(dataclasses.asdict(facts)))
         most = _room(job, facts, offset)
         with job.part.open("ab") as file:
             done = _copy(response, file, offset, most, lambda done: progress(done, facts.total))
@@ -339,10 +339,10 @@ def _copy(response: httpx2.Response, file: IO[bytes], done: int, most: int, prog
 
 def _keep(job: _Job, facts: _Facts) -> None:
     """Check the part, and make it the target."""
-    digest = _digest(job.part, "sha256")
+    digest = hash_file(job.part)
     checks = [("sha256", digest, job.sha256 or facts.sha256), ("length", str(_length(job.part)), job.size and str(job.size))]
     if (job.md5 or facts.md5) and not job.sha256:
-        checks.append(("md5", _digest(job.part, "md5"), job.md5 or facts.md5))
+        checks.append(("md5", hash_file(job.part, "md5"), job.md5 or facts.md5))
     for name, found, expected in checks:
         if expected and found != expected.lower():
             _drop(job.part)
@@ -353,26 +353,12 @@ def _keep(job: _Job, facts: _Facts) -> None:
     flush(job.part)
     modified = job.part.stat()
     os.replace(job.part, job.target)
-    _beside(job.part, ".json").unlink(missing_ok=True)
+    beside(job.part, ".json").unlink(missing_ok=True)
     record = {"url": job.url, "size": modified.st_size, "sha256": digest, "modified": modified.st_mtime_ns}
-    write_text(_beside(job.target, ".source.json"), json.dumps(record, indent=1) + "\n")
+    write_text(beside(job.target, ".source.json"), json.dumps(record, indent=1) + "\n")
 
 
 # Small things -------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def alone(target: Path) -> Iterator[Path]:
-    """The part to write, while no other process writes it."""
-    from filelock import FileLock
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(_beside(target, ".lock")) as lock:
-        try:
-            yield _beside(target, ".part")
-        finally:
-            with contextlib.suppress(OSError):  # Windows removes it later
-                Path(lock.lock_file).unlink()  # while it is held: whoever waits for it notices, and makes a new one
 
 
 def _timeout() -> float:
@@ -386,17 +372,13 @@ def _timeout() -> float:
     return seconds
 
 
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
-
-
 def _length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
 def _drop(part: Path) -> None:
     part.unlink(missing_ok=True)
-    _beside(part, ".json").unlink(missing_ok=True)
+    beside(part, ".json").unlink(missing_ok=True)
 
 
 def _load(path: Path) -> dict[str, Any] | None:
@@ -405,9 +387,3 @@ def _load(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return fields if isinstance(fields, dict) else None
-
-
-def _digest(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        # md5 only tells damage here, not malice: some data sets' authors have published no other.
-        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()

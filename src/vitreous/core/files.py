@@ -96,6 +96,25 @@ def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def locked(target: Path) -> Iterator[Path]:
+    """The `.part` beside `target`, to fill while no other process does; waits until the one that does has ended."""
+    from filelock import FileLock
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(beside(target, ".lock")) as lock:
+        try:
+            yield beside(target, ".part")
+        finally:
+            with contextlib.suppress(OSError):  # Windows removes it later
+                Path(lock.lock_file).unlink()  # while it is held: whoever waits for it notices, and makes a new one
+
+
+def beside(path: Path, ending: str) -> Path:
+    """The file of the same name with `ending` behind it."""
+    return path.with_name(path.name + ending)
+
+
 def write_text(target: Path, text: str) -> None:
     with atomic_file(target) as part:
         part.write_text(text, encoding="utf-8")

@@ -1,17 +1,22 @@
-"""JSON from a file or a stranger: the only reader of it, with limits on size and depth.
+"""JSON: read with limits on size and depth because it is untrusted input, written without NaN and infinity.
 
-Everything that is wrong with it is a ValueError, so that a caller has one thing to catch: text that is no JSON, bytes that are
-no UTF-8, more bytes than allowed, and nesting so deep that whatever walks it later would run out of stack.
+Everything that is wrong with JSON that is read is a ValueError, so that a caller has one thing to catch: text that is not
+JSON, bytes that are not UTF-8, more bytes than allowed, and nesting so deep that whatever walks it later would overflow the
+stack.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-MOST = 16 << 20  # bytes; 21,843 class names are 1 MB. A byte can become 30 in memory: half a gigabyte at most
-DEPTH = 128  # the files here are 4 deep; a checkpoint's parents add one for each time it was converted or fine-tuned
+# Bytes. 21,843 class names are 1 MB; a byte can become 30 in memory, so this is half a gigabyte at most.
+MOST = 16 << 20
+# The files here are 4 deep; a checkpoint's parents add one for each time it was converted or fine-tuned.
+DEPTH = 128
+_TOO_DEEP = f"it is nested more than {DEPTH} deep"
 
 
 def parse_json(text: str | bytes, *, most: int = MOST, **options: Any) -> Any:
@@ -31,10 +36,16 @@ def parse_json(text: str | bytes, *, most: int = MOST, **options: Any) -> Any:
     return found
 
 
-_TOO_DEEP = f"it is nested more than {DEPTH} deep"
-
-
 def read_json(path: Path, *, most: int = MOST) -> Any:
     """The JSON in a UTF-8 file; an OSError if it cannot be read."""
     with path.open("rb") as file:
         return parse_json(file.read(most + 1).decode("utf-8"), most=most)
+
+
+def without_nan(value: Any) -> Any:
+    """The value with null for every NaN and infinity, which a broken model gives and JSON does not have."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,7 +11,8 @@ import numpy as np
 
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.datasets.real_labels import real_labels, with_real
-from vitreous.data.source import Arrays, Source, Stream
+from vitreous.data.source import Source, Stream
+from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.calibration import calibration
 from vitreous.evaluation.class_tables import PAIRS
 from vitreous.evaluation.intervals import Method, of_mean_recall, of_share

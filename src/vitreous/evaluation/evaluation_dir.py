@@ -9,16 +9,16 @@ relabel.csv        images to look at again; a person fills in its column new_lab
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.csv_safe import harmless
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_folder
+from vitreous.core.hashing import hash_file
 from vitreous.core.output_dir import check_result_folder
+from vitreous.core.printable import escape_formula
 from vitreous.evaluation.predictions import Predictions
 
 MADE_BY = "vitreous evaluate"
@@ -29,7 +29,7 @@ FILES = (NUMBERS, ANSWERS, PAGE, RELABEL)
 def check_evaluation_dir(out: Path, data: Path | None = None) -> None:
     """Before the long work begins: the folder is new, empty or an earlier evaluation, and holds nobody's own work."""
     before = check_result_folder(out, NUMBERS, MADE_BY, FILES, data)
-    if (out / RELABEL).exists() and before.get("relabel_sha256") != _digest(out / RELABEL):
+    if (out / RELABEL).exists() and before.get("relabel_sha256") != hash_file(out / RELABEL):
         raise VitreousError(f"--out {out}: its {RELABEL} was changed, which would be lost; move it, or choose a new folder")
 
 
@@ -41,7 +41,7 @@ def write_evaluation_dir(
         write_predictions(part / ANSWERS, answers)
         if write_page is not None:
             write_page(part)
-        relabel = _digest(part / RELABEL) if (part / RELABEL).exists() else None
+        relabel = hash_file(part / RELABEL) if (part / RELABEL).exists() else None
         whole = {"made_by": MADE_BY, **numbers, "relabel_sha256": relabel}
         (part / NUMBERS).write_text(json.dumps(whole, allow_nan=False) + "\n", encoding="ascii")
         check_evaluation_dir(out)  # once more: what somebody has put there in the meantime must not be lost
@@ -61,16 +61,12 @@ def write_predictions(path: Path, answers: Predictions) -> None:
 
 def _cells(answers: Predictions, row: int, right: bool) -> Iterator[str]:
     named = bool(answers.labels[row])
-    yield harmless(answers.ids[row])
-    yield harmless(";".join(answers.mapping.data[label] for label in answers.given[row]))
+    yield escape_formula(answers.ids[row])
+    yield escape_formula(";".join(answers.mapping.data[label] for label in answers.given[row]))
     for rank, (guess, probability) in enumerate(zip(answers.top[row], answers.probabilities[row], strict=True)):
-        yield harmless(answers.classes[guess])
+        yield escape_formula(answers.classes[guess])
         yield f"{probability:.6g}"
         if not rank:
             yield ("yes" if right else "no") if named else ""
             yield f"{answers.truth[row]:.6g}" if named else ""
             yield f"{answers.losses[row]:.6g}" if named else ""
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

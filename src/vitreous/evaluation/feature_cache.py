@@ -30,6 +30,7 @@ from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import atomic_file, cache_dir
+from vitreous.core.hashing import hash_words
 from vitreous.core.progress import progress_bar
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.source import Policy, Source, Stream
@@ -66,7 +67,7 @@ def key(clf: Classifier, data: Source | Stream, preprocess: Preprocess, precisio
     if content is None:
         return None
     words = (VERSION, weights_hash(clf), json.dumps(to_json(clf.config)), str(preprocess), preprocess.channels, precision)
-    return hashlib.sha256("\0".join(map(str, (*words, content))).encode()).hexdigest()
+    return hash_words(*words, content)
 
 
 def weights_hash(clf: Classifier) -> str:

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.csv_safe import harmless
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_file
+from vitreous.core.printable import escape_formula
 from vitreous.data.source import ALL, Source, Stream
 from vitreous.data.sources.manifest import check_expressible
 from vitreous.evaluation.class_mapping import fold_name
@@ -179,7 +179,7 @@ def _cells(answers: Predictions, row: int, suspect: Suspect | None, named: dict[
         yield f"{suspect.margin:.4f}"
         yield "" if suspect.neighbours is None else f"{suspect.neighbours.margin:.2f}"
     yield "" if answers.split == ALL else answers.split
-    yield harmless(answers.ids[row])
+    yield escape_formula(answers.ids[row])
 
 
 def _path(data: Source | Stream, number: int, base: Path) -> str:
@@ -191,9 +191,9 @@ def _path(data: Source | Stream, number: int, base: Path) -> str:
         relative = os.path.relpath(path, base)
     except ValueError:  # another drive, on Windows
         relative = path
-    return harmless(Path(relative).as_posix(), "./")
+    return escape_formula(Path(relative).as_posix(), "./")
 
 
 def _label(name: str) -> str:
     """A manifest's reader takes the space away again."""
-    return harmless(name, " ")
+    return escape_formula(name, " ")

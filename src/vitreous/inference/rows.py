@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from vitreous.core.csv_safe import as_it_was, harmless
 from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.printable import escape_formula, unescape_formula
 from vitreous.core.untrusted_json import parse_json
 
 Format = Literal["jsonl", "csv"]
@@ -89,10 +89,10 @@ class AsCsv:
         self.head = ",".join(("path", *columns, "error")) + "\n"
 
     def line(self, row: Row) -> str:
-        names = map(harmless, row.classes)
+        names = map(escape_formula, row.classes)
         cells = [cell for pair in zip(names, map(repr, row.probabilities), strict=True) for cell in pair]
         cells += [""] * (2 * self.top - len(cells))
-        return ",".join(map(_quoted, (harmless(self.named(row.path)), *cells, harmless(row.error or "")))) + "\n"
+        return ",".join(map(_quoted, (escape_formula(self.named(row.path)), *cells, escape_formula(row.error or "")))) + "\n"
 
     def row(self, line: str) -> Row:
         """Rows are compared with the list of images when a command goes on, so the name itself has to come back."""
@@ -100,10 +100,12 @@ class AsCsv:
         if len(pairs) != 2 * self.top:
             raise ValueError(f"{len(pairs) + 2} columns, where there are {2 * self.top + 2}")
         if error:
-            return Row(as_it_was(path), error=as_it_was(error))
+            return Row(unescape_formula(path), error=unescape_formula(error))
         classes, probabilities = pairs[::2], pairs[1::2]
         there = sum(p != "" for p in probabilities)
-        return Row(as_it_was(path), tuple(map(as_it_was, classes[:there])), tuple(map(float, probabilities[:there])))
+        return Row(
+            unescape_formula(path), tuple(map(unescape_formula, classes[:there])), tuple(map(float, probabilities[:there]))
+        )
 
     def named(self, path: str) -> str:
         """CSV has no escapes, and a file that is not valid UTF-8 would stop its readers."""

@@ -33,12 +33,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.core.csv_safe import harmless
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_folder, flush
 from vitreous.core.output_dir import check_result_folder
-from vitreous.core.plain_json import without_nan
+from vitreous.core.printable import escape_formula
 from vitreous.core.progress import progress_bar
+from vitreous.core.untrusted_json import without_nan
 from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
 from vitreous.inspection.inspect_model import DataMap, Inspection, Look
@@ -174,7 +174,7 @@ def _write_numbers(part: Path, found: Inspection) -> None:
 def _map_rows(data_map: DataMap) -> Iterator[tuple[str, str, float, float]]:
     cloud = data_map.cloud
     for name, label, (x, y) in zip(cloud.ids, cloud.labels.tolist(), data_map.points.tolist(), strict=True):
-        yield harmless(name), harmless(cloud.classes[label]) if label >= 0 else "", x, y
+        yield escape_formula(name), escape_formula(cloud.classes[label]) if label >= 0 else "", x, y
 
 
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

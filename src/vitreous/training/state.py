@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from vitreous.core.distributed import World, all_gather, broadcast
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import flush, write_text
+from vitreous.core.hashing import hash_file
 from vitreous.core.untrusted_json import read_json
 from vitreous.training.ema import PolyakAverage
 
@@ -103,7 +104,7 @@ class States:
         own = sorted(part.glob(f"shard-{self.world.rank + 1:05d}-*.safetensors"))  # as torch names them
         for path in own:
             flush(path)
-        return {path.name: _hash(path) for path in own}
+        return {path.name: hash_file(path) for path in own}
 
     @property
     def written(self) -> bool:
@@ -227,15 +228,10 @@ def _checked(folder: Path) -> dict[str, Any]:
         path = folder / name
         if not path.is_file():
             raise VitreousError(f"{name} is missing")
-        if _hash(path) != digest:
+        if hash_file(path) != digest:
             raise VitreousError(f"{name} is not as it was written")
     return record
 
 
 def _document_hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

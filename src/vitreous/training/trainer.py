@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from vitreous.classifier import Classifier
-from vitreous.core.allocator import keep_memory
-from vitreous.core.device import using_threads
+from vitreous.core.device import keep_memory, using_threads
 from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import is_silent, say, silence

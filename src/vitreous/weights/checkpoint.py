@@ -11,7 +11,6 @@ renamed, then `model.json`, which knows the weights by their hash. A reader that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import atomic_file, flush
+from vitreous.core.hashing import hash_file
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import layout
@@ -247,7 +247,6 @@ def _matching_document(folder: Path) -> dict[str, Any]:
 
 def file_hash(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hash_file(path)
     except OSError as error:
         raise VitreousError(f"{path}: cannot read ({error.strerror})") from error

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from vitreous.classifier import Classifier, load
 from vitreous.commands.verify import verify
 from vitreous.core.files import atomic_file
-from vitreous.data.source import Arrays, Dataset
+from vitreous.data.source import Dataset
+from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.ridge import BIAS, Ridge
 from vitreous.models.build import create
 from vitreous.models.cost import cost

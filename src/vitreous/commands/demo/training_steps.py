@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from vitreous.commands.demo.model_steps import save_figure
 from vitreous.commands.finetune import finetune
 from vitreous.commands.pretrain import pretrain
 from vitreous.commands.training_run import Run
+from vitreous.core.hashing import hash_file
 from vitreous.core.progress import silence
 from vitreous.core.untrusted_json import parse_json, read_json
 
@@ -135,9 +135,7 @@ def _killed(out: Path, whole: Run) -> dict[str, Any]:
     process.send_signal(signal.SIGKILL)
     killed = process.wait() == -signal.SIGKILL
     subprocess.run(command, env=environment, check=True)
-    digests = [
-        hashlib.sha256((Path(run) / "checkpoint" / "model.safetensors").read_bytes()).digest() for run in (whole.out, out)
-    ]
+    digests = [hash_file(Path(run) / "checkpoint" / "model.safetensors") for run in (whole.out, out)]
     result = read_json(out / "state" / "done.json")
     same = killed and digests[0] == digests[1]
     return {

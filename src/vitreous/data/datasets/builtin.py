@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from vitreous.core.errors import VitreousError, unknown_name
-from vitreous.data.source import SPLITS, Arrays, Dataset, Source
+from vitreous.data.source import SPLITS, Dataset, Source
+from vitreous.data.sources.arrays import Arrays
 from vitreous.data.synthetic import letters
 from vitreous.data.synthetic.random_draws import keys, uniform
 from vitreous.data.synthetic.rendered import LARGEST, TASKS, Rendered

@@ -13,9 +13,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vitreous.core.download import alone
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_dir
+from vitreous.core.files import cache_dir, locked
 
 _VERSION = 1  # of what is made
 
@@ -26,7 +25,7 @@ def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None])
     if target.is_dir():
         return target
     try:
-        with alone(target) as part:
+        with locked(target) as part:
             if not target.is_dir():  # else another process made it while this one waited
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()

@@ -10,7 +10,6 @@ The classes are in the order of their synsets, as in all weights. The devkit num
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
+from vitreous.core.hashing import hash_words
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles, text_lines
 from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.datasets.matlab import read_mat, whole_numbers
@@ -132,8 +132,7 @@ class Renumbered(View):
         return np.bincount(self.targets(), minlength=len(self.classes))
 
     def fingerprint(self) -> str:
-        parts = (*self.classes, self.prefix, self.parent.fingerprint(), str(self.numbers.tolist()))
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return hash_words(*self.classes, self.prefix, self.parent.fingerprint(), self.numbers.tolist())
 
 
 # The devkit -----------------------------------------------------------------------------------------------------------------

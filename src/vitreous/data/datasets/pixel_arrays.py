@@ -15,7 +15,8 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
-from vitreous.data.source import Arrays, Dataset
+from vitreous.data.source import Dataset
+from vitreous.data.sources.arrays import Arrays
 
 
 @dataclass(frozen=True)

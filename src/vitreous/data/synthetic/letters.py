@@ -9,7 +9,6 @@ version of it may shade an edge differently.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
+from vitreous.core.hashing import hash_words
 from vitreous.data.source import Source
 from vitreous.data.synthetic.random_draws import Draws, keys, octets, uniform
 
@@ -67,8 +67,7 @@ class Letters(Source):
         return _drawn(self.labels(index)[0], Draws(key, 1, _DRAWS), self.size)
 
     def fingerprint(self) -> str:
-        parts = (EDITION, "letters", self.split, self.size, self.seed, self._count)
-        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+        return hash_words(EDITION, "letters", self.split, self.size, self.seed, self._count)
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < self._count:

@@ -6,7 +6,6 @@ A task is a question to a scene (see rendered_scenes). Tasks of one scene share 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
+from vitreous.core.hashing import hash_words
 from vitreous.data.source import Source
 from vitreous.data.synthetic.paint import paint
 from vitreous.data.synthetic.random_draws import keys
@@ -113,8 +113,7 @@ class Rendered(Source):
 
     def fingerprint(self) -> str:
         """What it is made from says all, so that a billion pictures need not be gone through."""
-        parts = (EDITION, self.task, self.split, self.size, self.seed, self._count)
-        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+        return hash_words(EDITION, self.task, self.split, self.size, self.seed, self._count)
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < self._count:  # Python's for loop over a sequence ends by this error

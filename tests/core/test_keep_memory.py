@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from vitreous.core import allocator
+from vitreous.core import device
 
 # In a process of its own: the setting cannot be taken back, and pytest's heap is not the one to measure.
 _FAULTS = """
 import resource, sys
 import numpy as np
-from vitreous.core.allocator import keep_memory
+from vitreous.core.device import keep_memory
 told = keep_memory() if sys.argv[1] == "keep" else None
 def work():
     blocks = [np.ones(size * 2**20 // 8) for size in (24, 40, 64)]  # larger than any threshold glibc finds by itself
@@ -47,10 +47,10 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch, other
     def never(*_: object) -> None:
         raise AssertionError("a C library was opened that has no mallopt")
 
-    monkeypatch.setattr(allocator.sys, "platform", other[0])
-    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: other[1])
-    monkeypatch.setattr(allocator.ctypes, "CDLL", never)
-    assert allocator.keep_memory() is False
+    monkeypatch.setattr(device.sys, "platform", other[0])
+    monkeypatch.setattr(device.platform, "libc_ver", lambda: other[1])
+    monkeypatch.setattr(device.ctypes, "CDLL", never)
+    assert device.keep_memory() is False
 
 
 class _Deaf:
@@ -64,7 +64,7 @@ class _Without:
 
 @pytest.mark.parametrize("library", [_Deaf, _Without])
 def test_an_allocator_that_does_not_listen_is_reported(monkeypatch: pytest.MonkeyPatch, library: type) -> None:
-    monkeypatch.setattr(allocator.sys, "platform", "linux")
-    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: ("glibc", "2.36"))
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: library())
-    assert allocator.keep_memory() is False
+    monkeypatch.setattr(device.sys, "platform", "linux")
+    monkeypatch.setattr(device.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda _: library())
+    assert device.keep_memory() is False
