@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import NonFiniteOutput, VitreousError
 from vitreous.core.printable import printable
 from vitreous.data.transforms.decode import ImageLike
 from vitreous.data.transforms.parse import Preprocess
@@ -102,7 +102,7 @@ class Classifier:
         paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
         logits = self._run(items, self.model, batch_size)
         if not logits.isfinite().all():
-            raise VitreousError(f"{self.config.name}: its outputs are not finite (NaN or infinity); its weights are broken")
+            raise NonFiniteOutput(f"{self.config.name}: its outputs are not finite (NaN or infinity); its weights are broken")
         best, numbers = top_classes(logits, top, sigmoid=self._about.outputs == "sigmoid")
         out = [
             Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))

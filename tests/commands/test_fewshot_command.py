@@ -106,10 +106,10 @@ def test_one_split_only_is_divided_and_said(checkpoint: str, tmp_path: Path) -> 
 def test_images_that_cannot_be_read_are_said(checkpoint: str, tmp_path: Path) -> None:
     data = photos(tmp_path / "x", train=dict(a=4, b=4), val=dict(a=4, b=4))
     (tmp_path / "x" / "train" / "a" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    found = vitreous.fewshot(checkpoint, data, shots="3", workers=0)
+    found = vitreous.fewshot(checkpoint, data, shots="3", workers=0, bad_images="skip")
     assert any("a/0.png" in note and "cannot be read" in note for note in found.notes)
     with pytest.raises(vitreous.VitreousError, match=r"a/0\.png"):
-        vitreous.fewshot(checkpoint, data, shots="3", workers=0, bad_images="stop")
+        vitreous.fewshot(checkpoint, data, shots="3", workers=0)
 
 
 def test_subset_and_per_class_choose_the_images_that_training_chooses(checkpoint: str) -> None:
@@ -218,7 +218,7 @@ def test_a_split_in_which_nothing_can_be_read(checkpoint: str, tmp_path: Path, c
     data = photos(tmp_path / "x", train=dict(a=5, b=5), val=dict(a=1, b=1))
     for name in "ab":
         (tmp_path / "x" / "val" / name / "0.png").write_bytes(b"no picture")
-    assert main(["fewshot", checkpoint, data, "--shots", "5", "--workers", "0"]) == 2
+    assert main(["fewshot", checkpoint, data, "--shots", "5", "--workers", "0", "--bad-images", "skip"]) == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert "none of its 2 validation images can be read" in last
     assert "0.png" in last

@@ -21,7 +21,7 @@ def test_a_permutation(count: int, seed: int, epoch: int) -> None:
 @pytest.mark.parametrize("count", [5, 12, 40])
 def test_every_place_is_equally_likely(count: int) -> None:
     """Where item i lands over many epochs: uniform, by chi-square, for all i at once; and neighbours are independent."""
-    epochs = 2000
+    epochs = 6000
     landed = np.array([permute(np.arange(count), count, 0, epoch) for epoch in range(epochs)])
     table = np.array([np.bincount(landed[:, i], minlength=count) for i in range(count)])
     expected = epochs / count

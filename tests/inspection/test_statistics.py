@@ -180,9 +180,9 @@ def test_every_layer_runs_on_fused_attention_and_no_two_are_in_memory(
         fused.append(1)
         return real(*arguments, **options)
 
-    def watched(self: Attention, z: torch.Tensor) -> torch.Tensor:
+    def watched(self: Attention, z: torch.Tensor, *more: Any) -> torch.Tensor:
         assert all(reference.expired() for reference in written)
-        found = probabilities(self, z)
+        found = probabilities(self, z, *more)
         written.append(StorageWeakRef(found.untyped_storage()))
         return found
 

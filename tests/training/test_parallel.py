@@ -16,14 +16,14 @@ import torch
 from runs import TINY, child, digest, finished, metrics, pretrain, states, together, wait_for
 from safetensors.torch import load_file
 
-EIGHT: dict[str, Any] = dict(steps=8, eval_every=4, set=("average=0.9", "clip=1"))
+TWENTY: dict[str, Any] = dict(steps=20, eval_every=10, set=("average=0.9", "clip=1"))
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that one process makes of it."""
     out = tmp_path_factory.mktemp("one") / "run"
-    pretrain(out, **EIGHT)
+    pretrain(out, **TWENTY)
     return out
 
 
@@ -34,10 +34,10 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_several_processes_see_the_losses_of_one(
     one: Path, tmp_path: Path, processes: int, how: str, shard_group: int | None
 ) -> None:
-    options = {**EIGHT, "parallel": how, "shard_group": shard_group, "micro_batch": "4"}  # accumulation too: 16 or 8 each
+    options = {**TWENTY, "parallel": how, "shard_group": shard_group, "micro_batch": "4"}  # accumulation too: 16 or 8 each
     finished(together(tmp_path / "two", processes, **options))
     alone, both = (metrics(run, "train") for run in (one, tmp_path / "two"))
-    assert [record["step"] for record in both] == list(range(1, 9))
+    assert [record["step"] for record in both] == list(range(1, 21))
     for its, two in zip(alone, both, strict=True):
         assert two["loss"] == pytest.approx(its["loss"], rel=1e-6)
         assert two["images"] == its["images"]

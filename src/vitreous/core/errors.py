@@ -40,9 +40,14 @@ def unknown_name(what: str, word: str, choices: Iterable[str]) -> VitreousError:
     return VitreousError(f"unknown {what} {word!r}; {hint.rstrip()}")
 
 
+class NonFiniteOutput(VitreousError):
+    """A model's fault, not its input's: what it gives is NaN or infinite."""
+
+
 def one_line(error: object, most: int = 300) -> str:
     """What an error says, as part of a line of ours: its own message may have several, or none."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    # Our own errors escape line breaks when shown; here they become spaces.
+    text = " ".join((Exception.__str__(error) if isinstance(error, Exception) else str(error)).split()) or type(error).__name__
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -62,7 +62,7 @@ def _of_item(source: Source, index: int) -> BadImage | None:
     except BadImage as bad:
         return bad
     except VitreousError as error:
-        return BadImage(place, "unreadable", one_line(str(error).removeprefix(f"{place}: ")))
+        return BadImage(place, "unreadable", one_line(error).removeprefix(f"{place}: "))
 
 
 def _of_header(content: Content | Path, place: str) -> BadImage | None:

@@ -16,7 +16,7 @@ import torch
 from starlette.requests import Request
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import NonFiniteOutput, VitreousError
 from vitreous.serving.attention_payload import build_attention_payload
 from vitreous.serving.batcher import Batcher, Full
 from vitreous.serving.byte_budget import Budget
@@ -76,6 +76,8 @@ class Pipeline:
             raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
         except Full as full:
             raise busy("the queue is full", full.seconds) from None
+        except NonFiniteOutput as error:
+            raise ErrorResponse(500, str(error), "serve a checkpoint whose weights are sound") from None
         except VitreousError as error:
             raise from_input_error(error) from None
         finally:
