@@ -1,6 +1,6 @@
-"""The picture in docs/rendered.md: some of each rendered set, with the labels.
+"""The picture in docs/reference/data-sets.md: some of each rendered set, with the labels.
 
-python benchmarks/rendered_sheet.py docs/rendered.png
+python benchmarks/rendered_sheet.py docs/images/rendered.png
 """
 
 from __future__ import annotations

@@ -415,7 +415,7 @@ def test_the_table_of_kinds_is_what_the_docs_and_the_contract_say() -> None:
     assert not corrupts("duplicate", ("train",))
     assert corrupts("empty-class", ("train",))
     assert not corrupts("empty-class", ())
-    documented = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    documented = (Path(__file__).parents[2] / "docs" / "how-to" / "check-data.md").read_text(encoding="utf-8")
     section = documented.split("## Kinds of findings")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     assert rows == [f"| `{kind.name}` | {kind.corrupts} | {kind.meaning} | {kind.remedy} |" for kind in KINDS.values()]

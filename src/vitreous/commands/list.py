@@ -79,7 +79,7 @@ def _recipes() -> Listing:
         how = (recipe.optimizer, f"{recipe.lr:g}", rates, recipe.schedule, recipe.warmup, recipe.weight_decay)
         rows.append((*what, *how, recipe.dropout, recipe.mixup, recipe.clip))
     headings = ("name", "source", "length", "batch", "size", "optimizer", "lr", "sweep", "schedule", "warmup", "decay")
-    note = "--recipe NAME takes one, --set FIELD=VALUE changes it; docs/recipes.md tells where they come from"
+    note = "--recipe NAME takes one, --set FIELD=VALUE changes it; docs/reference/recipes.md tells where they come from"
     return Listing(
         (*headings, "dropout", "mixup", "clip"), tuple(rows), notes=(note,), full=tuple(map(to_json, RECIPES.values()))
     )
@@ -101,9 +101,10 @@ def _data() -> Listing:
     headings = ("name", "kind", "classes", "images", "obtained", "terms")
     own = cache_dir() / "data"
     note = (
-        f"files may also be put into {own}/NAME, or into $VITREOUS_DATA/NAME; docs/data-sets.md names them; also hf:OWNER/NAME"
+        f"files may also be put into {own}/NAME, or into $VITREOUS_DATA/NAME; docs/reference/data-sets.md names them; "
+        "also hf:OWNER/NAME"
     )
-    vtab = f"vtab:TASK@DIR is a task of VTAB-1k (docs/vtab-data.md): {', '.join(task.name for task in TASKS)}"
+    vtab = f"vtab:TASK@DIR is a task of VTAB-1k (docs/how-to/vtab.md): {', '.join(task.name for task in TASKS)}"
     return Listing(headings, tuple(rows), notes=(note, vtab))
 
 

@@ -18,7 +18,10 @@ class RunOptions(TypedDict, total=False):
     recipe: Annotated[str, _option("how to train: a name of `vitreous list recipes`. Default: one for the data, with reasons.")]
     set: Annotated[
         Changes,
-        _option("change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96. Repeatable; see docs/recipes.md."),
+        _option(
+            "change the recipe, as lr=3e-4,warmup=100, or the model, as model.width=96. Repeatable; "
+            "see docs/reference/recipes.md."
+        ),
     ]
     config: Annotated[str, _option("replay RUN/config.json; options given beside it override it.")]
     seed: Annotated[int, _option("random seed of initialisation, order, augmentation and dropout. Default: 0.")]

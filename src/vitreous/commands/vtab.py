@@ -60,9 +60,9 @@ def vtab(
 
     Args:
         checkpoint: a run, a checkpoint, or a name of `vitreous list weights`.
-        data: the folder that holds VTAB's task folders (see docs/vtab-data.md); not with --suite.
+        data: the folder that holds VTAB's task folders (see docs/how-to/vtab.md); not with --suite.
         out: the folder for results.jsonl, the table, the chart and the runs. Started again, it goes on where it was.
-        suite: a TOML file that lists tasks of your own, or `small`, which needs no download (see docs/vtab.md).
+        suite: a TOML file that lists tasks of your own, or `small`, which needs no download (see docs/how-to/vtab.md).
         tasks: some of the tasks only.
         mode: finetune, as the paper; or linear: closed form on frozen features, for a quick answer.
         seeds: how many runs of each task. Default: the suite's, 3.
@@ -70,7 +70,7 @@ def vtab(
         image_size: pixels. Default: the suite's, 384; for VTAB in closed form the checkpoint's own.
         steps: of each run. Default: the suite's, 2,500.
         batch_size: images per step; the learning rate follows. Default: the suite's, 512. In closed form: images at once.
-        set: change the recipe of all runs, as lr=0.003,schedule=linear. Repeatable; see docs/recipes.md.
+        set: change the recipe of all runs, as lr=0.003,schedule=linear. Repeatable; see docs/reference/recipes.md.
         keep_weights: keep every run's checkpoint, which is dropped otherwise once its score is recorded.
         workers: processes that read images; as many as there are cores if not given, 0 for none.
         device: cpu, cuda, mps; auto: the best there is.

@@ -29,7 +29,7 @@ from vitreous.doctor.vector_search import Tree, grow, lookup
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-# Where the copies measured in docs/duplicates.md lie: all but one in 200 are above each of these.
+# Where the copies measured in docs/reference/near-duplicates.md lie: all but one in 200 are above each of these.
 NEAR = 0.88  # cosine of two short descriptions
 LIKELY = 0.945  # cosine of a long description and the other's tangents
 OVERALL = 0.94  # correlation of the aligned pictures

@@ -1,6 +1,6 @@
 """Every kind of finding: whether it would corrupt a result, what it means and what to do about it.
 
-This table is the only place that says so; the exit code, the page, the terminal and docs/doctor.md follow it. Its order is
+This table is the only place that says so; exit code, report, terminal and docs/how-to/check-data.md follow it. Its order is
 the order of every listing (findings across splits come before those of the same kind within one).
 """
 

@@ -153,7 +153,7 @@ def read_suite(name: str) -> Suite:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else one_line(error)
-        raise VitreousError(f"--suite {name}: cannot be read ({why}); give a TOML file, see docs/vtab.md") from error
+        raise VitreousError(f"--suite {name}: cannot be read ({why}); give a TOML file, see docs/how-to/vtab.md") from error
     return parse_suite(text, str(path), path.absolute().parent)
 
 
@@ -162,7 +162,7 @@ def parse_suite(text: str, where: str, base: Path) -> Suite:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise VitreousError(f"{where}: is no valid TOML ({one_line(error)}); see docs/vtab.md for an example") from error
+        raise VitreousError(f"{where}: is no valid TOML ({one_line(error)}); see docs/how-to/vtab.md for an example") from error
     _known(found, ("name", "protocol", "task"), f"key in {where}")
     name = _typed(found, "name", str, where, "")
     if not _NAME.fullmatch(name):

@@ -87,7 +87,7 @@ def _suite(data: str, suite: str, tasks: tuple[str, ...]) -> Suite:
     if not data:
         raise VitreousError("DATA is missing: the folder that holds VTAB's task folders; or name a suite, as --suite small")
     if not user_path(data).is_dir():
-        raise VitreousError(f"{data}: no such folder; DATA holds VTAB's task folders, as caltech101/ (see docs/vtab-data.md)")
+        raise VitreousError(f"{data}: no such folder; DATA holds VTAB's task folders, as caltech101/ (see docs/how-to/vtab.md)")
     return vtab_suite(data, tasks)
 
 

@@ -1,4 +1,4 @@
-"""docs/recipes.md, to which the help of `--set` sends people, has every field with its default and its choices."""
+"""docs/reference/recipes.md, to which the help of `--set` refers, has every field with its default and its choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitreous.models import config
 from vitreous.models.names import parse
 from vitreous.training.recipes.recipe import Recipe, parse_value
 
-PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "recipes.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Fields\n")[2].partition("\n## ")[0]
 # A row as the page has it: field, default, meaning. A bar inside a cell is written \|.
 ROWS = [

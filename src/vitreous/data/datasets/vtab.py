@@ -93,7 +93,7 @@ def _root(where: str, task: VtabTask, root: Path | None) -> Path:
         chosen = os.environ.get("VITREOUS_DATA")
         if not chosen:
             raise VitreousError(
-                f"{where}: say where its files are, as in {PREFIX}{task.name}@DIR; docs/vtab-data.md tells which"
+                f"{where}: say where its files are, as in {PREFIX}{task.name}@DIR; docs/how-to/vtab.md tells which"
             )
         root = Path(chosen) / "vtab-1k"
     root = user_path(root)
@@ -143,7 +143,7 @@ def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Polic
     if kind is None or original is None:
         also = f", or the original {original.needed}" if original else ""
         others = [other.name for other in found_tasks(root)]
-        there = f"there are {first_few(others, 19)}" if others else "docs/vtab-data.md tells what is read"
+        there = f"there are {first_few(others, 19)}" if others else "docs/how-to/vtab.md tells what is read"
         raise VitreousError(
             f"{where}: neither {task.folder}/train800.txt nor {task.folder}/train800-*.tar in {root}{also}; {there}"
         )

@@ -9,7 +9,7 @@ A picture is one of four things:
 
 The quick way (`JPEG`) decodes at a half, a quarter or an eighth where what remains is still at least `GAP` times as large
 as what is wanted, and resizes with torch's vectorised kernel. Without scaling its pixels are within 1 of 255 levels of
-Pillow's; with it, their mean difference is a quarter of a level (docs/data.md).
+Pillow's; with it, their mean difference is a quarter of a level (docs/reference/preprocessing.md).
 """
 
 from __future__ import annotations

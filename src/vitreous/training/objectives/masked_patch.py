@@ -1,4 +1,4 @@
-"""Masked patch prediction, the paper's self-supervised objective (appendix B.1.2). What it leaves open: docs/masked-patch.md.
+"""Masked patch prediction, the paper's self-supervised objective (appendix B.1.2; see docs/how-to/masked-patch.md).
 
 Half of an image's patch embeddings are corrupted: of these 80 % become the mask token, 10 % the embedding of another patch
 of the same image and 10 % stay as they are. For each corrupted patch, the untouched ones among them included, the encoder's
