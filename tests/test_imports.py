@@ -44,5 +44,8 @@ assert "torch" not in sys.modules
 for name in vitreous.__all__:
     assert getattr(vitreous, name) is not None
 assert set(vitreous.__all__) <= set(dir(vitreous))
+import vitreous.inspection
+for name in vitreous.inspection.__all__:
+    assert callable(getattr(vitreous.inspection, name)), name
 """
     subprocess.run([sys.executable, "-c", program], check=True)

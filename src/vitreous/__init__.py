@@ -1,4 +1,4 @@
-"""vitreous: the Vision Transformer, whole and see-through.
+"""Vision Transformers in PyTorch: exact models and weights, training, evaluation and inspection.
 
     import vitreous
     model = vitreous.create("ViT-B/16", classes=10)          # an nn.Module
@@ -28,7 +28,7 @@ _PUBLIC = {
     "gradient_rollout": "vitreous.inspection.gradient_weights",
     "attention_distance": "vitreous.inspection.distance",
     "filters": "vitreous.inspection.embedding_filters",
-    "position_similarity": "vitreous.inspection.position_similarity",
+    "position_similarity": "vitreous.inspection.position_embeddings",
     "convert": "vitreous.commands.convert",
     "demo": "vitreous.commands.demo",
     "doctor": "vitreous.commands.doctor",
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from vitreous.inspection.distance import attention_distance as attention_distance
     from vitreous.inspection.embedding_filters import filters as filters
     from vitreous.inspection.gradient_weights import gradient_rollout as gradient_rollout
-    from vitreous.inspection.position_similarity import position_similarity as position_similarity
+    from vitreous.inspection.position_embeddings import position_similarity as position_similarity
     from vitreous.models.build import create as create
     from vitreous.models.cost import cost as cost
 

@@ -306,7 +306,13 @@ def _default(hint: Any) -> Any:
 
 
 def _overview() -> str:
-    lines = ["usage: vitreous COMMAND ...", "", "The Vision Transformer, whole and see-through.", "", "commands:"]
+    lines = [
+        "usage: vitreous COMMAND ...",
+        "",
+        "Vision Transformers in PyTorch: exact models and official weights, training, evaluation and inspection.",
+        "",
+        "commands:",
+    ]
     for name in COMMANDS:
         summary = (inspect.getdoc(load_command(name)) or "").splitlines()[0]
         lines.append(f"  {name:<9} {summary}")

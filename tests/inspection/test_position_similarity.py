@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.position_similarity import position_similarity
+from vitreous.inspection.position_embeddings import position_similarity
 from vitreous.models.build import create
 
 from conftest import random_checkpoint

@@ -19,7 +19,7 @@ _PUBLIC = {
     "attention_distance": "distance",
     "attention_entropy": "entropy",
     "filters": "embedding_filters",
-    "position_similarity": "positions",
+    "position_similarity": "position_embeddings",
     "token_norms": "tokens",
     "norm_quantiles": "tokens",
     "token_similarity": "tokens",

@@ -28,7 +28,7 @@ from vitreous.inspection.eval_mode import eval_mode
 from vitreous.inspection.file_names import unique_stems
 from vitreous.inspection.gradient_weights import compute_gradient_rollout
 from vitreous.inspection.head_view import class_token_attention
-from vitreous.inspection.position_similarity import position_similarity
+from vitreous.inspection.position_embeddings import position_similarity
 from vitreous.inspection.statistics import Statistics, compute_statistics
 from vitreous.models.config import Size
 from vitreous.models.resnet import ResNet

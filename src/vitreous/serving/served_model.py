@@ -67,7 +67,7 @@ class ServedModel:
     @cached_property
     def _positions(self) -> dict[str, Any]:
         """Kept: it takes longer to work out than to send, and never changes."""
-        from vitreous.inspection.position_similarity import position_similarity
+        from vitreous.inspection.position_embeddings import position_similarity
 
         similarity = position_similarity(self.clf)
         rows, columns = similarity.shape[:2]
