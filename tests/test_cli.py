@@ -18,7 +18,7 @@ from PIL import Image
 
 import vitreous
 from vitreous.classifier import Classifier, load
-from vitreous.cli import _SYNONYMS, COMMANDS, _parse, load_command, main
+from vitreous.cli import _SYNONYMS, COMMANDS, _parse, load_command, main, parameter_types
 
 from conftest import Reference, random_checkpoint
 
@@ -50,7 +50,7 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
     assert f"Example: vitreous {name}" in text
     assert "--json" in text
     usage, flags = text.splitlines()[0], set(re.findall(r"--[a-z0-9-]+", text))
-    hints = inspect.get_annotations(load_command(name), eval_str=True)
+    hints = parameter_types(load_command(name))
     if "options" in hints:  # those that every verb that trains has
         hints |= get_type_hints(get_args(hints.pop("options"))[0], include_extras=True)
     for option, hint in hints.items():

@@ -18,6 +18,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
@@ -123,6 +124,12 @@ def _terminate(number: int, frame: object) -> None:
 def load_command(name: str) -> Callable[..., Result]:
     function: Callable[..., Result] = getattr(importlib.import_module(f"vitreous.commands.{name}"), name)
     return function
+
+
+def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
+    """Of the parameters, not of the result: its module is imported only when the command runs."""
+    texts = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    return get_type_hints(SimpleNamespace(__annotations__=texts), vars(sys.modules[function.__module__]), include_extras=True)
 
 
 def _run(name: str, words: Sequence[str]) -> int:
@@ -245,8 +252,7 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
 
     Called, it does nothing yet: what is typed is checked before anything is done.
     """
-    hints = inspect.get_annotations(function, eval_str=True)
-    hints.pop("return", None)
+    hints = parameter_types(function)
     extra = {
         "json": Annotated[bool, tyro.conf.arg(help="print the result as JSON, one object a line.")],
         "quiet": Annotated[bool, tyro.conf.arg(help="print nothing but errors.")],

@@ -35,7 +35,7 @@ from vitreous.serving import pipeline
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
 from vitreous.serving.limits import Limits
-from vitreous.serving.middleware import LOOPBACK, SECURITY
+from vitreous.serving.middleware import LOOPBACK, SECURITY_HEADERS
 from vitreous.serving.served_model import ServedModel
 
 from conftest import random_checkpoint
@@ -280,7 +280,7 @@ def test_an_unexpected_error_is_told_by_a_reference(monkeypatch: pytest.MonkeyPa
         assert reference
         assert reference[0] in caplog.text
         assert "secret of /home/somebody" in caplog.text
-        for name, value in SECURITY.items():
+        for name, value in SECURITY_HEADERS.items():
             assert answer.headers[name] == value
         assert post(served, "/predict", picture()).status_code == 200  # the model's thread lives on
 
@@ -329,10 +329,10 @@ def test_every_answer_carries_the_headers_that_protect_its_reader() -> None:
             post(served, "/predict", picture()),
         ]
         for answer in answers:
-            for name, value in SECURITY.items():
+            for name, value in SECURITY_HEADERS.items():
                 assert answer.headers[name] == value, answer.url
             assert "access-control-allow-origin" not in answer.headers
-        policy = SECURITY["Content-Security-Policy"]
+        policy = SECURITY_HEADERS["Content-Security-Policy"]
         assert "unsafe" not in policy
         assert "default-src 'none'" in policy
 

@@ -20,15 +20,15 @@ from vitreous.core.errors import VitreousError
 from vitreous.serving import connection, uploads
 from vitreous.serving.app import build_app
 from vitreous.serving.limits import Limits
-from vitreous.serving.middleware import LOOPBACK, SECURITY
-from vitreous.serving.server import Running, bind_socket, is_loopback, url_of
+from vitreous.serving.middleware import LOOPBACK, SECURITY_HEADERS
+from vitreous.serving.server import BackgroundServer, bind_socket, is_loopback, url_of
 
 
 @contextmanager
-def serving(**limits: Any) -> Iterator[tuple[str, Running]]:
+def serving(**limits: Any) -> Iterator[tuple[str, BackgroundServer]]:
     made = bind_socket("127.0.0.1", 0)
     app = build_app([loaded()], limits=Limits(**limits), hosts=LOOPBACK)
-    with Running(app, made, grace=5) as server:
+    with BackgroundServer(app, made, grace=5) as server:
         yield url_of("127.0.0.1", made), server
 
 
@@ -48,14 +48,14 @@ def rest_of(made: socket.socket) -> bytes:
     return found
 
 
-def open_ones(server: Running) -> int:
+def open_ones(server: BackgroundServer) -> int:
     return len(server._server.server_state.connections)
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEADERS", 0.2)
-    monkeypatch.setattr(connection, "SPARE", 0.2)
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "SPARE_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -124,7 +124,7 @@ def test_what_is_not_http_is_refused_in_the_same_form() -> None:
         head, _, content = rest_of(made).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400")
         assert set(json.loads(content)) == {"error", "hint"}
-        for name, value in SECURITY.items():
+        for name, value in SECURITY_HEADERS.items():
             assert f"{name}: {value}".lower() in head.decode().lower()
 
 
@@ -235,7 +235,7 @@ def test_a_port_that_is_taken_or_an_address_that_is_none() -> None:
 
 def test_stopping_finishes_what_has_begun() -> None:
     made = bind_socket("127.0.0.1", 0)
-    server = Running(build_app([loaded()]), made, grace=20)
+    server = BackgroundServer(build_app([loaded()]), made, grace=20)
     server.start()
     content = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + picture() + b"\r\n--x--\r\n"
     head = (
@@ -261,7 +261,7 @@ def test_stopping_finishes_what_has_begun() -> None:
 def test_the_end_waits_for_the_models_thread_though_nobody_waits_for_its_answer(patient: bool) -> None:
     """A program that ends while torch is at work in another thread ends in a crash."""
     made, model = bind_socket("127.0.0.1", 0), loaded()
-    server = Running(build_app([model]), made, grace=20 if patient else 0.1)
+    server = BackgroundServer(build_app([model]), made, grace=20 if patient else 0.1)
     server.start()
     with ThreadPoolExecutor(1) as pool:
         with model_is_busy(model):
@@ -283,7 +283,7 @@ def test_the_end_waits_for_the_models_thread_though_nobody_waits_for_its_answer(
 
 def test_stopping_does_not_wait_for_ever() -> None:
     made = bind_socket("127.0.0.1", 0)
-    server = Running(build_app([loaded()]), made, grace=0.2)
+    server = BackgroundServer(build_app([loaded()]), made, grace=0.2)
     server._server.config.timeout_graceful_shutdown = 1
     server.start()
     with connected(url_of("127.0.0.1", made)) as slow:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.serving.examples import MOST, SIDE, examples
+from vitreous.serving.examples import MOST, SIDE, load_examples
 
 
 def opened(content: bytes) -> Image.Image:
@@ -28,7 +28,7 @@ def photographs(folder: Path, counts: dict[str, int], size: tuple[int, int] = (4
 
 @pytest.mark.parametrize(("channels", "mode"), [(3, "RGB"), (1, "L")])
 def test_there_is_always_something_to_begin_with(channels: int, mode: str) -> None:
-    found = examples(None, channels)
+    found = load_examples(None, channels)
     assert 6 <= len(found) <= MOST
     assert len({example.name for example in found}) == len(found)
     for example in found:
@@ -41,13 +41,13 @@ def test_there_is_always_something_to_begin_with(channels: int, mode: str) -> No
 def test_without_scikit_learn_scenes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sklearn", "sklearn.datasets"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert len(examples(None, 3)) == 8
-    assert len(examples(None, 1)) == 8
+    assert len(load_examples(None, 3)) == 8
+    assert len(load_examples(None, 1)) == 8
 
 
 def test_a_folder_gives_pictures_from_all_its_classes(tmp_path: Path) -> None:
     photographs(tmp_path, {f"kind {letter}": 30 for letter in "abcdef"})
-    found = examples(str(tmp_path), 3)
+    found = load_examples(str(tmp_path), 3)
     assert len(found) == MOST
     assert {example.name[:6] for example in found} == {f"kind-{letter}" for letter in "abcdef"}
 
@@ -55,7 +55,7 @@ def test_a_folder_gives_pictures_from_all_its_classes(tmp_path: Path) -> None:
 def test_the_test_split_is_preferred(tmp_path: Path) -> None:
     photographs(tmp_path / "train", {"x": 3, "y": 3})
     photographs(tmp_path / "test", {"x": 1, "y": 1}, size=(17, 19))
-    assert {opened(example.content).size for example in examples(str(tmp_path), 3)} == {(19, 17)}
+    assert {opened(example.content).size for example in load_examples(str(tmp_path), 3)} == {(19, 17)}
 
 
 def test_pictures_are_made_small_and_lose_what_cameras_write(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_pictures_are_made_small_and_lose_what_cameras_write(tmp_path: Path) -> 
     photo.save(tmp_path / "a" / "1.jpg", exif=data)
     (tmp_path / "b").mkdir()
     photo.resize((64, 32)).save(tmp_path / "b" / "2.png")
-    large, small = examples(str(tmp_path), 3)
+    large, small = load_examples(str(tmp_path), 3)
     assert opened(large.content).size == (round(SIDE * 2 / 3), SIDE)  # upright
     assert b"Secret" not in large.content
     assert (small.media_type, opened(small.content).size) == ("image/png", (64, 32))
@@ -76,7 +76,7 @@ def test_broken_pictures_are_passed_over(tmp_path: Path) -> None:
     photographs(tmp_path, {"a": 20, "b": 20})
     for path in sorted(tmp_path.glob("*/*.png"))[::3]:
         path.write_bytes(b"no picture")
-    assert len(examples(str(tmp_path), 3)) == MOST
+    assert len(load_examples(str(tmp_path), 3)) == MOST
 
 
 def test_data_without_a_picture_is_an_error(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_data_without_a_picture_is_an_error(tmp_path: Path) -> None:
     for path in tmp_path.glob("*/*.png"):
         path.write_bytes(b"no picture")
     with pytest.raises(VitreousError, match="no picture to show"):
-        examples(str(tmp_path), 3)
+        load_examples(str(tmp_path), 3)
     with pytest.raises(VitreousError, match="no such"):
-        examples(str(tmp_path / "nowhere"), 3)
-    assert examples(None, 4) == ()
+        load_examples(str(tmp_path / "nowhere"), 3)
+    assert load_examples(None, 4) == ()

@@ -1,9 +1,10 @@
-"""Types of arguments that several verbs share."""
+"""Types of arguments that several commands share."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Protocol
 
 import tyro
@@ -12,8 +13,13 @@ from tyro.constructors import PrimitiveConstructorSpec
 from vitreous.data.policy import Policy
 
 
+def as_words(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """One path or several, as Python callers and the command line give them."""
+    return [os.fspath(one) for one in ([given] if isinstance(given, (str, os.PathLike)) else given)]
+
+
 class Result(Protocol):
-    """What every verb returns."""
+    """What every command returns."""
 
     @property
     def exit_code(self) -> int: ...

@@ -44,6 +44,13 @@ class NonFiniteOutput(VitreousError):
     """A model's fault, not its input's: what it gives is NaN or infinite."""
 
 
+def check_at_least(least: int, **options: int | None) -> None:
+    """Refuses an option below `least`, by its name on the command line; one that is None was not given."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise VitreousError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+
+
 def one_line(error: object, most: int = 300) -> str:
     """What an error says, as part of a line of ours: its own message may have several, or none."""
     # Our own errors escape line breaks when shown; here they become spaces.

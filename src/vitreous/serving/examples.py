@@ -37,7 +37,7 @@ class Example:
     content: bytes
 
 
-def examples(spec: str | None, channels: int) -> tuple[Example, ...]:
+def load_examples(spec: str | None, channels: int) -> tuple[Example, ...]:
     """At most 12 pictures spread over DATA, made small; by default photographs where there are some, and drawn scenes."""
     if channels not in (1, 3):
         return ()  # no picture file has so many

@@ -24,7 +24,7 @@ from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, busy
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 
-SECURITY = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -68,7 +68,7 @@ class GuardMiddleware:
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 if self.stopping():
                     headers["Connection"] = "close"

@@ -21,7 +21,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.serving.app import Service
 from vitreous.serving.connection import Connection
 
-ALL = ("0.0.0.0", "::")  # every address of the machine
+ALL_ADDRESSES = ("0.0.0.0", "::")  # every address of the machine
 _TICK = 0.05  # seconds between looks at what is still at work
 
 
@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class Running:
+class BackgroundServer:
     """A server in the background. `with Running(...) as server:` serves inside."""
 
     def __init__(self, app: Starlette, listening: socket.socket, grace: float | None = None) -> None:
@@ -136,7 +136,7 @@ class Running:
             raise self._error
         return ended
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> BackgroundServer:
         self.start()
         return self
 
