@@ -15,8 +15,8 @@ import time
 
 import vitreous
 from vitreous.data.source import Content, Source
-from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.fewshot import FewshotTask, fewshot
+from vitreous.inference.features import compute_features
 
 
 class Archive(Source):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from torch import Tensor
 
 from vitreous.core.errors import NonFiniteOutput, VitreousError
 from vitreous.core.printable import printable
-from vitreous.data.transforms.decode import ImageLike
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.inference.batches import Images, as_sequence, is_single, iterate_batches, preprocess_batch
+from vitreous.inference.predictions import TopClasses, top_predictions
+from vitreous.inference.runner import Outputs, Runner, concatenate
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import Model, assemble
 from vitreous.models.config import PositionResize, Size
@@ -29,8 +31,6 @@ from vitreous.weights.transfer import adapt
 from vitreous.weights.write import write
 
 _log = logging.getLogger("vitreous")
-
-Images = ImageLike | Sequence[ImageLike] | Tensor
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,11 @@ class Classifier:
         return self._about.classes or tuple(str(i) for i in range(self.config.classes))
 
     @property
+    def sigmoid(self) -> bool:
+        """Whether the classes do not exclude each other: each has a probability of its own."""
+        return self._about.outputs == "sigmoid"
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What loading found missing, extra or unsaid, and what it replaced or resized."""
         return self._about.notes
@@ -98,56 +103,38 @@ class Classifier:
             )
         if top < 1:
             raise VitreousError(f"top={top}: must be at least 1")
-        items = _listed(images)
+        items = as_sequence(images)
         paths = [str(item) if isinstance(item, (str, Path)) else None for item in items]
-        logits = self._run(items, self.model, batch_size)
-        if not logits.isfinite().all():
+        outputs = self._run(items, batch_size)
+        if not outputs.finite().all():
             raise NonFiniteOutput(f"{self.config.name}: its outputs are not finite (NaN or infinity); its weights are broken")
-        best, numbers = top_classes(logits, top, sigmoid=self._about.outputs == "sigmoid")
-        out = [
-            Prediction(path, tuple(self.classes[i] for i in indices), tuple(values))
-            for path, indices, values in zip(paths, numbers.tolist(), best.tolist(), strict=True)
-        ]
-        return out[0] if _is_single(images) else out
+        found = [Prediction(path, *best) for path, best in zip(paths, self.top(outputs.logits, top), strict=True)]
+        return found[0] if is_single(images) else found
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        """Class probabilities of prepared images: softmax, or sigmoid for heads trained as yes-or-no questions."""
-        logits: Tensor = self.model(images)
-        return logits.sigmoid() if self._about.outputs == "sigmoid" else logits.softmax(dim=1)
+    def top(self, logits: Tensor, top: int) -> list[TopClasses]:
+        """The `top` most likely classes of each row of logits, best first."""
+        return top_predictions(logits, self.classes, top, sigmoid=self.sigmoid)
 
     def features(self, images: Images, batch_size: int = 32) -> Tensor:
         """What enters the head, (B, D): after the representation layer where there is one."""
-        return self._run(images, self.model.features, batch_size)
+        return self._run(images, batch_size).features
 
     def attention(self, images: Images, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Tensor:
         """Attention probabilities (layers, B, heads, N, N): row i of the last two axes tells where token i looks."""
         return attention_maps(self.model, self.prepare(images), layers, heads)
 
     def prepare(self, images: Images) -> Tensor:
-        """Images of any kind as one batch (B, C, H, W), where the model is and in its precision."""
-        items = _listed(images)
-        if isinstance(items, Tensor):
-            batch = items if items.is_floating_point() else self.prepare(items.permute(0, 2, 3, 1).numpy())
-        else:
-            batch = torch.stack([self.preprocess(item) for item in items])
-        return batch.to(next(self.model.parameters()))
+        """Images of any kind as one preprocessed batch (B, C, H, W), on the model's device and in its precision."""
+        return preprocess_batch(self.preprocess, images).to(next(self.model.parameters()))
 
     def batches(self, images: Images, batch_size: int = 32) -> Iterator[Tensor]:
         """Images of any kind, prepared, so many at a time: only those are in memory."""
-        if batch_size < 1:
-            raise VitreousError(f"batch_size {batch_size} must be at least 1")
-        items = _listed(images)
-        return (self.prepare(items[i : i + batch_size]) for i in range(0, len(items), batch_size))
+        return (self.prepare(batch) for batch in iterate_batches(self.preprocess, images, batch_size))
 
-    @torch.no_grad()
-    def _run(self, images: Images, function: Any, batch_size: int) -> Tensor:
-        """Apply a function to all images, a batch at a time, with dropout off."""
-        batches, training = self.batches(images, batch_size), self.model.training
-        self.model.eval()
-        try:
-            return torch.cat([function(batch).float().cpu() for batch in batches])
-        finally:
-            self.model.train(training)
+    def _run(self, images: Images, batch_size: int) -> Outputs:
+        batches = iterate_batches(self.preprocess, images, batch_size)
+        with Runner(self.model) as runner:
+            return concatenate(map(runner.run, batches))
 
     def save(self, path: str | Path, format: Family | None = None) -> list[str]:
         """Write the checkpoint; the format is guessed from the name, as `vitreous convert` does."""
@@ -198,41 +185,3 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     if "preprocess" in known:
         known["preprocess_guessed"] = False
     return dataclasses.replace(checkpoint, **known)
-
-
-def top_classes(logits: Tensor, top: int, sigmoid: bool) -> tuple[Tensor, Tensor]:
-    """Probabilities and numbers, (B, top) each, of the likeliest classes; of equal ones the lower number first.
-
-    By logits: the probabilities of a sure model are all 0 or 1, in which the order is lost. And by a stable sort: topk promises
-    nothing of equal values.
-    """
-    order = logits.sort(dim=1, descending=True, stable=True).indices[:, :top]
-    probabilities = logits.sigmoid() if sigmoid else logits.softmax(dim=1)
-    return probabilities.gather(1, order), order
-
-
-def _is_single(images: Images) -> bool:
-    if isinstance(images, np.ndarray):
-        return images.ndim in (2, 3)
-    return isinstance(images, (str, Path, Image.Image))
-
-
-def _listed(images: Images) -> Any:
-    """Something with a length that can be sliced: a tensor or an array of images, or a list."""
-    if isinstance(images, Tensor):
-        if images.ndim != 4 or not (images.is_floating_point() or images.dtype == torch.uint8):
-            shape = tuple(images.shape)
-            raise VitreousError(f"tensor of {images.dtype} with shape {shape}: expected (B, C, H, W), float or uint8")
-        listed: Any = images
-    elif isinstance(images, np.ndarray) and images.ndim == 4:
-        listed = images
-    elif _is_single(images):
-        listed = [images]
-    else:
-        try:
-            listed = list(cast(Iterable[Any], images))
-        except TypeError:
-            raise VitreousError(f"expected images, not {type(images).__name__}") from None
-    if not len(listed):
-        raise VitreousError("no images given")
-    return listed

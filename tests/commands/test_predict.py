@@ -28,7 +28,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference import batch_memory as predict_memory
 from vitreous.inference.batch_memory import fitting_batch, working_memory
-from vitreous.inference.decode_images import AHEAD, CHUNK, batches, decode_images, shard
+from vitreous.inference.batches import AHEAD, CHUNK, batches, decode_images, shard
 from vitreous.inference.image_list import NamedImage
 from vitreous.inference.predictor import Predictor
 from vitreous.inference.rows import AsCsv, AsJson, Row
@@ -239,7 +239,7 @@ def test_batches_hold_so_many_readable_images() -> None:
     whole = torch.arange(50.0)[:, None, None, None]
 
     def parts() -> Any:
-        from vitreous.inference.decode_images import DecodedImages
+        from vitreous.inference.batches import DecodedImages
 
         for start in range(0, 50, 16):
             chunk = names[start : start + 16]

@@ -25,11 +25,11 @@ from vitreous.evaluation import report_gallery
 from vitreous.evaluation.accuracy import compute_metrics
 from vitreous.evaluation.class_tables import CELLS
 from vitreous.evaluation.evaluation_report import write_report
-from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions, natural_mapping, predict_dataset
 from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, cells_of, choose_images, heat
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve, Strength
+from vitreous.inference.features import compute_features
 from vitreous.inspection.attention_rollout import attention_map
 
 from conftest import random_checkpoint
@@ -294,7 +294,7 @@ def test_the_page_stays_small_and_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     there = sum(min(len(rows), 3 if a == b else 12) for (a, b), rows in cells_of(made.answers).items())
     assert f"{there} of 60 are on this page; answers.csv has them all." in page.said
     monkeypatch.setattr(report_gallery, "BYTES", 2000)
-    monkeypatch.setattr(report_gallery, "default_batch", lambda *_: 1)
+    monkeypatch.setattr(report_gallery, "default_batch_size", lambda *_: 1)
     _, page = made.write(tmp_path)
     found = re.search(r"(\d+) of 60 are on this page", page.said)
     assert found

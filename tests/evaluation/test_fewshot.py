@@ -18,11 +18,11 @@ from vitreous.data.sources.arrays import Arrays
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import fewshot as module
 from vitreous.evaluation import fewshot_tasks
-from vitreous.evaluation.features import Features
 from vitreous.evaluation.fewshot import FIXED, FewshotResult, FewshotTask, best_mean_rank, draw_subset, fewshot, fits
 from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
 from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, paper_preprocess, possible_shots
 from vitreous.evaluation.ridge import L2S
+from vitreous.inference.features import Features
 
 from conftest import random_checkpoint
 

@@ -18,9 +18,9 @@ from vitreous.data.open import open_data
 from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.class_mapping import ClassMapping
 from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.features import Features
 from vitreous.evaluation.label_errors import COLUMNS, class_names, label_errors, thresholds, write_relabel
 from vitreous.evaluation.predictions import Predictions
+from vitreous.inference.features import Features
 
 
 def answers_of(

@@ -128,7 +128,7 @@ def fewshot(
     from vitreous.evaluation import fewshot as protocol
     from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
     from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, possible_shots, task_of
-    from vitreous.evaluation.precision import agreed_precision
+    from vitreous.inference.precision import agreed_precision
 
     asked, choice, names = _shots(shots), _l2(l2), names_of(data)
     for option, number in (("--seed", seed), ("--data-seed", data_seed)):

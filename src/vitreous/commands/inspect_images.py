@@ -27,8 +27,8 @@ from vitreous.data.source import Content, Item, Source, Stream
 from vitreous.data.splits import random_subset
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import Features, compute_features
-from vitreous.inference.decode_images import check_fixed_size, decode_images
+from vitreous.inference.batches import check_fixed_size, decode_images
+from vitreous.inference.features import Features, compute_features
 from vitreous.inference.image_list import NamedImage, image_list
 from vitreous.inspection.inspect_model import Cloud, InputImage
 

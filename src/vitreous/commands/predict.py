@@ -240,8 +240,8 @@ def _predictor(
     from vitreous.core.distributed import local_world_size
     from vitreous.core.memory import free_memory
     from vitreous.data.loading.workers import default_workers
-    from vitreous.evaluation.precision import agreed_precision
     from vitreous.inference.batch_memory import fitting_batch, free_on
+    from vitreous.inference.precision import agreed_precision
     from vitreous.inference.predictor import Predictor
 
     clf = load(checkpoint, image_size=image_size)
@@ -263,7 +263,7 @@ def _streamed(
     stack: contextlib.ExitStack, predictor: Predictor, images: Iterator[NamedImage], world: World
 ) -> Iterator[Sequence[Row]]:
     """Rows for whoever reads them. Where they appear on a terminal, they are the progress."""
-    from vitreous.inference.decode_images import shard
+    from vitreous.inference.batches import shard
     from vitreous.inference.predictor import interleave_rows
     from vitreous.inference.throughput import report_throughput
 
@@ -277,17 +277,17 @@ def _about(checkpoint: str, predictor: Predictor, words: Sequence[str]) -> dict[
     """What the rows depend on."""
 
     from vitreous.core.hashing import hash_words
-    from vitreous.evaluation.feature_cache import weights_hash
+    from vitreous.inference.feature_cache import weights_hash
 
     clf = predictor.clf
     names = hash_words(*clf.classes)
     absolute = all(Path(word).is_absolute() for word in words)
     return {
         "checkpoint": checkpoint,
-        "weights": weights_hash(clf),
+        "weights": weights_hash(clf.model),
         "classes": names,
         "preprocess": str(clf.preprocess),
-        "image_size": list(clf.config.image_size),
+        "image_size": list(clf.model.config.image_size),
         "precision": predictor.precision,
         "top": predictor.top,
         "images": list(words),
@@ -306,7 +306,7 @@ def _written(
 ) -> WrittenPredictions:
     from vitreous.core.distributed import all_gather, broadcast
     from vitreous.core.progress import say
-    from vitreous.inference.decode_images import shard
+    from vitreous.inference.batches import shard
     from vitreous.inference.resumable_output import claim, forget_parts, merge
     from vitreous.inference.throughput import report_throughput
 

@@ -23,9 +23,9 @@ from vitreous.data.loading.loader import Loader
 from vitreous.data.sampling import permute
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import batch_features, default_batch, frozen_model
 from vitreous.evaluation.majority import majority_rate, majority_words
 from vitreous.evaluation.ridge import L2S, Ridge
+from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.models.build import Model
 from vitreous.models.cost import cost_of
 
@@ -100,8 +100,8 @@ def closed_form_baseline(
     all_train, all_test = _labelled(train), _labelled(held_out)
     few, few_test = _how_many(int(budget / _macs(model, preprocess)), all_train, all_test, most, most_test)
 
-    with frozen_model(model, device), progress_bar("closed-form baseline", few + few_test) as advance:
-        run = _Features(model, preprocess, workers, device, bad_images, advance)
+    with Runner(model, device, lean=True) as runner, progress_bar("closed-form baseline", few + few_test) as advance:
+        run = _Features(runner, preprocess, workers, bad_images, advance)
         features, labels = run(_sample(train, few, seed, every_class=True), few)
         tests, truths = run(_sample(held_out, few_test, seed, every_class=False), few_test)
     if not tests.isfinite().all():
@@ -188,25 +188,24 @@ class _Features:
 
     def __init__(
         self,
-        model: Model,
+        runner: Runner,
         preprocess: Preprocess,
         workers: int | None,
-        device: torch.device | str,
         bad_images: Policy,
         advance: Advance,
     ) -> None:
-        self.model, self.preprocess, self.workers, self.device = model, preprocess, workers, device
+        self.runner, self.preprocess, self.workers = runner, preprocess, workers
         self.bad_images, self.advance, self.bad = bad_images, advance, 0
 
     def __call__(self, data: Source | Stream, few: int) -> tuple[Tensor, list[tuple[int, ...]]]:
-        batch_size = min(_BATCH, default_batch(self.preprocess, self.device))
+        batch_size = min(_BATCH, default_batch_size(self.preprocess, self.runner.device))
         loader = Loader(data, self.preprocess, batch_size, workers=self.workers, bad_images=self.bad_images)
         rows: list[Tensor] = []
         labels: list[tuple[int, ...]] = []
         with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
             for batch in batches:
                 kept = [row for row, own in enumerate(batch.labels) if own][: few - len(labels)]
-                rows.append(batch_features(self.model, batch, self.device)[kept])
+                rows.append(self.runner.run(batch.images).features[kept])
                 labels += [batch.labels[row] for row in kept]
                 self.advance(len(kept))
                 if len(labels) == few:

@@ -21,12 +21,12 @@ from vitreous.evaluation.accuracy import check_data, compute_metrics, real_accur
 from vitreous.evaluation.class_mapping import Among, ClassMapping, read_mapping
 from vitreous.evaluation.evaluation_dir import check_evaluation_dir, write_evaluation_dir
 from vitreous.evaluation.evaluation_report import write_report
-from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.intervals import Method
 from vitreous.evaluation.mcnemar import compare_predictions
-from vitreous.evaluation.precision import agreed_precision
 from vitreous.evaluation.predictions import Predictions, classes_there, natural_mapping, predict_dataset
 from vitreous.evaluation.robustness import Robustness, robustness
+from vitreous.inference.features import compute_features
+from vitreous.inference.precision import agreed_precision
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.accuracy import pairs
 from vitreous.evaluation.class_tables import CELLS, class_table, confusion_section, guess_bars, pairs_table
-from vitreous.evaluation.features import Features
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.label_errors import Suspect, class_names, label_errors, write_relabel
 from vitreous.evaluation.majority import beats_majority, majority_words
@@ -30,6 +29,7 @@ from vitreous.evaluation.report_charts import calibration_section, robustness_se
 from vitreous.evaluation.report_gallery import Cell, Gallery, cells_of, choose_images, gallery
 from vitreous.evaluation.robustness import Robustness
 from vitreous.evaluation.validation_result import ValidationResult
+from vitreous.inference.features import Features
 from vitreous.reports.html import asset, page, scrolled, text
 
 SUSPECTS = 24  # likely label errors, as pictures; relabel.csv has all

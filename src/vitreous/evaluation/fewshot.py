@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.progress import Advance
 from vitreous.data.sampling import derive_key
-from vitreous.evaluation.features import Features
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
+from vitreous.inference.features import Features
 
 Shots = int | Literal["all"]
 Choice = float | Literal["leave-one-out", "joint"]

@@ -18,8 +18,8 @@ from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.splits import fewer_images, training_splits
 from vitreous.data.transforms.ops import Resize, ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import Features, compute_features
 from vitreous.evaluation.fewshot import FewshotTask, Shots, check_shots, smallest_class
+from vitreous.inference.features import Features, compute_features
 
 SHOTS: tuple[Shots, ...] = (1, 5, 10, 25, "all")  # the paper's, and everything there is
 HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fits need few images, and a fair test many

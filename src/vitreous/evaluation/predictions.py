@@ -9,9 +9,8 @@ the batch size and the number of processes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
-from vitreous.core.distributed import World, all_gather, all_reduce_sum
+from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.loading.loader import Batch
 from vitreous.data.source import Policy, Source, Stream
@@ -29,8 +28,10 @@ from vitreous.data.transforms.mixup import one_hot
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_mapping import Among, ClassMapping, align_classes
 from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.distributed_pass import distributed_pass, image_name
-from vitreous.evaluation.features import default_batch, frozen_model
+from vitreous.evaluation.evaluators import ClassificationEvaluator, ScoredLogits
+from vitreous.inference.distributed_pass import distributed_pass, image_name
+from vitreous.inference.predictions import top_classes
+from vitreous.inference.runner import Outputs, Runner, default_batch_size
 
 TOP = 5
 
@@ -92,23 +93,22 @@ def predict_dataset(
     preprocess = preprocess or clf.preprocess
     _check(clf, data, preprocess, batch_size)
     mapping = mapping or natural_mapping(clf, data)
-    batch_size = batch_size or default_batch(preprocess, world.device)
-    asking = _Asking(clf, data, mapping, world.device, precision, features)
-    with frozen_model(clf.model, world.device):
+    accuracy = ClassificationEvaluator(clf.classes, preprocess, world, split=data.split, mistakes=0)
+    evaluator = _PredictionsEvaluator(clf, data, mapping, accuracy, keep_features=features)
+    with Runner(clf.model, world.device, precision, lean=True) as runner:
         passed = distributed_pass(
             data,
             preprocess,
-            asking.ask,
-            batch_size=batch_size,
+            lambda batch: evaluator.update(batch, runner.run(batch.images)),
+            batch_size=batch_size or default_batch_size(preprocess, world.device),
             workers=workers,
             world=world,
             bad_images=bad_images,
             title=title,
         )
     _check_ids(data, passed.ids)
-    everyone = all_gather(world, (asking.rows(), asking.seconds))
-    asking.counts.load(all_reduce_sum(world, asking.counts.tensor()))
-    rows = _in_order([found[0] for found in everyone], passed.order)
+    everyone = all_gather(world, (evaluator.result(), runner.seconds))
+    rows = _in_order([rows for rows, _ in everyone], passed.order)
     return Predictions(
         where=data.where,
         split=data.split,
@@ -123,10 +123,10 @@ def predict_dataset(
         features=rows.features,
         bad=passed.bad,
         seconds=passed.seconds,
-        counts=asking.counts,
+        counts=accuracy.all_counts(),
         given=rows.given,
         mapping=mapping,
-        model_seconds=max(found[1] for found in everyone),
+        model_seconds=max(seconds for _, seconds in everyone),
         notes=passed.notes,
     )
 
@@ -195,47 +195,42 @@ class _Rows:
     features: NDArray[np.float32] | None
 
 
-class _Asking:
-    """One process's share, a batch at a time; of the logits only what the numbers need is kept."""
+class _PredictionsEvaluator:
+    """One rank's rows; of the logits only what the metrics need is kept."""
 
     def __init__(
         self,
         clf: Classifier,
         data: Source | Stream,
         mapping: ClassMapping,
-        device: torch.device,
-        precision: Precision,
-        features: bool,
+        accuracy: ClassificationEvaluator,
+        keep_features: bool,
     ) -> None:
-        self.clf, self.data, self.mapping, self.device, self.precision = clf, data, mapping, device, precision
-        self.counts = Counts(len(clf.classes))
-        self.seconds = 0.0
-        self._sigmoid = clf.checkpoint.outputs == "sigmoid"
-        self._most = min(TOP, mapping.competing)
-        self._silent = torch.ones(len(clf.classes), dtype=torch.bool)  # classes that do not compete
+        self.clf, self.data, self.mapping, self.accuracy = clf, data, mapping, accuracy
+        self._top = min(TOP, mapping.competing)
+        # Classes that do not compete.
+        self._silent = torch.ones(len(clf.classes), dtype=torch.bool)
         self._silent[list(mapping.among) if mapping.among is not None else slice(None)] = False
-        self._features = features
+        self._keep_features = keep_features
         self._given: list[tuple[int, ...]] = []
         self._labels: list[tuple[int, ...]] = []
         self._parts: list[tuple[Tensor, ...]] = []
 
-    @torch.no_grad()
-    def ask(self, batch: Batch) -> None:
-        logits, features = self._run(batch.images)
-        if not logits.isfinite().all():
-            place = batch.ids[int((~logits.isfinite()).any(dim=1).nonzero()[0, 0])]
+    def update(self, batch: Batch, outputs: Outputs) -> None:
+        finite, logits = outputs.finite(), outputs.logits
+        if not finite.all():
+            place = batch.ids[int(finite.int().argmin())]
             raise VitreousError(
-                f"{image_name(self.data, place)}: the model's answer is not a number; the checkpoint is broken, "
-                f"or needs --precision float32"
+                f"{image_name(self.data, place)}: the model's output is not finite (NaN or infinity); the checkpoint is "
+                f"broken, or needs --precision float32"
             )
         if self.mapping.among is not None:
             logits = logits.masked_fill(self._silent, float("-inf"))
-        values, top = logits.sort(dim=1, descending=True, stable=True)  # topk promises nothing of equal values
-        top = top[:, : self._most]
+        top = top_classes(logits, self._top)
         labels = [self._in_model(own, int(guess)) for own, guess in zip(batch.labels, top[:, 0], strict=True)]
         truths = one_hot(labels, len(self.clf.classes))
-        if self._sigmoid:
-            probabilities = values[:, : self._most].sigmoid()
+        if self.clf.sigmoid:
+            probabilities = logits.gather(1, top).sigmoid()
             each = F.binary_cross_entropy_with_logits(logits.masked_fill(self._silent, 0.0), truths, reduction="none")
             losses = each.masked_fill(self._silent, 0.0).sum(dim=1)
             truth = logits.masked_fill(truths == 0, float("-inf")).amax(dim=1).sigmoid()
@@ -246,31 +241,18 @@ class _Asking:
             truth = (-losses).exp()
         none = ~truths.any(dim=1)
         truth, losses = truth.masked_fill(none, float("nan")), losses.masked_fill(none, float("nan"))
-        self.counts.update(logits, labels, losses)
+        self.accuracy.update(replace(batch, labels=tuple(labels)), ScoredLogits(logits, losses))
         self._given += batch.labels
         self._labels += labels
-        self._parts.append((top, probabilities, truth, losses, *(() if features is None else (features,))))
-
-    def _run(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits and, if asked, what enters the head; float32 and in ordinary memory."""
-        began = time.monotonic()
-        entered: list[Tensor] = []
-        hook = self.clf.model.head.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
-        try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-                logits = self.clf.model(images.to(self.device)).float().cpu()
-        finally:
-            hook.remove()
-            self.seconds += time.monotonic() - began
-        return logits, entered[0].float().cpu() if self._features else None
+        self._parts.append((top, probabilities, truth, losses, *([outputs.features] if self._keep_features else [])))
 
     def _in_model(self, own: Sequence[int], guess: int) -> tuple[int, ...]:
         """The guess first where it is right, so that the confusion has on its diagonal what is right and nothing else."""
         labels = self.mapping.labels(own)
         return (guess, *(label for label in labels if label != guess)) if guess in labels else labels
 
-    def rows(self) -> _Rows:
-        nothing = torch.zeros(0, self._most)
+    def result(self) -> _Rows:
+        nothing = torch.zeros(0, self._top)
         parts = self._parts or [(nothing.long(), nothing, nothing[:, 0], nothing[:, 0])]  # few images, many processes
         top, probabilities, truth, losses, *more = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
         return _Rows(tuple(self._given), tuple(self._labels), top, probabilities, truth, losses, more[0] if more else None)

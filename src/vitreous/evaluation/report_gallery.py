@@ -28,9 +28,10 @@ from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_tables import guess_bars
-from vitreous.evaluation.features import Features, default_batch, frozen_model
 from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
+from vitreous.inference.features import Features
+from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.inspection.attention_rollout import attention_map
 from vitreous.models.vit import ViT
 from vitreous.reports.html import TINY, picture, text
@@ -165,9 +166,9 @@ def gallery(
     looks = _affordable(clf, preprocess, device)
     wants = training is not None and len(training) > 0
     own = answers.features
-    size, left_out, batch = 0, 0, default_batch(preprocess, device)
+    size, left_out, batch = 0, 0, default_batch_size(preprocess, device)
     room = BYTES - (len(rows) * NEIGHBOURS * 3500 if wants and training_data is not None else 0)
-    with frozen_model(clf.model, device), progress_bar("pictures for the page", len(rows)) as advance:
+    with Runner(clf.model, device, lean=True) as runner, progress_bar("pictures for the page", len(rows)) as advance:
         for part in _batches(_contents(data, answers.numbers, answers.ids, rows), batch):
             prepared: list[tuple[int, Tensor]] = []
             for row, content in part:
@@ -188,7 +189,8 @@ def gallery(
                     heats[row] = heat(map_)
                     size += len(heats[row])
             if wants and own is None and prepared:
-                features |= dict(zip([row for row, _ in prepared], _features(clf, prepared, device), strict=True))
+                found = runner.run(torch.stack([image for _, image in prepared])).features.numpy()
+                features |= {row: values for (row, _), values in zip(prepared, found, strict=True)}
             advance(len(part))
     near: dict[int, tuple[Neighbour, ...]] = {}
     if training is not None and wants:
@@ -228,12 +230,6 @@ def _looked(
     images = torch.stack([image for _, image in prepared]).to(device)
     shown = torch.from_numpy(guesses[[row for row, _ in prepared]]).to(device)
     return np.asarray(attention_map(clf.model, images, shown).float().cpu().numpy(), np.float32)
-
-
-@torch.no_grad()
-def _features(clf: Classifier, prepared: Sequence[tuple[int, Tensor]], device: torch.device | str) -> NDArray[np.float32]:
-    images = torch.stack([image for _, image in prepared]).to(device)
-    return np.asarray(clf.model.features(images).float().cpu().numpy(), np.float32)
 
 
 def _nearest(

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.classifier import Images
 from vitreous.core.errors import VitreousError
+from vitreous.inference.batches import Images
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.models.attention_maps import watch_attention, with_attention
 from vitreous.models.pooling import AttentionPool

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.classifier import Images
+from vitreous.inference.batches import Images
 from vitreous.inspection.eval_mode import Subject
 from vitreous.inspection.head_view import mean_by_head
 from vitreous.models.config import Size

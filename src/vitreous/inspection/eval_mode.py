@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from vitreous.classifier import Classifier, Images
+from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
+from vitreous.inference.batches import Images
 
 Subject: TypeAlias = Classifier | nn.Module
 

@@ -28,8 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.classifier import Images, top_classes
 from vitreous.core.errors import VitreousError
+from vitreous.inference.batches import Images
+from vitreous.inference.predictions import top_classes
 from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_residual
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.inspection.head_view import grid_of
@@ -108,7 +109,7 @@ def _score(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> Tensor:
         return vit.features_of(z_BND).square().sum() / 2
     logits = vit.logits_of(z_BND)
     if classes is None:
-        _, best = top_classes(logits.detach(), 1, sigmoid=False)
+        best = top_classes(logits.detach(), 1)
         return logits.gather(1, best).sum()
     classes = _numbers(classes).to(logits.device)
     if len(classes) != len(logits):

@@ -16,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.classifier import Classifier, top_classes
+from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import progress_bar
+from vitreous.data.transforms.denormalise import denormalise
+from vitreous.inference.predictions import TopClasses
+from vitreous.inference.runner import Runner
 from vitreous.inspection.attention_rollout import class_activation, compute_rollout
 from vitreous.inspection.data_map import project
-from vitreous.inspection.denormalise import denormalise as as_seen
 from vitreous.inspection.distance import uniform_distance
 from vitreous.inspection.embedding_filters import filters
 from vitreous.inspection.eval_mode import eval_mode
@@ -226,20 +228,14 @@ def _looks(clf: Classifier, images: Sequence[InputImage], stems: Sequence[str]) 
     maps = _maps(clf.model, batch)
     for row, (image, stem) in enumerate(zip(images, stems, strict=True)):
         own = {name: values[row] for name, values in maps.items()}
-        yield Look(image.name, stem, as_seen(clf, image.pixels), *guesses[row], **own)
+        yield Look(image.name, stem, denormalise(clf.preprocess, image.pixels), *guesses[row], **own)
 
 
-@torch.no_grad()
-def _guesses(clf: Classifier, batch: Tensor) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
+def _guesses(clf: Classifier, batch: Tensor) -> list[TopClasses]:
     if not clf.config.classes:
-        return [((), ())] * len(batch)
-    logits = clf.model(batch).float()
-    best, numbers = top_classes(logits, GUESSES, sigmoid=clf.checkpoint.outputs == "sigmoid")
-    names = clf.classes
-    return [
-        (tuple(names[index] for index in own), tuple(values))
-        for own, values in zip(numbers.tolist(), best.tolist(), strict=True)
-    ]
+        return [TopClasses((), ())] * len(batch)
+    with Runner(clf.model) as runner:
+        return clf.top(runner.run(batch).logits, GUESSES)
 
 
 def _maps(model: nn.Module, batch: Tensor) -> dict[str, NDArray[np.float32]]:

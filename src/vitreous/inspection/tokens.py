@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitreous.classifier import Images
+from vitreous.inference.batches import Images
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.inspection.head_view import by_image
 from vitreous.models.attention_maps import with_attention

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.classifier import top_classes
 from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.denormalise import denormalise
 from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
-from vitreous.inspection.denormalise import denormalise
 from vitreous.inspection.distance import distance_of
 from vitreous.inspection.entropy import entropy_of
 from vitreous.inspection.eval_mode import eval_mode
@@ -97,7 +96,7 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
         "layers": layers,
         "heads": heads,
         "averaged_heads": kept.averaged,
-        "picture": picture_uri(denormalise(loaded.clf, images[0].cpu())),
+        "picture": picture_uri(denormalise(loaded.clf.preprocess, images[0])),
         "attention": _packed(kept.attention),
         "maximum": _packed(kept.maximum),
         "distance": kept.distance,
@@ -146,8 +145,8 @@ def _probe(vit: ViT, images: Tensor) -> Tensor | None:
 def _likeliest(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[float]]:
     if not loaded.clf.config.classes:
         return [], []
-    best, numbers = top_classes(logits, TOP, sigmoid=loaded.clf.checkpoint.outputs == "sigmoid")
-    return [loaded.clf.classes[number] for number in numbers[0].tolist()], best[0].tolist()
+    (best,) = loaded.clf.top(logits, TOP)
+    return list(best.classes), list(best.probabilities)
 
 
 def picture_uri(pixels: NDArray[np.uint8]) -> str:

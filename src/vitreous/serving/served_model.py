@@ -15,7 +15,7 @@ import numpy as np
 from vitreous.classifier import Classifier, load
 from vitreous.core.device import choose_device
 from vitreous.core.files import user_path
-from vitreous.inference.decode_images import check_fixed_size
+from vitreous.inference.batches import check_fixed_size
 from vitreous.models.attention_maps import attention_layers
 from vitreous.models.config import Size, ViTConfig
 from vitreous.weights.transfer import adapt

@@ -24,8 +24,8 @@ from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text
 from vitreous.core.progress import say
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.feature_cache import weights_hash
-from vitreous.evaluation.precision import agreed_precision
+from vitreous.inference.feature_cache import weights_hash
+from vitreous.inference.precision import agreed_precision
 from vitreous.studies.suite import Protocol, Suite, Task
 from vitreous.studies.suite_chart import write_chart
 from vitreous.studies.suite_data import Parts, final_parts, sweep_parts
@@ -123,7 +123,7 @@ def _identity(study: Study, checkpoint: Checkpoint, opened: Mapping[str, Parts])
     return {
         "suite": study.suite.name,
         "mode": study.mode,
-        "checkpoint": {"model": checkpoint.config.name, "sha256": weights_hash(Classifier(checkpoint, copy=False))},
+        "checkpoint": {"model": checkpoint.config.name, "sha256": weights_hash(Classifier(checkpoint, copy=False).model)},
         "protocol": {name: protocol[name] for name in wanted},
         **preprocess,
         "set": list(study.changes),

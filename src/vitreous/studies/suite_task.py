@@ -20,9 +20,9 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.ops import Flip, Scale
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.ridge import Ridge
+from vitreous.inference.features import compute_features
 from vitreous.studies.suite import Protocol, Task
 from vitreous.studies.suite_data import Parts
 from vitreous.training.batch_fitting import fit_micro_batch

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import atomic_file, cache_dir
@@ -36,6 +35,7 @@ from vitreous.core.untrusted_json import parse_json
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.models.build import Model
 from vitreous.models.config import to_json
 
 VERSION = 1  # of the entries; to be raised when a model's features come out otherwise than before
@@ -61,19 +61,19 @@ def folder() -> Path:
 # The key ---------------------------------------------------------------------------------------------------------------
 
 
-def key(clf: Classifier, data: Source | Stream, preprocess: Preprocess, precision: Precision, title: str) -> str | None:
+def key(model: Model, data: Source | Stream, preprocess: Preprocess, precision: Precision, title: str) -> str | None:
     """None where nobody can say whether the data is still the same."""
     content = _of_stream(data) if isinstance(data, Stream) else _of_source(data, title)
     if content is None:
         return None
-    words = (VERSION, weights_hash(clf), json.dumps(to_json(clf.config)), str(preprocess), preprocess.channels, precision)
+    words = (VERSION, weights_hash(model), json.dumps(to_json(model.config)), str(preprocess), preprocess.channels, precision)
     return hash_words(*words, content)
 
 
-def weights_hash(clf: Classifier) -> str:
+def weights_hash(model: Model) -> str:
     """Of the weights as they are now: a model that was trained on is another one."""
     digest = hashlib.sha256()
-    for name, tensor in clf.model.state_dict().items():
+    for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
         digest.update(tensor.detach().float().cpu().contiguous().flatten().numpy().data)
     return digest.hexdigest()

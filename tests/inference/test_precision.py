@@ -7,8 +7,8 @@ import torch
 
 from vitreous.core.device import Precision
 from vitreous.core.distributed import World
-from vitreous.evaluation import precision as module
-from vitreous.evaluation.precision import agreed_precision
+from vitreous.inference import precision as module
+from vitreous.inference.precision import agreed_precision
 
 
 @pytest.mark.parametrize(("first", "tried"), [("bfloat16", ["auto"]), ("float32", ["auto", "float32"])])

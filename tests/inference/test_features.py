@@ -24,9 +24,10 @@ from vitreous.data.source import Content, Source, View
 from vitreous.data.sources.arrays import Arrays
 from vitreous.data.sources.relabelled import with_labels
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation import distributed_pass as shared_pass
-from vitreous.evaluation import feature_cache, features
-from vitreous.evaluation.features import Features, compute_features
+from vitreous.inference import distributed_pass as shared_pass
+from vitreous.inference import feature_cache, features
+from vitreous.inference.features import Features, compute_features
+from vitreous.inference.runner import Runner
 
 from conftest import random_checkpoint
 
@@ -54,13 +55,13 @@ def expected(clf: Classifier, source: Arrays) -> np.ndarray[Any, Any]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the images that a model is run on."""
     counted: list[int] = []
-    real = features.batch_features
+    real = Runner.run
 
-    def counting(model: Any, batch: Any, *args: Any) -> Any:
-        counted.append(len(batch))
-        return real(model, batch, *args)
+    def counting(self: Runner, images: Any) -> Any:
+        counted.append(len(images))
+        return real(self, images)
 
-    monkeypatch.setattr(features, "batch_features", counting)
+    monkeypatch.setattr(Runner, "run", counting)
     return counted
 
 
@@ -244,7 +245,7 @@ def test_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.numbers.tolist() == list(range(len(items)))
     np.testing.assert_allclose(found.values, clf.features([item.content for item in items]).numpy(), atol=1e-5)
     assert compute_features(clf, stream, workers=0).cached
-    assert sum(counted) == len(items)
+    assert sum(counted) == 2 * len(items)  # once, and once for what was expected
     shard = Path(stream.shards[0])  # type: ignore[union-attr]
     os.utime(shard, (1, 1))
     assert not compute_features(clf, stream, workers=0).cached

@@ -1,31 +1,88 @@
-"""Images of a list, decoded and preprocessed in worker processes, in the order of the list.
+"""Images of any kind as preprocessed batches: those in memory at once, those of a long list in worker processes.
 
-Unlike a data set's loader this one does not know how many there are, and gives an image that cannot be read its place in the
-order. Not even a picture that kills its decoder ends the run: the others go on in new processes.
+Unlike a data set's loader, `decode_images` does not know how many images there are, and an image that cannot be read keeps
+its place in the order. Not even an image that kills its decoder ends the run: the others are decoded in new processes.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.worker_task import SharedBuffer
 from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
-from vitreous.data.transforms.decode import BadImage
+from vitreous.data.transforms.decode import BadImage, ImageLike
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference.image_list import NamedImage
 
+Images = ImageLike | Sequence[ImageLike] | Tensor
+
 CHUNK = 16  # images per task: enough to cost nothing, few enough to spread over the workers
 AHEAD = 2  # tasks begun per worker
+
+
+# In memory -------------------------------------------------------------------------------------------------------------
+
+
+def is_single(images: Images) -> bool:
+    """Whether this is one image, not a sequence of them."""
+    if isinstance(images, np.ndarray):
+        return images.ndim in (2, 3)
+    return isinstance(images, (str, Path, Image.Image))
+
+
+def as_sequence(images: Images) -> Any:
+    """Something with a length that can be sliced: a tensor or an array of images, or a list."""
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or not (images.is_floating_point() or images.dtype == torch.uint8):
+            shape = tuple(images.shape)
+            raise VitreousError(f"tensor of {images.dtype} with shape {shape}: expected (B, C, H, W), float or uint8")
+        listed: Any = images
+    elif isinstance(images, np.ndarray) and images.ndim == 4:
+        listed = images
+    elif is_single(images):
+        listed = [images]
+    else:
+        try:
+            listed = list(cast(Iterable[Any], images))
+        except TypeError:
+            raise VitreousError(f"expected images, not {type(images).__name__}") from None
+    if not len(listed):
+        raise VitreousError("no images given")
+    return listed
+
+
+def preprocess_batch(preprocess: Preprocess, images: Images) -> Tensor:
+    """Images of any kind as one batch (B, C, H, W); a float tensor counts as preprocessed already."""
+    items = as_sequence(images)
+    if isinstance(items, Tensor):
+        if items.is_floating_point():
+            return items
+        items = items.permute(0, 2, 3, 1).numpy()
+    return torch.stack([preprocess(item) for item in items])
+
+
+def iterate_batches(preprocess: Preprocess, images: Images, batch_size: int) -> Iterator[Tensor]:
+    """Images of any kind as batches: only one of them is in memory."""
+    if batch_size < 1:
+        raise VitreousError(f"batch_size {batch_size} must be at least 1")
+    items = as_sequence(images)
+    return (preprocess_batch(preprocess, items[i : i + batch_size]) for i in range(0, len(items), batch_size))
+
+
+# In worker processes ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

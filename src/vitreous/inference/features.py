@@ -9,29 +9,22 @@ Running the model is nearly all the work of measuring it in closed form. So what
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from vitreous.classifier import Classifier
 from vitreous.core.device import Name as Precision
 from vitreous.core.distributed import World, all_gather, broadcast
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.loader import Batch
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation import feature_cache
-from vitreous.evaluation.distributed_pass import distributed_pass
-from vitreous.models.build import Model
-from vitreous.models.vit import ViT
-
-_PIXELS = 32 * 224 * 224  # of a batch on a processor: enough to keep it busy, and small beside the model
-_MOST = 512
+from vitreous.inference import feature_cache
+from vitreous.inference.distributed_pass import distributed_pass
+from vitreous.inference.runner import LoadedModel, Runner, default_batch_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +55,7 @@ class Features:
 
 
 def compute_features(
-    clf: Classifier,
+    clf: LoadedModel,
     data: Source | Stream,
     *,
     preprocess: Preprocess | None = None,
@@ -87,7 +80,7 @@ def compute_features(
     if batch_size is not None and batch_size < 1:
         raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
     title = f"features of {data.where} {data.split}"
-    key = feature_cache.key(clf, data, preprocess, precision, title) if cache and world.is_main else None
+    key = feature_cache.key(clf.model, data, preprocess, precision, title) if cache and world.is_main else None
     kept, notes = feature_cache.read(key, data, bad_images) if key is not None else (None, ())
     kept = broadcast(world, kept)
     if kept is not None:
@@ -96,16 +89,17 @@ def compute_features(
     rows: list[NDArray[np.float32]] = []
     labels: list[tuple[int, ...]] = []
 
-    def look(batch: Batch) -> None:
-        rows.append(batch_features(clf.model, batch, device, precision).numpy())
-        labels.extend(batch.labels)
+    with Runner(clf.model, device, precision, lean=True) as runner:
 
-    with frozen_model(clf.model, device):
+        def look(batch: Batch) -> None:
+            rows.append(runner.run(batch.images).features.numpy())
+            labels.extend(batch.labels)
+
         passed = distributed_pass(
             data,
             preprocess,
             look,
-            batch_size=batch_size or default_batch(preprocess, device),
+            batch_size=batch_size or default_batch_size(preprocess, device),
             workers=workers,
             world=world,
             bad_images=bad_images,
@@ -120,39 +114,6 @@ def compute_features(
     if key is not None and not passed.notes:  # a shard that is broken today may be mended tomorrow
         notes = (*notes, *feature_cache.write(key, found))
     return _from(found, data.classes, notes, cached=False)
-
-
-def default_batch(preprocess: Preprocess, device: torch.device | str) -> int:
-    """Images at once: more of small ones, and more for an accelerator, which has to be filled."""
-    height, width = preprocess.size or (224, 224)
-    pixels = _PIXELS * (1 if torch.device(device).type == "cpu" else 4)
-    return max(1, min(_MOST, pixels // (height * width)))
-
-
-def batch_features(model: Model, batch: Batch, device: torch.device | str, precision: Precision = "float32") -> Tensor:
-    """Features (B, D) of a batch, float32 and in ordinary memory. The model has been `frozen`."""
-    with (
-        torch.no_grad(),
-        torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16"),
-    ):
-        values: Tensor = model.features(batch.images.to(device))
-    return values.float().cpu()
-
-
-@contextlib.contextmanager
-def frozen_model(model: Model, device: torch.device | str) -> Iterator[None]:
-    """On the device, without dropout, and lean; afterwards where and as it was."""
-    before, training = next(model.parameters()).device, model.training
-    lean = model.lean if isinstance(model, ViT) else False
-    try:
-        model.to(device).eval()
-        if isinstance(model, ViT):
-            model.lean = True  # the last layer only for the tokens that are read: the same numbers
-        yield
-    finally:
-        if isinstance(model, ViT):
-            model.lean = lean
-        model.to(before).train(training)
 
 
 def _from(kept: feature_cache.CacheEntry, classes: tuple[str, ...], notes: tuple[str, ...], cached: bool) -> Features:

@@ -1,0 +1,160 @@
+"""A model on a device in a precision: preprocessed images in, logits and features out.
+
+This is the only place that calls a model outside of training and inspection, and where other engines plug in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.core.device import Name as Precision
+from vitreous.core.errors import VitreousError
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.models.build import Model
+from vitreous.models.vit import ViT
+
+# Pixels of a batch on a processor: enough to keep it busy, and small beside the model.
+_CPU_PIXELS = 32 * 224 * 224
+_MAX_BATCH = 512
+
+
+class LoadedModel(Protocol):
+    """A model and what travels with its weights: a `Classifier`, which is built on this package."""
+
+    model: Model
+    preprocess: Preprocess
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def sigmoid(self) -> bool: ...
+
+
+class Outputs(NamedTuple):
+    """What a model gives for a batch: float32, on the CPU."""
+
+    logits: Tensor
+    """(B, C); of a model without a head, the features."""
+    features: Tensor
+    """(B, D): what enters the head, after the representation layer where there is one."""
+
+    def finite(self) -> Tensor:
+        """Which images have logits without NaN or infinity, (B,)."""
+        return self.logits.isfinite().all(dim=1)
+
+
+class Runner:
+    """Runs a model while it is open; afterwards the model is where and as it was.
+
+    >>> with Runner(model, device="cuda", precision="bfloat16") as runner:
+    ...     outputs = runner.run(images)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: torch.device | str | None = None,
+        precision: Precision = "float32",
+        *,
+        lean: bool = False,
+    ) -> None:
+        """Without a device, the model runs where it is.
+
+        `lean` computes the last layer only for the tokens that the head reads. That is faster, and the same numbers up to
+        rounding: the last bit may differ, so that each command keeps to one of the two.
+        """
+        self.model, self.precision, self.lean = model, precision, lean
+        self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self.seconds = 0.0
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(on_device(self.model, self.device))
+        self._open.enter_context(eval_mode(self.model))
+        if self.lean and isinstance(self.model, ViT):
+            self._open.enter_context(_lean(self.model))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open.close()
+
+    def run(self, images: Tensor) -> Outputs:
+        """Logits and features of preprocessed images (B, C, H, W).
+
+        A batch that proves too large for the device is halved: its free memory changes while others use it.
+        """
+        began = time.monotonic()
+        try:
+            return self._forward(images)
+        except torch.OutOfMemoryError:
+            # The rest is outside of the handler, whose traceback holds the tensors.
+            half = len(images) // 2
+        finally:
+            self.seconds += time.monotonic() - began
+        if not half:
+            raise VitreousError(f"one image does not fit into the memory of {self.device}; use a smaller --image-size")
+        return concatenate(self.run(part) for part in (images[:half], images[half:]))
+
+    @torch.no_grad()
+    def _forward(self, images: Tensor) -> Outputs:
+        entered: list[Tensor] = []
+        hook = self.model.head.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+                logits: Tensor = self.model(images.to(next(self.model.parameters())))
+        finally:
+            hook.remove()
+        return Outputs(logits.float().cpu(), entered[0].float().cpu())
+
+
+def concatenate(outputs: Iterable[Outputs]) -> Outputs:
+    """The outputs of several batches as those of one."""
+    logits, features = zip(*outputs, strict=True)
+    return Outputs(torch.cat(logits), torch.cat(features))
+
+
+def default_batch_size(preprocess: Preprocess, device: torch.device | str) -> int:
+    """Images at once: more of small ones, and more for an accelerator, which has to be filled."""
+    height, width = preprocess.size or (224, 224)
+    pixels = _CPU_PIXELS * (1 if torch.device(device).type == "cpu" else 4)
+    return max(1, min(_MAX_BATCH, pixels // (height * width)))
+
+
+@contextlib.contextmanager
+def on_device(model: nn.Module, device: torch.device | str) -> Iterator[None]:
+    """The model on this device; afterwards where it was."""
+    before = next(model.parameters()).device
+    try:
+        model.to(device)
+        yield
+    finally:
+        model.to(before)
+
+
+@contextlib.contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """The model with dropout off; afterwards each of its modules as it was: a frozen part may be in eval mode already."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextlib.contextmanager
+def _lean(vit: ViT) -> Iterator[None]:
+    before, vit.lean = vit.lean, True
+    try:
+        yield
+    finally:
+        vit.lean = before
