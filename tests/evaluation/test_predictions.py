@@ -265,7 +265,7 @@ def test_what_cannot_be_measured() -> None:
     broken = classifier()
     with torch.no_grad():
         broken.model.head.bias[2] = float("nan")
-    with pytest.raises(VitreousError, match="test/000000: the model's answer is not a number"):
+    with pytest.raises(VitreousError, match="test/000000: the model's output is not finite"):
         predict_dataset(broken, data, workers=0)
 
 
