@@ -123,7 +123,7 @@ def test_slow_bfloat16_is_allowed_and_said(processor: Any, monkeypatch: pytest.M
 @needs_fork
 @pytest.mark.parametrize(("wanted", "name"), [("auto", "float32"), ("bfloat16", "bfloat16")])
 def test_the_trap_is_avoided_by_the_limit(
-    processor: Any, monkeypatch: pytest.MonkeyPatch, wanted: machine.Wanted, name: str
+    processor: Any, monkeypatch: pytest.MonkeyPatch, wanted: machine.PrecisionOption, name: str
 ) -> None:
     processor("amx_bf16")
     limits = child(monkeypatch, dies_without_limit)
@@ -252,7 +252,7 @@ class _Accelerator:
     ],
 )
 def test_accelerators(
-    monkeypatch: pytest.MonkeyPatch, kind: str, bf16: bool, wanted: machine.Wanted, name: str, noted: bool
+    monkeypatch: pytest.MonkeyPatch, kind: str, bf16: bool, wanted: machine.PrecisionOption, name: str, noted: bool
 ) -> None:
     accelerator = _Accelerator(bf16)
     monkeypatch.setattr(torch, kind, accelerator)

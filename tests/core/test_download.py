@@ -28,7 +28,7 @@ from vitreous.classifier import load
 from vitreous.core import download
 from vitreous.core.download import Missing, fetch
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown_bytes
+from vitreous.core.progress import byte_progress
 from vitreous.models.build import create
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.locate import locate
@@ -674,7 +674,7 @@ def test_new_facts_never_stand_beside_old_bytes(server: Server, target: Path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(download, "_copy", killed)
+        patched.setattr(download, "_copy_body", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch(f"{server.url}/w", target)
     assert fetch(f"{server.url}/w", target).read_bytes() == newer
@@ -719,7 +719,7 @@ def test_threads_do_not_get_in_each_others_way(server: Server, target: Path) -> 
 
 
 def test_a_log_gets_one_line_at_the_start_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown_bytes("ViT-B/16@x") as progress:
+    with byte_progress("ViT-B/16@x") as progress:
         for done in range(0, 3_000_001, 1_000_000):
             progress(done, 3_000_000)
     captured = capsys.readouterr()
@@ -728,7 +728,7 @@ def test_a_log_gets_one_line_at_the_start_and_one_at_the_end(capsys: pytest.Capt
 
 
 def test_nothing_is_said_where_nothing_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown_bytes("ViT-B/16@x"):
+    with byte_progress("ViT-B/16@x"):
         pass
     assert capsys.readouterr().err == ""
 
@@ -741,7 +741,7 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with shown_bytes("ViT-B/16@x") as progress:
+    with byte_progress("ViT-B/16@x") as progress:
         progress(1_500_000, 3_000_000)
     assert "ViT-B/16@x" in screen.getvalue()
     assert "1.5/3.0 MB" in screen.getvalue()

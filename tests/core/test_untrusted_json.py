@@ -13,7 +13,7 @@ import pytest
 import vitreous
 from vitreous.core.errors import VitreousError
 from vitreous.core.untrusted_json import DEPTH, parse_json, read_json
-from vitreous.data.datasets.real_labels import real_labels
+from vitreous.data.datasets.real_labels import read_real_labels
 from vitreous.data.shards.index import _read_index
 from vitreous.data.sources.manifest import open_manifest
 from vitreous.inference.rows import writing
@@ -70,7 +70,7 @@ DEEP = nested(100_000)
         ("model.safetensors.index.json", read_path),
         ("model.safetensors.index.json", _shards),
         ("x.jsonl", open_manifest),
-        ("real.json", real_labels),
+        ("real.json", read_real_labels),
         ("index.json", lambda path: _read_index(str(path), 0)),
         ("results.jsonl", _read),
         ("state.json", lambda path: _checked(path.parent)),

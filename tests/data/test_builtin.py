@@ -18,13 +18,13 @@ from PIL import Image, ImageDraw
 from scipy import ndimage, stats
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.builtin import BUILTIN, names, open_builtin
+from vitreous.data.datasets.builtin import BUILTIN, builtin_names, open_builtin
 from vitreous.data.source import SPLITS, Source
 from vitreous.data.synthetic.paint import paint
-from vitreous.data.synthetic.random_draws import keys
+from vitreous.data.synthetic.random_draws import derive_keys
 from vitreous.data.synthetic.rendered import TASKS, Rendered
-from vitreous.data.synthetic.scenes import POINTERS, SCENES, Scene, Surface, Thing, compose
-from vitreous.data.synthetic.symbols import BAR, SHAPES, SYMBOLS, placed
+from vitreous.data.synthetic.scenes import POINTERS, SCENES, Scene, Surface, Thing, compose_scene
+from vitreous.data.synthetic.symbols import BAR, SHAPES, SYMBOLS, centre_lines
 from vitreous.data.synthetic.textures import FAMILIES, Texture
 
 WHITE, BLACK = (Surface(c, c, Texture("flat")) for c in ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0)))
@@ -43,7 +43,7 @@ def digest(source: Source, *indices: int) -> str:
 
 def scene_of(source: Rendered, index: int) -> Scene:
     """The description from which `read` paints, checked to be that."""
-    scene = compose(TASKS[source.task].scene, int(source._keys(index, 1)[0]))
+    scene = compose_scene(TASKS[source.task].scene, int(source._keys(index, 1)[0]))
     assert np.array_equal(paint(scene, source.size), source.read(index))
     return scene
 
@@ -59,7 +59,7 @@ def drawn(symbol: int, degrees: float, x: float, y: float, radius: float, width:
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     canvas = Image.new("L", (SIZE, SIZE))
     pen = ImageDraw.Draw(canvas)
-    for line in placed(SYMBOLS[symbol]):
+    for line in centre_lines(SYMBOLS[symbol]):
         points = [((x + radius * (c * u - s * v)) * SIZE, (y + radius * (s * u + c * v)) * SIZE) for u, v in line]
         if SYMBOLS[symbol].closed:
             pen.polygon(points, fill=1)
@@ -238,7 +238,7 @@ def test_labels_say_nothing_about_the_looks(task: str) -> None:
     labels = source.targets() % 6
     looks: list[tuple[int, ...]] = []
     for key in source._keys(0, 1500).tolist():
-        scene = compose(TASKS[task].scene, key)
+        scene = compose_scene(TASKS[task].scene, key)
         last = [t for t in scene.things if t.symbol != BAR][-1]
         bright = (scene.ground.first[1] > 0.5, last.surface.first[1] > 0.5)
         looks.append((list(FAMILIES).index(scene.ground.look.family), *bright, scene.light[1] > 0.1, scene.noise > 0.035))
@@ -263,7 +263,7 @@ def test_splits_have_nothing_in_common(task: str) -> None:
 
 def test_scenes_and_seeds_draw_different_keys() -> None:
     pictures = np.arange(20_000, dtype=np.uint64)
-    drawn_keys = [keys(seed, scene, pictures) for seed in (0, 1, 2**63 - 1) for scene in range(len(SCENES))]
+    drawn_keys = [derive_keys(seed, scene, pictures) for seed in (0, 1, 2**63 - 1) for scene in range(len(SCENES))]
     assert len(np.unique(np.concatenate(drawn_keys))) == 12 * 20_000
 
 
@@ -271,7 +271,7 @@ def test_scenes_and_seeds_draw_different_keys() -> None:
 
 
 def test_it_is_listed_as_it_is() -> None:
-    assert names().keys() == {entry.name for entry in BUILTIN}
+    assert builtin_names().keys() == {entry.name for entry in BUILTIN}
     assert {entry.name for entry in BUILTIN if entry.kind == "real"} == {"digits"}
     for entry in BUILTIN:
         data = open_builtin(entry.name)

@@ -16,7 +16,7 @@ from pictures import encoded, photo, write
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.decode import PIXELS, BadImage, decode, reading
+from vitreous.data.transforms.decode import PIXELS, BadImage, decode, raise_bad_image
 
 PHOTO = photo(20, 30)
 RGB = np.asarray(PHOTO)
@@ -260,7 +260,7 @@ def test_warnings_are_silenced_in_several_threads_and_restored() -> None:
     def read() -> None:
         for _ in range(50):
             barrier.wait()
-            with reading("x"):
+            with raise_bad_image("x"):
                 warnings.warn("corrupt EXIF data", stacklevel=1)
 
     with warnings.catch_warnings(record=True) as heard:

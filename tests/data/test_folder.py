@@ -16,7 +16,7 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.data.sources import folder as module
 from vitreous.data.sources.file_source import FileSource
-from vitreous.data.splits import stratified, training_splits
+from vitreous.data.splits import choose_training_splits, split_stratified
 from vitreous.data.transforms.decode import BadImage
 
 
@@ -57,7 +57,7 @@ def test_splits_share_their_classes(tmp_path: Path) -> None:
     with pytest.raises(
         VitreousError, match=r"different classes \(only in validation: b; only in train: a, c\).*vitreous doctor"
     ):
-        training_splits(data)
+        choose_training_splits(data)
 
 
 def test_an_empty_class_shifts_nothing(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_an_empty_class_shifts_nothing(tmp_path: Path) -> None:
     data = open_data(tmp_path)
     assert data.classes == before == ("a", "c")
     assert data.left_out == (("b", "a class folder without images", "empty-class"),)
-    training_splits(data)
+    choose_training_splits(data)
 
 
 def test_hidden_things_are_no_classes(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_pipe_is_no_image(tmp_path: Path) -> None:
 def test_validation_without_labels_cannot_judge(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1.jpg", "val/1.jpg")
     with pytest.raises(VitreousError, match="validation has no labels to judge by"):
-        training_splits(open_data(tmp_path))
+        choose_training_splits(open_data(tmp_path))
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
 def test_a_test_split_may_be_unlabelled(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1.jpg", "val/a/2.jpg", "test/1.jpg")
     assert listed(tmp_path, "test") == [("test/1.jpg", ())]
-    training_splits(open_data(tmp_path))
+    choose_training_splits(open_data(tmp_path))
 
 
 def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_odd_names(tmp_path: Path) -> None:
 def test_index_is_kept_until_the_folder_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make(tmp_path / "photos", "train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg", "val/b/2.jpg")
     first = open_data(root)
-    walked = module._walk
+    walked = module._walk_folder
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_walk", lambda root: pytest.fail("walked again"))
+        patch.setattr(module, "_walk_folder", lambda root: pytest.fail("walked again"))
         again = open_data(root)
     for split, source in first.splits.items():
         other = again.splits[split]
@@ -318,7 +318,7 @@ def test_stratified_split_is_said_and_stays(tmp_path: Path) -> None:
         write(tmp_path / "photos" / "few" / f"{number}.jpg")
     write(tmp_path / "photos" / "one" / "0.jpg")
     data = open_data(tmp_path / "photos")
-    train, held, said = training_splits(data, seed=7, share=0.25)
+    train, held, said = choose_training_splits(data, seed=7, share=0.25)
     assert isinstance(train, Source)
     assert isinstance(held, Source)
     assert "held out 6 of 24" in said
@@ -327,14 +327,14 @@ def test_stratified_split_is_said_and_stays(tmp_path: Path) -> None:
     ids = {part.split: {part.id(i) for i in range(len(part))} for part in (train, held)}
     assert not ids["train"] & ids["validation"]
     assert len(ids["train"] | ids["validation"]) == 24
-    again = training_splits(open_data(tmp_path / "photos"), seed=7, share=0.25)[1]
-    other = training_splits(data, seed=8, share=0.25)[1]
+    again = choose_training_splits(open_data(tmp_path / "photos"), seed=7, share=0.25)[1]
+    other = choose_training_splits(data, seed=8, share=0.25)[1]
     assert isinstance(again, Source)
     assert isinstance(other, Source)
     assert {again.id(i) for i in range(len(again))} == ids["validation"]
     assert {other.id(i) for i in range(len(other))} != ids["validation"]
     (tmp_path / "photos").rename(tmp_path / "moved")
-    moved = training_splits(open_data(tmp_path / "moved"), seed=7, share=0.25)[1]
+    moved = choose_training_splits(open_data(tmp_path / "moved"), seed=7, share=0.25)[1]
     assert isinstance(moved, Source)
     assert {moved.id(i) for i in range(len(moved))} == ids["validation"]
 
@@ -343,7 +343,7 @@ def test_share_must_be_a_share(tmp_path: Path) -> None:
     source = open_data(make(tmp_path, "a/1.jpg")).source("all")
     assert isinstance(source, Source)
     with pytest.raises(VitreousError, match="between 0 and 1"):
-        stratified(source, 0, 1.0)
+        split_stratified(source, 0, 1.0)
 
 
 def test_subset_keeps_the_meaning(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.loading.workers import WorkerDied
 from vitreous.data.open import open_data
 from vitreous.data.sampling import example_items, item_generator
-from vitreous.data.shards.virtual_stream import Turns
+from vitreous.data.shards.virtual_stream import RoundRobin
 from vitreous.data.source import Content, Item, Source, Stream
 from vitreous.data.sources.arrays import Arrays
 from vitreous.data.transforms.decode import BadImage
@@ -387,7 +387,7 @@ def test_turns_against_taking_them() -> None:
     for _ in range(50):
         lengths = rng.integers(0, 9, rng.integers(1, 7)).tolist()
         expected = [(stream, k) for k in range(max(lengths)) for stream, length in enumerate(lengths) if k < length]
-        streams, positions = Turns(lengths)(np.arange(sum(lengths)))
+        streams, positions = RoundRobin(lengths)(np.arange(sum(lengths)))
         assert list(zip(streams.tolist(), positions.tolist(), strict=True)) == expected
 
 

@@ -12,9 +12,9 @@ from vitreous.data.transforms import image as pictures
 from vitreous.data.transforms.decode import PIXELS, BadImage, decode
 from vitreous.data.transforms.image import (
     JPEG,
-    begin_image,
     crop,
     flip,
+    open_image_data,
     pad,
     resize,
     size_of,
@@ -37,12 +37,12 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def quick(content: bytes) -> JPEG:
-    picture = begin_image(content, 3, "x.jpg", quick=True)
+    picture = open_image_data(content, 3, "x.jpg", quick=True)
     assert isinstance(picture, JPEG)
     return picture
 
 
-def difference(ours: pictures.Picture, theirs: Image.Image) -> np.ndarray:
+def difference(ours: pictures.ImageData, theirs: Image.Image) -> np.ndarray:
     return np.abs(to_bytes(ours).astype(int) - np.asarray(theirs.convert("RGB")).astype(int))
 
 
@@ -106,13 +106,13 @@ def test_scaled_decoding_is_close(decoder: str) -> None:
 
 def test_scaled_decoding_happens_and_only_where_much_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     scales = []
-    decoded = pictures._decoded
+    decoded = pictures._decode_jpeg
 
     def spy(content: bytes, height: int, width: int, scale: int, place: str) -> np.ndarray:
         scales.append(scale)
         return decoded(content, height, width, scale, place)
 
-    monkeypatch.setattr(pictures, "_decoded", spy)
+    monkeypatch.setattr(pictures, "_decode_jpeg", spy)
     content = encoded(photo(800, 640))
     for size in (320, 300, 160, 80, 40, 10):
         resize(quick(content), size, size, "bilinear")
@@ -122,7 +122,7 @@ def test_scaled_decoding_happens_and_only_where_much_smaller(monkeypatch: pytest
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_other_colour_spaces(decoder: str, mode: str) -> None:
     content = encoded(photo().convert(mode))
-    picture = begin_image(content, 3, "x.jpg", quick=True)
+    picture = open_image_data(content, 3, "x.jpg", quick=True)
     assert isinstance(picture, JPEG) == (mode == "L")
     assert difference(resize(picture, 60, 80, "bilinear"), decode(content)).max() <= 1
 
@@ -132,14 +132,14 @@ def test_a_cut_file_is_named(decoder: str, share: float) -> None:
     content = encoded(photo(200, 300))
     cut = content[: int(share * len(content))]
     with pytest.raises(BadImage, match=r"photos/x\.jpg: broken image") as error:
-        to_bytes(resize(begin_image(cut, 3, "photos/x.jpg", quick=True), 32, 32, "bilinear"))
+        to_bytes(resize(open_image_data(cut, 3, "photos/x.jpg", quick=True), 32, 32, "bilinear"))
     assert error.value.kind == "unreadable"
 
 
 def test_garbage_after_a_jpeg_header_is_named(decoder: str) -> None:
     for content in (b"\xff\xd8", b"\xff\xd8\xff" + bytes(200), encoded(photo())[:30]):
         with pytest.raises(BadImage, match=r"^x\.jpg: "):
-            to_bytes(resize(begin_image(content, 3, "x.jpg", quick=True), 32, 32, "bilinear"))
+            to_bytes(resize(open_image_data(content, 3, "x.jpg", quick=True), 32, 32, "bilinear"))
 
 
 def test_a_bomb_is_refused_before_it_is_decoded(decoder: str) -> None:
@@ -148,14 +148,14 @@ def test_a_bomb_is_refused_before_it_is_decoded(decoder: str) -> None:
     content[at : at + 4] = (65000).to_bytes(2, "big") + (65000).to_bytes(2, "big")
     assert PIXELS < 65000**2
     with pytest.raises(BadImage, match="too many pixels") as error:
-        begin_image(bytes(content), 3, "bomb.jpg", quick=True)
+        open_image_data(bytes(content), 3, "bomb.jpg", quick=True)
     assert error.value.kind == "too-large"
 
 
 def test_grey_models_and_other_formats_take_the_exact_way() -> None:
-    assert isinstance(begin_image(encoded(photo()), 1, None, quick=True), Image.Image)
-    assert isinstance(begin_image(encoded(photo(), "PNG"), 3, None, quick=True), Image.Image)
-    assert isinstance(begin_image(encoded(photo()), 3, None, quick=False), Image.Image)
+    assert isinstance(open_image_data(encoded(photo()), 1, None, quick=True), Image.Image)
+    assert isinstance(open_image_data(encoded(photo(), "PNG"), 3, None, quick=True), Image.Image)
+    assert isinstance(open_image_data(encoded(photo()), 3, None, quick=False), Image.Image)
 
 
 def test_every_kind_of_picture_does_the_same() -> None:
@@ -177,7 +177,7 @@ def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, 
     """The quick way does not make an image of it and back; Pillow's result is within a level."""
     pixels = np.asarray(photo(32, 40) if channels == 3 else photo(32, 40).convert("L"))
     pixels.setflags(write=False)  # as a data set that is mapped from the disk
-    picture = begin_image(pixels, channels, None, quick=True)
+    picture = open_image_data(pixels, channels, None, quick=True)
     assert isinstance(picture, np.ndarray)
     assert picture.shape == (32, 40, channels)
     with warnings.catch_warnings():
@@ -196,19 +196,19 @@ def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, 
     ],
 )
 def test_an_array_of_other_channels_is_converted(pixels: np.ndarray, channels: int) -> None:
-    picture = begin_image(pixels, channels, None, quick=True)
+    picture = open_image_data(pixels, channels, None, quick=True)
     assert isinstance(picture, Image.Image)
-    assert np.array_equal(to_bytes(picture), to_bytes(begin_image(pixels, channels, None, quick=False)))
+    assert np.array_equal(to_bytes(picture), to_bytes(open_image_data(pixels, channels, None, quick=False)))
 
 
 def test_an_array_that_is_no_picture_is_refused_either_way() -> None:
     for pixels in (np.zeros((8, 8, 3), np.float32), np.zeros((2, 8, 8, 3), np.uint8), np.zeros((8, 8, 2), np.uint8)):
         for quick_way in (True, False):
             with pytest.raises(VitreousError, match="expected uint8"):
-                begin_image(pixels, 3, None, quick=quick_way)
+                open_image_data(pixels, 3, None, quick=quick_way)
     for quick_way in (True, False):
         with pytest.raises(VitreousError, match="1 or 3 channels, not 2"):
-            begin_image(np.zeros((8, 8, 2), np.uint8), 2, None, quick=quick_way)
+            open_image_data(np.zeros((8, 8, 2), np.uint8), 2, None, quick=quick_way)
 
 
 @pytest.mark.parametrize("margin", [1, 4])

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.real_labels import real_labels, with_labels, with_real
+from vitreous.data.datasets.real_labels import apply_real_labels, read_real_labels
 from vitreous.data.source import Source
 from vitreous.data.sources.arrays import Arrays
+from vitreous.data.sources.relabelled import Relabelled
 
 THOUSAND = tuple(f"class {number}" for number in range(1000))
 
@@ -27,7 +28,7 @@ def test_the_original_file() -> None:
     """timm carries a copy of it; the figures are those of the literature."""
     import timm.data
 
-    labels = real_labels(Path(timm.data.__file__).parent / "_info" / "imagenet_real_labels.json")
+    labels = read_real_labels(Path(timm.data.__file__).parent / "_info" / "imagenet_real_labels.json")
     assert len(labels) == 50_000
     assert sum(bool(several) for several in labels) == 46_837
     assert sum(map(len, labels)) == 57_553
@@ -49,7 +50,7 @@ def test_other_files(content: Any, said: str, tmp_path: Path) -> None:
     path = tmp_path / "real.json"
     path.write_text(json.dumps(content))
     with pytest.raises(VitreousError, match=said) as caught:
-        real_labels(path, 3)
+        read_real_labels(path, 3)
     assert str(caught.value).startswith(str(path))
 
 
@@ -58,29 +59,29 @@ def test_files_that_are_no_json(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.json"
         path.write_bytes(content)
         with pytest.raises(VitreousError, match=r"original real\.json"):
-            real_labels(path)
+            read_real_labels(path)
     with pytest.raises(VitreousError, match=r"gone\.json: cannot be read"):
-        real_labels(tmp_path / "gone.json")
+        read_real_labels(tmp_path / "gone.json")
 
 
 def test_labels_follow_the_number_in_the_name_whatever_the_order(tmp_path: Path) -> None:
     path = tmp_path / "real.json"
     path.write_text(json.dumps([[number % 1000] if number % 7 else [] for number in range(50_000)]))
     ids = ["val/n01/ILSVRC2012_val_00000012.JPEG", "val/ILSVRC2012_val_00000008.JPEG", "val/n02/ILSVRC2012_val_00050000.JPEG"]
-    found = with_real(images(ids), path)
+    found = apply_real_labels(images(ids), path)
     assert [found.labels(index) for index in range(3)] == [(11,), (), (999,)]
     assert found.targets().tolist() == [11, -1, 999]
     assert [item.id for item in found.items()] == ids
     for wrong in ("val/1.jpg", "val/ILSVRC2012_val_00050001.JPEG", "val/ILSVRC2012_val_00000000.JPEG"):
         with pytest.raises(VitreousError, match="not one of ImageNet's validation images"):
-            with_real(images([wrong]), path)
+            apply_real_labels(images([wrong]), path)
     with pytest.raises(VitreousError, match="1,000 classes, not 10"):
-        with_real(images(ids, THOUSAND[:10]), path)
+        apply_real_labels(images(ids, THOUSAND[:10]), path)
 
 
 def test_other_labels_for_the_same_items() -> None:
     source = images(["a", "b", "c", "d"], ("x", "y", "z"))
-    found = with_labels(source, [(2, 0), (), (1,), (2,)])
+    found = Relabelled(source, [(2, 0), (), (1,), (2,)])
     assert [found.labels(index) for index in range(4)] == [(2, 0), (), (1,), (2,)]
     assert found.targets().tolist() == Source.targets(found).tolist() == [2, -1, 1, 2]
     assert found.counts().tolist() == Source.counts(found).tolist() == [1, 1, 2]
@@ -88,8 +89,8 @@ def test_other_labels_for_the_same_items() -> None:
     assert found.fingerprint() != source.fingerprint()
     assert pickle.loads(pickle.dumps(found)).labels(0) == (2, 0)
     with pytest.raises(VitreousError, match="3 labels for 4 images"):
-        with_labels(source, [(0,), (1,), (2,)])
+        Relabelled(source, [(0,), (1,), (2,)])
     with pytest.raises(VitreousError, match="label 3 of 3 classes"):
-        with_labels(source, [(0,), (3,), (2,), ()])
-    assert len(with_labels(images([]), [])) == 0
-    assert with_labels(images([]), []).targets().tolist() == []
+        Relabelled(source, [(0,), (3,), (2,), ()])
+    assert len(Relabelled(images([]), [])) == 0
+    assert Relabelled(images([]), []).targets().tolist() == []

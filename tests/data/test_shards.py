@@ -317,7 +317,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(self: Any, data: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard_writer._Hashed, "write", full)
+    monkeypatch.setattr(shard_writer._HashingFile, "write", full)
     with pytest.raises(VitreousError, match=r"out: cannot write .No space left on device"):
         write_shards(listed(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ import originals
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.vtab import found_tasks
+from vitreous.data.datasets.vtab import find_tasks
 from vitreous.data.datasets.vtab_tasks import GROUPS, PAPER_MEAN, TASKS, find_task
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Source, Stream
@@ -166,8 +166,8 @@ def test_without_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_found_tasks(folder: Path) -> None:
     layout(folder.parent / "oxford_iiit_pet", {"train800": entries("train800", [0])})
     (folder.parent / "dtd").mkdir()
-    assert [task.name for task in found_tasks(folder.parent)] == ["pets", "clevr-count"]
-    assert [task.name for task in found_tasks(folder)] == ["clevr-count"]
+    assert [task.name for task in find_tasks(folder.parent)] == ["pets", "clevr-count"]
+    assert [task.name for task in find_tasks(folder)] == ["clevr-count"]
 
 
 def test_to_another_process(folder: Path) -> None:

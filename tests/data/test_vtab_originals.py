@@ -22,8 +22,8 @@ from PIL import Image
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.clevr import read_scenes
-from vitreous.data.datasets.tfds_order import tfds_order
-from vitreous.data.datasets.vtab_rules import by_thresholds
+from vitreous.data.datasets.tfds_order import sort_as_tfds
+from vitreous.data.datasets.vtab_rules import bin_by_thresholds
 from vitreous.data.loading.loader import Loader
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Source
@@ -70,11 +70,11 @@ def by_digest(split: str, keys: list[Any]) -> list[Any]:
 
 def test_the_order_is_that_of_tensorflow_datasets() -> None:
     """These numbers were printed by its own Hasher (tensorflow-datasets 4.9.10)."""
-    assert tfds_order("train", range(10)).tolist() == [6, 5, 4, 0, 8, 3, 1, 9, 7, 2]
-    assert tfds_order("test", range(10)).tolist() == [6, 1, 8, 9, 4, 3, 2, 7, 5, 0]
-    assert tfds_order("train", [f"{number:06d}.png" for number in range(10)]).tolist() == [9, 5, 6, 7, 1, 0, 4, 3, 8, 2]
+    assert sort_as_tfds("train", range(10)).tolist() == [6, 5, 4, 0, 8, 3, 1, 9, 7, 2]
+    assert sort_as_tfds("test", range(10)).tolist() == [6, 1, 8, 9, 4, 3, 2, 7, 5, 0]
+    assert sort_as_tfds("train", [f"{number:06d}.png" for number in range(10)]).tolist() == [9, 5, 6, 7, 1, 0, 4, 3, 8, 2]
     keys = [f"CLEVR_val_{number:06d}.png" for number in range(500)]
-    assert [keys[number] for number in tfds_order("validation", keys)] == by_digest("validation", keys)
+    assert [keys[number] for number in sort_as_tfds("validation", keys)] == by_digest("validation", keys)
 
 
 def test_thresholds() -> None:
@@ -82,8 +82,8 @@ def test_thresholds() -> None:
     distances = [-1.0, 0.0, 0.1, 8.0, 8.0001, 8.5, 8.51, 50.0]
     by_hand = [max((n for n, edge in enumerate(edges) if edge < d), default=-1) for d in distances]
     assert by_hand == [-1, -1, 0, 0, 1, 1, 2, 3]
-    assert by_thresholds(np.array(distances), edges).tolist() == by_hand
-    assert by_thresholds(np.array([8 + 1e-10]), edges).tolist() == [0]  # in single precision this is 8
+    assert bin_by_thresholds(np.array(distances), edges).tolist() == by_hand
+    assert bin_by_thresholds(np.array([8 + 1e-10]), edges).tolist() == [0]  # in single precision this is 8
 
 
 # dSprites -------------------------------------------------------------------------------------------------------------------

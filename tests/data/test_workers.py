@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
+from vitreous.data.loading.workers import WorkerDied, run_in_order, set_current_item
 from vitreous.data.transforms.decode import BadImage
 
 
 def square(x: int) -> int:
-    working_on(f"item {x}")
+    set_current_item(f"item {x}")
     return x * x
 
 
@@ -26,7 +26,7 @@ def who(x: int) -> tuple[int, int]:
 
 
 def dies(x: int) -> int:
-    working_on(f"photos/{x}.jpg")
+    set_current_item(f"photos/{x}.jpg")
     if x == 57:
         faulthandler.disable()  # pytest's: it would print a death that is meant
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -24,7 +24,7 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Item, LeftOut, Stream
 from vitreous.data.sources.arrays import Arrays
 from vitreous.data.sources.file_source import FileSource
-from vitreous.data.splits import training_splits
+from vitreous.data.splits import choose_training_splits
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.doctor import confirmation as confirmation_module
@@ -674,7 +674,7 @@ def test_no_manifest_is_written_that_training_refuses(tmp_path: Path) -> None:
     rows = "".join(f"spelt/{name},{name.split('/')[1]},{name.split('/')[0]}\n" for name in names)
     (tmp_path / "old.csv").write_text("path,label,split\n" + rows)
     with pytest.raises(VitreousError, match="different classes"):
-        training_splits(open_data(str(tmp_path / "old.csv")))
+        choose_training_splits(open_data(str(tmp_path / "old.csv")))
 
 
 def test_what_a_manifest_cannot_be(sound: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from vitreous.data.shards.reader import open_shards
 from vitreous.data.shards.writer import write_shards
 from vitreous.data.source import Content, Dataset, Source, View
 from vitreous.data.sources.arrays import Arrays
-from vitreous.data.sources.relabelled import with_labels
+from vitreous.data.sources.relabelled import Relabelled
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation import baseline as module
@@ -153,12 +153,12 @@ def test_images_without_labels_and_with_several(digits: Dataset) -> None:
     """Held-out images whose labels are all classes cannot be wrong; those without labels are not asked."""
     train, test = part(digits, "train"), part(digits, "validation")
     labels = [() if i % 2 else tuple(range(10)) for i in range(len(test))]
-    found = closed_form_baseline(model(), train, with_labels(test, labels), PREPROCESS, workers=0)
+    found = closed_form_baseline(model(), train, Relabelled(test, labels), PREPROCESS, workers=0)
     assert (found.accuracy, found.n_test, found.all_test) == (1.0, 100, 100)
-    halved = with_labels(train, [train.labels(i) if i % 2 else () for i in range(len(train))])
+    halved = Relabelled(train, [train.labels(i) if i % 2 else () for i in range(len(train))])
     assert closed_form_baseline(model(), halved, test, PREPROCESS, workers=0).n_train == 548
     with pytest.raises(VitreousError, match="builtin:digits validation: no image with a label"):
-        closed_form_baseline(model(), train, with_labels(test, [()] * len(test)), PREPROCESS, workers=0)
+        closed_form_baseline(model(), train, Relabelled(test, [()] * len(test)), PREPROCESS, workers=0)
 
 
 def test_shards(digits: Dataset, tmp_path: Path) -> None:

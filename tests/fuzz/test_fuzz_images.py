@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.decode import BadImage, decode
-from vitreous.data.transforms.image import begin_image, resize, size_of, to_bytes
+from vitreous.data.transforms.image import open_image_data, resize, size_of, to_bytes
 
 from conftest import Budget, mutate
 
@@ -66,7 +66,7 @@ def _read(data: bytes) -> bool:
         good = False
     if data[:2] == b"\xff\xd8":
         try:
-            picture = begin_image(data, 3, "x", True)
+            picture = open_image_data(data, 3, "x", True)
             assert min(size_of(picture)) > 0
             assert to_bytes(resize(picture, 8, 8, "bilinear")).shape == (8, 8, 3)
         except VitreousError:

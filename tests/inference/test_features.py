@@ -22,7 +22,7 @@ from vitreous.data.shards.reader import open_shards
 from vitreous.data.shards.writer import write_shards
 from vitreous.data.source import Content, Source, View
 from vitreous.data.sources.arrays import Arrays
-from vitreous.data.sources.relabelled import with_labels
+from vitreous.data.sources.relabelled import Relabelled
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference import distributed_pass as shared_pass
 from vitreous.inference import feature_cache, features
@@ -80,7 +80,7 @@ def test_values_in_the_order_of_the_data_whatever_the_batch_and_the_workers() ->
 
 def test_the_second_time_the_model_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = ran(monkeypatch)
-    source = with_labels(some(), [(), (0, 2), *[(i % 3,) for i in range(38)]])
+    source = Relabelled(some(), [(), (0, 2), *[(i % 3,) for i in range(38)]])
     first = compute_features(model(), source, workers=0)
     second = compute_features(model(), source, workers=0)
     assert sum(counted) == 40

@@ -238,13 +238,13 @@ def test_python_may_say_it_as_python_does(spelling: dict[str, Any], tmp_path: Pa
 
 
 def test_subsets_are_fixed_and_nested(tmp_path: Path) -> None:
-    from vitreous.data.splits import labelled_per_class, random_subset
+    from vitreous.data.splits import random_subset, subset_per_class
 
     train = vitreous.open_data("builtin:digits").splits["train"]
     small, large = (random_subset(train, count, 3) for count in (50, 300))
     ids = [{part.id(i) for i in range(len(part))} for part in (small, large)]
     assert ids[0] < ids[1]
-    few = labelled_per_class(train, 7, 0)
+    few = subset_per_class(train, 7, 0)
     assert few.counts().tolist() == [7] * 10
 
 

@@ -96,7 +96,7 @@ def doctor(
         workers: processes that read; as many as there are cores if not given, 0 for none.
     """
     from vitreous.core.errors import VitreousError
-    from vitreous.core.output_dir import folder_of
+    from vitreous.core.output_dir import find_data_folder
     from vitreous.data.loading.workers import default_workers
     from vitreous.data.open import open_data
     from vitreous.data.transforms.parse import Preprocess
@@ -109,7 +109,7 @@ def doctor(
     prepared = Preprocess(preprocess)
     folder = user_path(out)
     for text in (data, against):
-        check_folder(folder, folder_of(text) if text is not None else None)
+        check_folder(folder, find_data_folder(text) if text is not None else None)
     dataset = open_data(data, bad_shards="skip")  # a broken shard is a finding, and no reason to stop
     other = open_data(against, bad_shards="skip") if against is not None else None
     target = user_path(fix) if fix is not None else None

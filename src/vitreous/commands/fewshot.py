@@ -123,7 +123,7 @@ def fewshot(
     from vitreous.core.distributed import init_distributed
     from vitreous.core.errors import VitreousError
     from vitreous.core.files import atomic_folder
-    from vitreous.core.output_dir import check_result_folder, folder_of
+    from vitreous.core.output_dir import check_result_folder, find_data_folder
     from vitreous.core.progress import progress_bar
     from vitreous.evaluation import fewshot as protocol
     from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
@@ -145,7 +145,7 @@ def fewshot(
         raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
     folder = user_path(out) if out is not None else None
     if folder is not None:
-        for place in map(folder_of, names):
+        for place in map(find_data_folder, names):
             check_result_folder(folder, RECORD, MADE_BY, FILES, place)
     clf = load(checkpoint, image_size=image_size)
     string = chosen_preprocess(clf, preprocess)

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import user_path
-from vitreous.core.output_dir import folder_of
+from vitreous.core.output_dir import find_data_folder
 from vitreous.data.loading.loader import Loader
 from vitreous.data.loading.workers import default_workers
 from vitreous.data.open import open_data
@@ -238,5 +238,5 @@ def folders_of(words: Sequence[str], data: str | None) -> Iterator[Path]:
     for word in words:
         if (path := user_path(word)).is_dir():
             yield path
-    if data is not None and (folder := folder_of(data)) is not None:
+    if data is not None and (folder := find_data_folder(data)) is not None:
         yield folder

@@ -72,14 +72,14 @@ def shard(
         full_check: decode every image to its last pixel, not only its header; slower, and finds images that are cut off.
     """
 
-    from vitreous.core.output_dir import check_outside, folder_of
+    from vitreous.core.output_dir import check_outside, find_data_folder
     from vitreous.core.progress import progress_bar
     from vitreous.data.bad_images import NAME as BAD_IMAGES
     from vitreous.data.open import open_data
     from vitreous.data.shards.writer import check_free, write_shards
 
     limit, folder = _bytes(shard_size), user_path(out)
-    check_outside(folder, folder_of(data))
+    check_outside(folder, find_data_folder(data))
     check_free(folder)  # before DATA is opened, which may take a while
     dataset = open_data(data)
     with progress_bar(f"writing {out}", dataset.count()) as advance:

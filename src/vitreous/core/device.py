@@ -31,8 +31,8 @@ from typing import Any, Literal, NamedTuple
 
 from vitreous.core.errors import VitreousError, one_line
 
-Wanted = Literal["auto", "float32", "bfloat16"]
-Name = Literal["float32", "bfloat16"]
+PrecisionOption = Literal["auto", "float32", "bfloat16"]
+PrecisionName = Literal["float32", "bfloat16"]
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 LIMIT = "AVX512_CORE_BF16"  # all but the tiles
@@ -45,7 +45,7 @@ _REPEATS, _SECONDS = 6, 1.0  # at most: where bfloat16 is imitated, once is enou
 
 
 class Precision(NamedTuple):
-    name: Name
+    name: PrecisionName
     note: str | None  # one line for the user: what was found, where it is not what one would expect
 
 
@@ -146,7 +146,7 @@ def keep_memory() -> bool:
 # Precision -------------------------------------------------------------------------------------------------------------
 
 
-def choose_precision(wanted: Wanted, device: str) -> Precision:
+def choose_precision(wanted: PrecisionOption, device: str) -> Precision:
     """The precision to train in: bfloat16 where it is wanted or pays, never where it would kill the process.
 
     The weights stay float32 either way (the loop's autocast decides what is computed in bfloat16), so bfloat16 costs
@@ -162,7 +162,7 @@ def choose_precision(wanted: Wanted, device: str) -> Precision:
     return _choose_on_accelerator(wanted, kind, device)
 
 
-def _choose_on_accelerator(wanted: Wanted, kind: str, device: str) -> Precision:
+def _choose_on_accelerator(wanted: PrecisionOption, kind: str, device: str) -> Precision:
     import torch
 
     if kind == "mps":
@@ -179,7 +179,7 @@ def _choose_on_accelerator(wanted: Wanted, kind: str, device: str) -> Precision:
     return Precision("bfloat16", f"{device} has no bfloat16 arithmetic and only imitates it; float32 is likely to be faster")
 
 
-def _choose_on_cpu(wanted: Wanted) -> Precision:
+def _choose_on_cpu(wanted: PrecisionOption) -> Precision:
     if wanted == "auto" and not _claims_bfloat16():
         return Precision("float32", None)
     trial = try_bfloat16()

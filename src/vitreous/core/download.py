@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.files import beside, flush, locked, write_text
+from vitreous.core.files import beside, flush_to_disk, locked, write_text
 from vitreous.core.hashing import hash_file
 from vitreous.core.printable import printable
 from vitreous.core.progress import Bytes
@@ -74,13 +74,13 @@ def fetch(
     Length and hash are checked: against `sha256` or `md5` and `size` where given, else against what the server declares.
     `token` goes to the host of `url` and to no other. `remedy` tells the user what to do if the server is out of reach.
     """
-    if intact(target, size):
+    if is_intact(target, size):
         return target
     try:
         with locked(target) as part:
-            if not intact(target, size):  # else another process fetched it while this one waited
+            if not is_intact(target, size):  # else another process fetched it while this one waited
                 job = _Job(url, target, part, sha256, md5, size, token, remedy or f"or put the file at {target} by hand")
-                _keep(job, _download(job, progress or (lambda done, total: None)))
+                _verify_and_move(job, _download(job, progress or (lambda done, total: None)))
     except OSError as error:  # those of the network were dealt with where they arose
         raise VitreousError(
             f"{target}: cannot write ({error.strerror or error}); make room, or set VITREOUS_CACHE to another folder"
@@ -88,9 +88,9 @@ def fetch(
     return target
 
 
-def intact(target: Path, size: int | None = None) -> bool:
+def is_intact(target: Path, size: int | None = None) -> bool:
     """Whether the file is there and as it was when it was fetched; hashed only if it was written to since."""
-    record = _load(beside(target, ".source.json"))
+    record = _read_record(beside(target, ".source.json"))
     try:
         found = target.stat()
         if size not in (None, found.st_size):
@@ -130,14 +130,14 @@ class _Facts:
 
     @classmethod
     def of_part(cls, job: _Job) -> _Facts | None:
-        fields = _load(beside(job.part, ".json")) or {}
+        fields = _read_record(beside(job.part, ".json")) or {}
         sound = all(isinstance(value, int if name == "total" else str) for name, value in fields.items() if value is not None)
         if not sound or fields.keys() != {field.name for field in dataclasses.fields(cls)} or fields["url"] != job.url:
             return None
         return cls(**fields)
 
 
-def _facts(job: _Job, headers: Mapping[str, str], total: int | None) -> _Facts:
+def _read_facts(job: _Job, headers: Mapping[str, str], total: int | None) -> _Facts:
     tag = headers.get("etag", "")
     strong = tag if not tag.startswith("W/") else ""  # If-Range takes no weak one (RFC 9110, 13.1.5)
     validator = strong or headers.get("last-modified", "")
@@ -163,17 +163,17 @@ def _facts(job: _Job, headers: Mapping[str, str], total: int | None) -> _Facts:
 
 def _download(job: _Job, progress: Bytes) -> _Facts:
     """Fill the part, in as many attempts as it takes while there is progress."""
-    failures, reached = 0, _length(job.part)
+    failures, reached = 0, _file_size(job.part)
     while True:
         try:
             return _attempt(job, progress)
         except _Failed as error:
             failures += 1
-            if _length(job.part) >= reached + _ENOUGH:
-                failures, reached = 1, _length(job.part)
+            if _file_size(job.part) >= reached + _ENOUGH:
+                failures, reached = 1, _file_size(job.part)
             if not error.retry or failures > len(DELAYS):
                 attempts = f" in {failures} attempts" if failures > 1 else ""
-                kept = "; what came is kept, and trying again resumes there" if _length(job.part) else ""
+                kept = "; what came is kept, and trying again resumes there" if _file_size(job.part) else ""
                 raise VitreousError(
                     f"cannot fetch {printable(one_line(job.url))}{attempts} ({error}){kept}; try again, {job.remedy}"
                 ) from error
@@ -181,7 +181,7 @@ def _download(job: _Job, progress: Bytes) -> _Facts:
 
 
 def _attempt(job: _Job, progress: Bytes) -> _Facts:
-    known, offset = _Facts.of_part(job), _length(job.part)
+    known, offset = _Facts.of_part(job), _file_size(job.part)
     if known and known.total is not None and known.total == offset:
         return known  # an earlier run had all of it and died before it was checked
     headers = {"User-Agent": "vitreous", "Accept-Encoding": "identity"}
@@ -191,14 +191,14 @@ def _attempt(job: _Job, progress: Bytes) -> _Facts:
         if not re.fullmatch("[!-~]+", job.token):
             raise VitreousError(f"{job.url}: the access token has characters that no header can carry; check HF_TOKEN")
         headers["Authorization"] = f"Bearer {job.token}"
-    with _answer(job.url, headers) as response:
+    with _send_request(job.url, headers) as response:
         _check_status(job, response.status_code)
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
             raise VitreousError(f"{job.url}: the server sends it as {encoding[:60]!r}, though asked not to")
-        offset, total = _extent(job, response, offset if "Range" in headers else 0)
-        facts = _facts(job, response.headers, total)
+        offset, total = _read_extent(job, response, offset if "Range" in headers else 0)
+        facts = _read_facts(job, response.headers, total)
         if offset and known and (facts.validator, facts.total) != (known.validator, known.total):
-            _drop(job.part)
+            _delete_part(job.part)
             raise _Failed("the file changed on the server, which sent the rest of the new one")
         if facts.total is None and not (
             "transfer-encoding" in response.headers or facts.sha256 or facts.md5 or job.sha256 or job.md5
@@ -207,13 +207,13 @@ def _attempt(job: _Job, progress: Bytes) -> _Facts:
                 f"{job.url}: the server does not say how long it is, so that a truncated file would pass for a complete one"
             )
         if not offset:
-            _drop(job.part)  # first: new facts must never stand beside old bytes, wherever this process is killed
+            _delete_part(job.part)  # first: new facts must never stand beside old bytes, wherever this process is killed
         write_text(beside(job.part, ".json"), json.dumps(dataclasses.asdict(facts)))
-        most = _room(job, facts, offset)
+        most = _check_room(job, facts, offset)
         with job.part.open("ab") as file:
-            done = _copy(response, file, offset, most, lambda done: progress(done, facts.total))
+            done = _copy_body(response, file, offset, most, lambda done: progress(done, facts.total))
     if facts.total is None and done > most:
-        _drop(job.part)
+        _delete_part(job.part)
         raise VitreousError(f"{job.url}: no end after {most:,} bytes of a file of unknown length; it was deleted")
     if facts.total is not None and done != facts.total:
         raise _Failed(f"the connection ended after {done:,} of {facts.total:,} bytes")
@@ -229,11 +229,11 @@ def _certificates() -> ssl.SSLContext:
 
 
 @contextlib.contextmanager
-def _answer(url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
+def _send_request(url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
     """The server's answer after all redirects; the hub's X-Linked headers, which come before them, are copied into it."""
     import httpx2
 
-    seconds, linked = _timeout(), httpx2.Headers()
+    seconds, linked = _read_timeout(), httpx2.Headers()
     streams: list[Any] = []
 
     def trace(event: str, info: dict[str, Any]) -> None:
@@ -278,7 +278,7 @@ def _answer(url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
 def _check_status(job: _Job, code: int) -> None:
     reason = f"{code} {http.client.responses.get(code, '')}".strip()  # not the server's own words
     if code == 416:  # the part is longer than the file is now
-        _drop(job.part)
+        _delete_part(job.part)
     if code in (408, 416, 429) or code >= 500:
         raise _Failed(reason)
     if code == 404:
@@ -292,19 +292,19 @@ def _check_status(job: _Job, code: int) -> None:
         raise VitreousError(f"{job.url}: the server refused ({reason}); check the address")
 
 
-def _extent(job: _Job, response: httpx2.Response, offset: int) -> tuple[int, int | None]:
+def _read_extent(job: _Job, response: httpx2.Response, offset: int) -> tuple[int, int | None]:
     """Where the bytes of this answer start, and how long the complete file is."""
     if response.status_code == 200:  # all of it: asked for, or the file changed, or the server has no ranges
         length = response.headers.get("content-length")  # a number: h11 refuses others
         return 0, int(length) if length and "transfer-encoding" not in response.headers else None
     found = re.fullmatch("bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|[*])", response.headers.get("content-range", ""))
     if not offset or not found or int(found[1]) != offset:
-        _drop(job.part)
+        _delete_part(job.part)
         raise _Failed("the server answered 206 with another range than the one asked for")
     return offset, None if found[2] == "*" else int(found[2])
 
 
-def _room(job: _Job, facts: _Facts, offset: int) -> int:
+def _check_room(job: _Job, facts: _Facts, offset: int) -> int:
     """How many bytes the part may have."""
     free = shutil.disk_usage(job.part.parent).free
     if facts.total is None:
@@ -317,9 +317,9 @@ def _room(job: _Job, facts: _Facts, offset: int) -> int:
     return facts.total
 
 
-def _copy(response: httpx2.Response, file: IO[bytes], done: int, most: int, progress: Callable[[int], None]) -> int:
+def _copy_body(response: httpx2.Response, file: IO[bytes], done: int, most: int, progress: Callable[[int], None]) -> int:
     """Append the body to the file, until its end or a little more than `most` bytes."""
-    seconds, since, before = _timeout(), time.monotonic(), done
+    seconds, since, before = _read_timeout(), time.monotonic(), done
     progress(done)
     for chunk in response.iter_raw():
         file.write(chunk)
@@ -337,20 +337,20 @@ def _copy(response: httpx2.Response, file: IO[bytes], done: int, most: int, prog
 # The end of it ------------------------------------------------------------------------------------------------------------
 
 
-def _keep(job: _Job, facts: _Facts) -> None:
+def _verify_and_move(job: _Job, facts: _Facts) -> None:
     """Check the part, and make it the target."""
     digest = hash_file(job.part)
-    checks = [("sha256", digest, job.sha256 or facts.sha256), ("length", str(_length(job.part)), job.size and str(job.size))]
+    checks = [("sha256", digest, job.sha256 or facts.sha256), ("length", str(_file_size(job.part)), job.size and str(job.size))]
     if (job.md5 or facts.md5) and not job.sha256:
         checks.append(("md5", hash_file(job.part, "md5"), job.md5 or facts.md5))
     for name, found, expected in checks:
         if expected and found != expected.lower():
-            _drop(job.part)
+            _delete_part(job.part)
             raise VitreousError(
                 f"{job.url}: what came is damaged or another file: {name} {found}, expected {expected}; "
                 f"it was deleted: try again, and if that fails too, the server's copy is bad"
             )
-    flush(job.part)
+    flush_to_disk(job.part)
     modified = job.part.stat()
     os.replace(job.part, job.target)
     beside(job.part, ".json").unlink(missing_ok=True)
@@ -361,7 +361,7 @@ def _keep(job: _Job, facts: _Facts) -> None:
 # Small things -------------------------------------------------------------------------------------------------------------
 
 
-def _timeout() -> float:
+def _read_timeout() -> float:
     text = os.environ.get("VITREOUS_TIMEOUT") or "30"
     try:
         seconds = float(text)
@@ -372,16 +372,16 @@ def _timeout() -> float:
     return seconds
 
 
-def _length(path: Path) -> int:
+def _file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _drop(part: Path) -> None:
+def _delete_part(part: Path) -> None:
     part.unlink(missing_ok=True)
     beside(part, ".json").unlink(missing_ok=True)
 
 
-def _load(path: Path) -> dict[str, Any] | None:
+def _read_record(path: Path) -> dict[str, Any] | None:
     try:
         fields = read_json(path)
     except (OSError, ValueError):

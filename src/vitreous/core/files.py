@@ -49,10 +49,10 @@ def atomic_file(target: Path) -> Iterator[Path]:
     part = Path(name)
     try:
         yield part
-        flush(part)
-        os.chmod(part, 0o666 & ~_umask())
+        flush_to_disk(part)
+        os.chmod(part, 0o666 & ~_read_umask())
         os.replace(part, target)
-        flush(target.parent)
+        flush_to_disk(target.parent)
     except OSError as error:
         raise VitreousError(f"{target}: cannot write ({error.strerror or error}); nothing was changed") from error
     finally:
@@ -77,16 +77,16 @@ def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
         yield part
         for path in part.iterdir():
             if path.is_file():  # safetensors makes its files for their owner alone
-                path.chmod(0o666 & ~_umask())
-            flush(path)
-        part.chmod(0o777 & ~_umask())
+                path.chmod(0o666 & ~_read_umask())
+            flush_to_disk(path)
+        part.chmod(0o777 & ~_read_umask())
         if target.exists():
             if replace:
                 os.replace(target, old)
             else:
                 target.rmdir()
         os.replace(part, target)
-        flush(target.parent)
+        flush_to_disk(target.parent)
     except OSError as error:
         if old.exists() and not target.exists():
             os.replace(old, target)
@@ -120,7 +120,7 @@ def write_text(target: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def flush(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -128,7 +128,7 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

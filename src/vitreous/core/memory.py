@@ -20,10 +20,10 @@ def free_memory() -> int | None:
             free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         except (AttributeError, OSError, ValueError):
             return None
-    return min([free, *_left_by_groups()])
+    return min([free, *_cgroup_limits()])
 
 
-def _left_by_groups() -> Iterable[int]:
+def _cgroup_limits() -> Iterable[int]:
     """What each control group above this process leaves, version 2 or 1. Cached file pages count as free: they give way."""
     with contextlib.suppress(OSError, ValueError):
         for line in _CGROUP.read_text().splitlines():
@@ -39,10 +39,10 @@ def _left_by_groups() -> Iterable[int]:
                 # A container may see its own group as the root, and not the path that leads there.
                 with contextlib.suppress(OSError, ValueError):
                     limit = int((folder / names[0]).read_text())  # "max" is no number: no limit
-                    yield max(0, limit - int((folder / names[1]).read_text()) + _cached(folder))
+                    yield max(0, limit - int((folder / names[1]).read_text()) + _count_page_cache(folder))
 
 
-def _cached(folder: Path) -> int:
+def _count_page_cache(folder: Path) -> int:
     with contextlib.suppress(OSError, ValueError):
         for line in (folder / "memory.stat").read_text().splitlines():
             name, _, value = line.partition(" ")

@@ -32,7 +32,7 @@ def check_result_folder(
         raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
     before: Mapping[str, Any] = {}
     if inside:
-        before = _record(out / record)
+        before = _read_record(out / record)
         if before.get("made_by") != made_by or inside - set(files):
             strange = sorted(inside - set(files)) or sorted(inside)
             raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
@@ -40,7 +40,7 @@ def check_result_folder(
     return before
 
 
-def _record(path: Path) -> Mapping[str, Any]:
+def _read_record(path: Path) -> Mapping[str, Any]:
     """Empty where something else lies there."""
     try:
         found = read_json(path)
@@ -58,7 +58,7 @@ def check_writable(option: str, path: Path) -> None:
         raise VitreousError(f"{option} {path}: {above} may not be written to; choose another place")
 
 
-def folder_of(data: str) -> Path | None:
+def find_data_folder(data: str) -> Path | None:
     """The folder that DATA names, as DIR, folder:DIR or NAME@DIR, or one of whose splits it names."""
     data = data.removeprefix("folder:")
     whole = data.rpartition(":")[0]

@@ -47,15 +47,15 @@ def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
     if is_silent():
         yield lambda more: None
     elif sys.stderr.isatty():
-        with _bar(title, total, "MofNCompleteColumn", "TimeElapsedColumn") as update:
+        with _show_bar(title, total, "MofNCompleteColumn", "TimeElapsedColumn") as update:
             yield lambda more: update(advance=more)
     else:
-        with _lines(title, total) as advance:
+        with _print_lines(title, total) as advance:
             yield advance
 
 
 @contextlib.contextmanager
-def _bar(title: str, total: int | None, *columns: str) -> Iterator[Callable[..., None]]:
+def _show_bar(title: str, total: int | None, *columns: str) -> Iterator[Callable[..., None]]:
     from rich import progress as rich
     from rich.console import Console
 
@@ -66,7 +66,7 @@ def _bar(title: str, total: int | None, *columns: str) -> Iterator[Callable[...,
 
 
 @contextlib.contextmanager
-def _lines(title: str, total: int | None) -> Iterator[Advance]:
+def _print_lines(title: str, total: int | None) -> Iterator[Advance]:
     done, began = 0, time.monotonic()
     last = began
     whole = "" if total is None else f" of {total:,}"
@@ -84,10 +84,10 @@ def _lines(title: str, total: int | None) -> Iterator[Advance]:
 
 
 @contextlib.contextmanager
-def shown_bytes(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Bytes]:
+def byte_progress(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Bytes]:
     """The progress of a file: a bar on a terminal, elsewhere a line at the start and one at the end."""
     if sys.stderr.isatty() and not is_silent():
-        with _bar(f"{doing} {what}", None, "DownloadColumn", "TransferSpeedColumn") as update:
+        with _show_bar(f"{doing} {what}", None, "DownloadColumn", "TransferSpeedColumn") as update:
             yield lambda done, total: update(completed=done, total=total)
         return
     last: list[int] = []

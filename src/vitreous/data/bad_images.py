@@ -12,11 +12,11 @@ from vitreous.data.transforms.decode import BadImage
 NAME = "bad_images.jsonl"
 
 
-def line(error: BadImage) -> str:
+def format_bad_image(error: BadImage) -> str:
     """In ASCII: the name of a file need not be valid Unicode."""
     return json.dumps({"kind": error.kind, "path": error.place, "detail": error.why}) + "\n"
 
 
 def write_bad_images(path: Path, bad: Iterable[BadImage]) -> None:
     with atomic_file(path) as part:
-        part.write_text("".join(map(line, bad)), encoding="ascii")
+        part.write_text("".join(map(format_bad_image, bad)), encoding="ascii")

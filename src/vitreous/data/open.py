@@ -47,8 +47,8 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
 
         return open_vtab(text, bad_shards)
     if text.startswith(PLAIN):
-        return _plain(text, user_path(text.removeprefix(PLAIN)))
-    if path.is_dir() and (found := _originals(text, path) or _recognised(text, path)) is not None:
+        return _open_plain_folder(text, user_path(text.removeprefix(PLAIN)))
+    if path.is_dir() and (found := _open_originals(text, path) or _open_recognised(text, path)) is not None:
         return found
     if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
         from vitreous.data.shards.reader import open_shards
@@ -64,10 +64,10 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
         if path.suffix.lower() in ENDINGS:
             return open_manifest(path)
         raise VitreousError(f"{text}: neither a folder nor a manifest ({', '.join(ENDINGS)}) nor a shard (.tar)")
-    return _named(text)
+    return _open_known(text)
 
 
-def _originals(text: str, folder: Path) -> Dataset | None:
+def _open_originals(text: str, folder: Path) -> Dataset | None:
     """A folder that bears a known set's name and holds its original files is that set, and no folder of pictures or shards."""
     from vitreous.data.datasets import registry as named
     from vitreous.data.datasets.dataset_dir import MissingFiles
@@ -80,7 +80,7 @@ def _originals(text: str, folder: Path) -> Dataset | None:
         return None
 
 
-def _plain(text: str, path: Path) -> Dataset:
+def _open_plain_folder(text: str, path: Path) -> Dataset:
     from vitreous.data.sources.folder import open_folder
 
     if not path.is_dir():
@@ -88,7 +88,7 @@ def _plain(text: str, path: Path) -> Dataset:
     return open_folder(path)
 
 
-def _recognised(text: str, folder: Path) -> Dataset | None:
+def _open_recognised(text: str, folder: Path) -> Dataset | None:
     """A folder in a known set's original layout, under any name: read as class folders, it would have two or three classes."""
     from vitreous.data.datasets import registry as named
 
@@ -119,7 +119,7 @@ def _holds_shards(folder: Path) -> bool:
     return not any(entry.is_dir() or is_image_name(entry.name) for entry in entries)
 
 
-def _named(text: str) -> Dataset:
+def _open_known(text: str) -> Dataset:
     from vitreous.data.datasets import builtin
     from vitreous.data.datasets import registry as named
 

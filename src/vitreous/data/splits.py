@@ -13,7 +13,9 @@ from vitreous.data.sources.file_source import check_classes
 SHARE = 0.1  # of each class, held out
 
 
-def training_splits(dataset: Dataset, seed: int = 0, share: float = SHARE) -> tuple[Source | Stream, Source | Stream, str]:
+def choose_training_splits(
+    dataset: Dataset, seed: int = 0, share: float = SHARE
+) -> tuple[Source | Stream, Source | Stream, str]:
     """The part to train on, the part to judge by, and a sentence that says what was decided.
 
     A data set's own validation split is used, or else its test split. Where there is only one part, `share` of each class
@@ -36,12 +38,12 @@ def training_splits(dataset: Dataset, seed: int = 0, share: float = SHARE) -> tu
             f"{dataset.where}: shards of one split only, which cannot be divided; name some of them val-*.tar, "
             f"or make shards with `vitreous shard` from data that has splits"
         )
-    train, held_out = stratified(source, seed, share)
+    train, held_out = split_stratified(source, seed, share)
     how = f"{share:.0%} of each class, data seed {seed}"
     return train, held_out, f"no validation split: held out {len(held_out):,} of {len(source):,} images, {how}"
 
 
-def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source, Source]:
+def split_stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source, Source]:
     """Two disjoint parts; the second has `share` of each class, at least one item of every class that has two.
 
     The choice goes by the seed and the items' ids alone: it is the same wherever the files lie, and an added file moves at
@@ -61,7 +63,7 @@ def stratified(source: Source, seed: int, share: float = SHARE) -> tuple[Source,
     return source.subset(np.flatnonzero(~chosen), "train"), source.subset(np.flatnonzero(chosen), "validation")
 
 
-def fewer_images(train: Source | Stream, subset: int | None, per_class: int | None, seed: int) -> tuple[Source, str]:
+def reduce_training_images(train: Source | Stream, subset: int | None, per_class: int | None, seed: int) -> tuple[Source, str]:
     """--subset and --per-class: a fixed part of the training images, and a sentence that tells which."""
     option = f"--subset {subset}" if subset is not None else f"--per-class {per_class}"
     if not isinstance(train, Source):
@@ -71,7 +73,7 @@ def fewer_images(train: Source | Stream, subset: int | None, per_class: int | No
             raise VitreousError(f"{option}: there are only {len(train):,} training images")
         return random_subset(train, subset, seed), f"training on a random {subset:,} of {len(train):,} images, data seed {seed}"
     assert per_class is not None
-    chosen = labelled_per_class(train, per_class, seed)
+    chosen = subset_per_class(train, per_class, seed)
     return chosen, f"training on {len(chosen):,} images, at most {per_class:,} of each class, data seed {seed}"
 
 
@@ -81,7 +83,7 @@ def random_subset(source: Source, count: int, seed: int) -> Source:
     return source.subset(np.sort(np.argsort(draws, kind="stable")[:count]), source.split)
 
 
-def labelled_per_class(source: Source, count: int, seed: int) -> Source:
+def subset_per_class(source: Source, count: int, seed: int) -> Source:
     """At most `count` items of each class, chosen in the same way."""
     targets = source.targets()
     draws = np.array([derive_key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)

@@ -13,7 +13,7 @@ from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_writable
 from vitreous.data.source import ALL, SPLITS, Dataset, Source
 from vitreous.data.sources import manifest
-from vitreous.data.sources.file_source import different_classes
+from vitreous.data.sources.file_source import describe_class_difference
 from vitreous.doctor.finding_types import BAD_FILES
 from vitreous.doctor.findings import Finding
 from vitreous.doctor.scan import Scan
@@ -108,7 +108,7 @@ def write_manifest(target: Path, scan: Scan, findings: Iterable[Finding]) -> Rem
     own: dict[str, dict[str, None]] = defaultdict(dict)
     for item in kept:
         own[scan.where(item)[0]].update(dict.fromkeys(scan.label_names(item)))
-    if refused := different_classes({split: tuple(names) for split, names in own.items()}):
+    if refused := describe_class_difference({split: tuple(names) for split, names in own.items()}):
         return Remedy(str(target), len(kept), left_out, refused)
     if kept:
         _check_new(target, scan.dataset)  # once more: the scan may have taken hours

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.progress import Advance
-from vitreous.data.loading.workers import run_in_order, working_on
+from vitreous.data.loading.workers import run_in_order, set_current_item
 from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import BadImage, open_image
 
@@ -46,7 +46,7 @@ class _Headers:
         count, found = 0, []
         for item in self.source.read(start):
             count += 1
-            working_on(item.place)
+            set_current_item(item.place)
             if bad := _of_header(item.content, item.place):
                 found.append(bad)
         return count, found
@@ -54,7 +54,7 @@ class _Headers:
 
 def _of_item(source: Source, index: int) -> BadImage | None:
     place, path = source.place(index), source.path(index)
-    working_on(place)
+    set_current_item(place)
     if path is not None:
         return _of_header(Path(path), place)
     try:

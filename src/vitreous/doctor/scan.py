@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
+from vitreous.data.loading.workers import WorkerDied, run_in_order, set_current_item
 from vitreous.data.source import Content, Dataset, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.doctor.examine import Examination, examine
@@ -174,7 +174,7 @@ class _Examiner:
 
     def _of_source(self, source: Source, index: int) -> Examination:
         place = source.place(index)
-        working_on(place)  # before it is read: a process may die of that, too
+        set_current_item(place)  # before it is read: a process may die of that, too
         if place in self.deadly:
             return _CRASHED
         try:
@@ -193,14 +193,14 @@ class _Examiner:
         items = iter(()) if shard in self.deadly else source.read(number)
         before = len(source.skipped)
         try:
-            working_on(shard)  # until its next member is read, nobody knows that one's name
+            set_current_item(shard)  # until its next member is read, nobody knows that one's name
             for item in items:
-                working_on(item.place)
+                set_current_item(item.place)
                 found = _CRASHED if item.place in self.deadly else examine(item.content, item.id)
                 rows.append(row(found, self.near))
                 ids.append(item.id)
                 labels.append(item.labels)
-                working_on(shard)
+                set_current_item(shard)
         except VitreousError as error:
             broken = str(error)
         if len(source.skipped) > before:  # it was opened so that a broken shard is passed over, which is a finding here

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.loading.workers import run_in_order, working_on
+from vitreous.data.loading.workers import run_in_order, set_current_item
 from vitreous.data.source import Source, Stream
 from vitreous.doctor.examine import examine
 from vitreous.doctor.scan import Scan
@@ -79,7 +79,7 @@ class _Maker:
         try:
             if isinstance(source, Source):
                 for item, index in entries:
-                    working_on(source.place(index))
+                    set_current_item(source.place(index))
                     if (picture := examine(source.read(index), source.id(index)).picture) is not None:
                         made[item] = jpeg(picture, self.side, self.quality)
                 return made

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.core.errors import VitreousError, first_few
-from vitreous.data.datasets.real_labels import real_labels, with_real
+from vitreous.data.datasets.real_labels import apply_real_labels, read_real_labels
 from vitreous.data.source import Source, Stream
 from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.calibration import calibration
@@ -103,7 +103,7 @@ def check_data(data: Source | Stream, real: Path | None = None) -> None:
     if real is not None and isinstance(data, Source):
         _check_order(_real(data, real), [data.labels(index) for index in range(len(data))])
     elif real is not None:
-        real_labels(real)
+        read_real_labels(real)
     there = classes_there(data)
     if not isinstance(data, Source) or there is None:
         return
@@ -173,7 +173,7 @@ def real_accuracy(answers: Predictions, path: Path, *, method: Method = "wilson"
 
 
 def _real(source: Source, path: Path) -> Source:
-    labelled = with_real(source, path)
+    labelled = apply_real_labels(source, path)
     names = Counter(source.id(index).rpartition("/")[2] for index in range(len(source)))
     twice = [name for name, count in names.items() if count > 1]
     if twice:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.classifier import Classifier, load
-from vitreous.core.device import Name as Precision
-from vitreous.core.device import Wanted as WantedPrecision
+from vitreous.core.device import PrecisionName as Precision
+from vitreous.core.device import PrecisionOption as WantedPrecision
 from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError
-from vitreous.core.output_dir import folder_of
+from vitreous.core.output_dir import find_data_folder
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Policy, Source, Stream
@@ -79,7 +79,7 @@ def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any]
     """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
     if asked.out is not None:
         for place in (asked.data, asked.nearest):
-            check_evaluation_dir(asked.out, None if place is None else folder_of(place))
+            check_evaluation_dir(asked.out, None if place is None else find_data_folder(place))
     precision = agreed_precision(asked.precision, world)  # before the first forward pass
     dataset = open_data(asked.data, bad_shards=asked.bad_images)
     source, notes = _split(dataset, asked.split)

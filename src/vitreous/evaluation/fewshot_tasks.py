@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from vitreous.classifier import Classifier
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import user_path
 from vitreous.data.open import open_data
 from vitreous.data.source import Policy, Source, Stream
-from vitreous.data.splits import fewer_images, training_splits
+from vitreous.data.splits import choose_training_splits, reduce_training_images
 from vitreous.data.transforms.ops import Resize, ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.fewshot import FewshotTask, Shots, check_shots, smallest_class
@@ -99,13 +99,13 @@ def task_of(
     few = subset is not None or per_class is not None
     notes = [*dataset.said()]
     if few and "train" in dataset.splits:  # as in training: what is held out of it belongs to the budget too
-        fewer, chosen = fewer_images(dataset.splits["train"], subset, per_class, data_seed)
+        fewer, chosen = reduce_training_images(dataset.splits["train"], subset, per_class, data_seed)
         dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
         notes.append(f"{name}: {chosen.replace('training on', 'drawing from')}")
-    train, test, sentence = training_splits(dataset, data_seed, HELD_OUT)
+    train, test, sentence = choose_training_splits(dataset, data_seed, HELD_OUT)
     notes.append(f"{name}: {sentence.replace('training on', 'drawing from')}")
     if few and "train" not in dataset.splits:
-        train, chosen = fewer_images(train, subset, per_class, data_seed)
+        train, chosen = reduce_training_images(train, subset, per_class, data_seed)
         notes.append(f"{name}: {chosen.replace('training on', 'drawing from')}")
     for part in (train, test):
         if isinstance(part, Source) and not len(part):

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitreous.classifier import Classifier
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.loading.loader import Batch

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.worker_task import SharedBuffer
-from vitreous.data.loading.workers import WorkerDied, run_in_order, working_on
+from vitreous.data.loading.workers import WorkerDied, run_in_order, set_current_item
 from vitreous.data.transforms.decode import BadImage, ImageLike
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
@@ -125,7 +125,7 @@ class _Prepare:
     def _put(self, slot: NDArray[Any], row: int, number: int, image: NamedImage) -> str | None:
         if image.error is not None:
             return image.error
-        working_on(str(number))
+        set_current_item(str(number))
         try:
             content = image.path if image.content is None else image.content
             picture = self.preprocess.picture(content, place=image.path)

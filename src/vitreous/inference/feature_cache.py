@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import atomic_file, cache_dir
 from vitreous.core.hashing import hash_words

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World, all_gather, broadcast
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.loader import Batch

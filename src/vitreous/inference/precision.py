@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vitreous.core.device import Precision, Wanted, choose_precision
+from vitreous.core.device import Precision, PrecisionOption, choose_precision
 from vitreous.core.distributed import World, broadcast
 
 
-def agreed_precision(wanted: Wanted, world: World) -> Precision:
+def agreed_precision(wanted: PrecisionOption, world: World) -> Precision:
     """What the first process found fast, for all: speeds differ from trial to trial, and rows of one table must not.
 
     Every process tries for itself all the same. On a processor that needs a limit for bfloat16, the limit holds for the

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
 from vitreous.inference.batches import DecodedImages, batches, check_fixed_size, decode_images

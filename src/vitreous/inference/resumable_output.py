@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from vitreous.core.errors import VitreousError, first_few, one_line
-from vitreous.core.files import atomic_file, flush, write_text
+from vitreous.core.files import atomic_file, flush_to_disk, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.inference.image_list import NamedImage
 from vitreous.inference.rows import Format, Row, Writing, read_rows, whole_lines
@@ -238,7 +238,7 @@ def merge(out: Path, way: Writing, about: Mapping[str, Any], processes: int) -> 
             file.writelines(line for line in row if line is not None)
     rows, errors = (sum(int(entry.get(key, 0)) for entry in recorded) for key in (_ROWS, _ERRORS))
     _write_done(out, about, rows, errors)
-    flush(out.parent)
+    flush_to_disk(out.parent)
     forget_parts(out, processes)
     return rows, errors
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import Model

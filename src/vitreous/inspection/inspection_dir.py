@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import atomic_folder, flush
+from vitreous.core.files import atomic_folder, flush_to_disk
 from vitreous.core.output_dir import check_result_folder
 from vitreous.core.printable import escape_formula
 from vitreous.core.progress import progress_bar
@@ -77,7 +77,7 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
         told["seconds"] = round(time.monotonic() - began, 3)
         (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
         for path in _files(part):
-            flush(part / path)
+            flush_to_disk(part / path)
         check_inspection_dir(out)  # once more: what somebody has put there in the meantime must not be lost
     return told
 

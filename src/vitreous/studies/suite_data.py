@@ -10,7 +10,7 @@ from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.open import open_data
 from vitreous.data.source import ALL, Dataset, Source, Stream
 from vitreous.data.sources.file_source import check_classes
-from vitreous.data.splits import random_subset, stratified
+from vitreous.data.splits import random_subset, split_stratified
 from vitreous.studies.suite import Protocol, Task
 from vitreous.training.data_split import fingerprint_of
 
@@ -92,7 +92,7 @@ def _pool_and_test(task: Task, dataset: Dataset, data_seed: int) -> tuple[Source
             check_classes(task.data, {part: own for part, own in dataset.own_classes.items() if part in (only, name)})
             said = () if name == "test" else (f"{task.data}: no test split, so judged by {name}",)
             return pool, test, said
-    pool, held_out = stratified(pool, data_seed, HELD_OUT)
+    pool, held_out = split_stratified(pool, data_seed, HELD_OUT)
     if not len(pool) or not len(held_out):
         raise VitreousError(
             f"task {task.name}: {task.data} has too few images to hold any out for testing; give it a test split"

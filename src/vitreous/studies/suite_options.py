@@ -9,7 +9,7 @@ from typing import Any
 from vitreous.classifier import read_checkpoint
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
-from vitreous.core.output_dir import check_outside, folder_of
+from vitreous.core.output_dir import check_outside, find_data_folder
 from vitreous.studies.suite import Protocol, Suite, read_suite
 from vitreous.studies.suite_run import Mode, Study
 from vitreous.studies.suite_task import Machine
@@ -49,7 +49,7 @@ def study_of(
     """Everything checked that can be checked before data and weights are touched."""
     given = parse_set(changes)
     _check(mode, seeds, seed, data_seed, sweep, steps, batch_size, given, keep_weights, machine)
-    check_outside(user_path(out), folder_of(data))
+    check_outside(user_path(out), find_data_folder(data))
     chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
     if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
         image_size = read_checkpoint(checkpoint).evaluation_size

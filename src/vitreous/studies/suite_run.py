@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from vitreous.classifier import Classifier, read_checkpoint
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.classifier import Classifier
-from vitreous.core.device import Name as Precision
+from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, Stream

@@ -16,7 +16,7 @@ from vitreous.data.loading.workers import default_workers
 from vitreous.data.open import open_data
 from vitreous.data.sampling import derive_key
 from vitreous.data.source import Dataset, Source, Stream
-from vitreous.data.splits import fewer_images, stratified, training_splits
+from vitreous.data.splits import choose_training_splits, reduce_training_images, split_stratified
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.doctor.header_check import check_headers
 from vitreous.training.options import TrainOptions
@@ -53,7 +53,7 @@ def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None
         raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or {other}")
     few = asked.subset is not None or asked.per_class is not None
     if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too
-        fewer, sentence = fewer_images(dataset.splits["train"], asked.subset, asked.per_class, asked.data_seed)
+        fewer, sentence = reduce_training_images(dataset.splits["train"], asked.subset, asked.per_class, asked.data_seed)
         dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
         decisions.append(sentence)
         few = False
@@ -62,7 +62,7 @@ def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None
     if asked.sweep_share is not None:
         if not isinstance(train, Source):
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
-        train, held_out = stratified(train, derive_key("sweep", asked.data_seed), asked.sweep_share)
+        train, held_out = split_stratified(train, derive_key("sweep", asked.data_seed), asked.sweep_share)
         decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
     if asked.objective == "classification" and not unlabelled:
         train = _labelled(train, decisions)
@@ -72,7 +72,7 @@ def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None
     if bad:
         decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
     if few:
-        train, sentence = fewer_images(train, asked.subset, asked.per_class, asked.data_seed)
+        train, sentence = reduce_training_images(train, asked.subset, asked.per_class, asked.data_seed)
         decisions.append(sentence)
     judges = held_out if not isinstance(held_out, Source) or len(held_out) else None
     if judges is None:
@@ -112,12 +112,12 @@ def _parts(
     train = dataset.splits.get("train")
     choosing = stop_early and "validation" not in dataset.splits
     if isinstance(train, Source) and (asked.held_out is not None or choosing):
-        ours, theirs = stratified(train, asked.data_seed, share)
+        ours, theirs = split_stratified(train, asked.data_seed, share)
         why = "as asked" if asked.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
         return ours, theirs, f"judging by {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
     if asked.held_out is not None and not isinstance(train, Source) and train is not None:
         raise VitreousError(f"--held-out {asked.held_out:g}: a part of shards cannot be held out; give them a validation split")
-    ours_, theirs_, sentence = training_splits(dataset, asked.data_seed, share)
+    ours_, theirs_, sentence = choose_training_splits(dataset, asked.data_seed, share)
     if theirs_.split == "test" and not choosing:
         sentence += "; checkpoint/best is chosen by it too, so that its score flatters: report the result's, or use --held-out"
     if choosing and theirs_.split == "test":

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from vitreous.core.device import choose_device
 from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import user_path
-from vitreous.core.output_dir import check_outside, folder_of
+from vitreous.core.output_dir import check_outside, find_data_folder
 from vitreous.data.source import Policy
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.names import check_name
@@ -119,7 +119,7 @@ def parse_options(
         raise VitreousError("--subset and --per-class both choose images; give one of them")
     if asked.micro_batch not in (None, "auto") and not (str(asked.micro_batch).isdecimal() and int(asked.micro_batch) > 0):
         raise VitreousError(f"--micro-batch {asked.micro_batch}: give a number of images, at least 1, or auto")
-    check_outside(user_path(asked.out), folder_of(asked.data))
+    check_outside(user_path(asked.out), find_data_folder(asked.data))
     choose_device(asked.device)
     installed(parse_trackers(asked.track))
     _check_recipe(asked)

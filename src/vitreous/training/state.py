@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from vitreous.core.distributed import World, all_gather, broadcast
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.files import flush, write_text
+from vitreous.core.files import flush_to_disk, write_text
 from vitreous.core.hashing import hash_file
 from vitreous.core.untrusted_json import read_json
 from vitreous.training.ema import PolyakAverage
@@ -103,7 +103,7 @@ class States:
         written.result()
         own = sorted(part.glob(f"shard-{self.world.rank + 1:05d}-*.safetensors"))  # as torch names them
         for path in own:
-            flush(path)
+            flush_to_disk(path)
         return {path.name: hash_file(path) for path in own}
 
     @property
@@ -138,7 +138,7 @@ class States:
         target = self.folder / _name(step)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(part, target)
-        flush(self.folder)
+        flush_to_disk(self.folder)
         for old in self._complete()[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError, unknown_name
-from vitreous.core.files import atomic_file, flush
+from vitreous.core.files import atomic_file, flush_to_disk
 from vitreous.core.hashing import hash_file
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.transforms.parse import Preprocess
@@ -168,7 +168,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) 
             part.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(new_weights, folder / WEIGHTS)
         os.replace(new_document, folder / DOCUMENT)
-        flush(folder)
+        flush_to_disk(folder)
         if card is not None and may_write_card(folder / CARD):
             with atomic_file(folder / CARD) as part:
                 part.write_text(card, encoding="utf-8")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vitreous.core.download import Missing, fetch, intact
+from vitreous.core.download import Missing, fetch, is_intact
 from vitreous.core.errors import VitreousError, did_you_mean, nearest_names, unknown_name
 from vitreous.core.files import cache_dir, user_path
-from vitreous.core.progress import shown_bytes
+from vitreous.core.progress import byte_progress
 from vitreous.core.untrusted_json import read_json
 from vitreous.models import names
 from vitreous.weights import catalogue
@@ -80,11 +80,11 @@ def _looks_like_path(source: str) -> bool:
 
 def _official(entry: Entry) -> Path:
     target = cache_dir() / entry.location
-    if intact(target, entry.size):
+    if is_intact(target, entry.size):
         return target
     server = (os.environ.get("VITREOUS_MIRROR") or STORAGE).rstrip("/")
     remedy = f"put the file at {target}, or set VITREOUS_MIRROR to a server that has it in place of {STORAGE}"
-    with shown_bytes(entry.name) as progress:
+    with byte_progress(entry.name) as progress:
         url = f"{server}/{quote(entry.location)}"
         return fetch(url, target, sha256=entry.sha256, size=entry.size, progress=progress, remedy=remedy)
 
@@ -108,12 +108,12 @@ def _on_hub(source: str, repository: str, revision: str) -> Located:
 
 def _complete(folder: Path) -> bool:
     """Weights are fetched last, so a folder that has them has everything that the repository had."""
-    if not any(intact(folder / name) for name in (_CONFIG, DOCUMENT)):
+    if not any(is_intact(folder / name) for name in (_CONFIG, DOCUMENT)):
         return False
     for name in (WEIGHTS, _INDEX, _PICKLE):  # the order in which read_path looks for them
         if (folder / name).exists():
             parts = _shards(folder / name) if name == _INDEX else []
-            return all(intact(path) for path in (folder / name, *parts))
+            return all(is_intact(path) for path in (folder / name, *parts))
     return False
 
 
@@ -128,7 +128,7 @@ def _fetch_repository(source: str, repository: str, revision: str, folder: Path)
         try:
             if not large:
                 return fetch(url, folder / name, token=token, remedy=remedy)
-            with shown_bytes(f"{source} {name}") as progress:
+            with byte_progress(f"{source} {name}") as progress:
                 return fetch(url, folder / name, progress=progress, token=token, remedy=remedy)
         except Missing:
             return None

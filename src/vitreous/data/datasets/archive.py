@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.progress import shown_bytes
+from vitreous.core.progress import byte_progress
 
-Wanted = Callable[[str], bool]
+NameFilter = Callable[[str], bool]
 
 _GROWTH, _ROOM = 10, 1 << 28  # an archive of images hardly grows; one that grows tenfold, and by 256 MB, is a bomb
 _BROKEN = (
@@ -30,19 +30,23 @@ _BROKEN = (
 """What the standard library raises on damaged, cut, encrypted or exotic archives."""
 
 
-def unpack(archive: Path, into: Path, wanted: Wanted) -> None:
+def unpack(archive: Path, into: Path, wanted: NameFilter) -> None:
     """The wanted members, under their names, as files in `into`."""
     size = archive.stat().st_size
     limit = size * _GROWTH + _ROOM
-    with readable(archive), shown_bytes(archive.name, "unpacking", "unpacked") as progress, archive.open("rb") as raw:
+    with (
+        name_broken_archive(archive),
+        byte_progress(archive.name, "unpacking", "unpacked") as progress,
+        archive.open("rb") as raw,
+    ):
         progress(0, size)
-        for name, stream in members(archive, raw, wanted):
-            limit -= write(into / name, stream, archive, limit)
+        for name, stream in iterate_members(archive, raw, wanted):
+            limit -= write_member(into / name, stream, archive, limit)
             progress(raw.tell(), size)
         progress(size, size)
 
 
-def write(target: Path, stream: IO[bytes], archive: Path, limit: int) -> int:
+def write_member(target: Path, stream: IO[bytes], archive: Path, limit: int) -> int:
     """One member as a file; how long it is."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
@@ -54,7 +58,7 @@ def write(target: Path, stream: IO[bytes], archive: Path, limit: int) -> int:
 
 
 @contextlib.contextmanager
-def readable(archive: Path) -> Iterator[None]:
+def name_broken_archive(archive: Path) -> Iterator[None]:
     """Around any reading of members: says of which archive, and what to do, if it is broken."""
     try:
         yield
@@ -62,7 +66,7 @@ def readable(archive: Path) -> Iterator[None]:
         raise VitreousError(f"{archive}: broken, cut short or no archive ({error}); fetch it again") from error
 
 
-def members(archive: Path, raw: IO[bytes], wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+def iterate_members(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     """Name and content of the wanted files in `raw`, in their order; the content is there until the next is asked for.
 
     `raw` is the archive itself, or an archive in it: a zip with a tar in it is read without a copy on the disk.
@@ -70,21 +74,21 @@ def members(archive: Path, raw: IO[bytes], wanted: Wanted) -> Iterator[tuple[str
     start = raw.read(4)
     raw.seek(0)
     if start == b"PK\x03\x04":
-        yield from _of_zip(archive, raw, wanted)
+        yield from _iterate_zip(archive, raw, wanted)
     elif start[:2] == b"\x1f\x8b":
         with gzip.GzipFile(fileobj=raw) as stream:
-            yield from _of_tar(archive, cast(IO[bytes], stream), wanted)
+            yield from _iterate_tar(archive, cast(IO[bytes], stream), wanted)
             while stream.read(1 << 20):  # to the end, where its checksum is
                 pass
     else:
-        yield from _of_tar(archive, raw, wanted)
+        yield from _iterate_tar(archive, raw, wanted)
 
 
-def _of_tar(archive: Path, stream: IO[bytes], wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+def _iterate_tar(archive: Path, stream: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            name = _inside(archive, member.name)
-            if member.isdir() or _clutter(name) or not wanted(name):
+            name = _check_inside(archive, member.name)
+            if member.isdir() or _is_clutter(name) or not wanted(name):
                 continue
             content = tar.extractfile(member) if member.isreg() else None
             if content is None:
@@ -92,11 +96,11 @@ def _of_tar(archive: Path, stream: IO[bytes], wanted: Wanted) -> Iterator[tuple[
             yield name, content
 
 
-def _of_zip(archive: Path, raw: IO[bytes], wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+def _iterate_zip(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(raw) as file:
         for member in file.infolist():
-            name = _inside(archive, member.filename)
-            if member.is_dir() or _clutter(name) or not wanted(name):
+            name = _check_inside(archive, member.filename)
+            if member.is_dir() or _is_clutter(name) or not wanted(name):
                 continue
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise VitreousError(f"{archive}: {name} is a link; not the original archive, refused")
@@ -104,13 +108,13 @@ def _of_zip(archive: Path, raw: IO[bytes], wanted: Wanted) -> Iterator[tuple[str
                 yield name, content
 
 
-def _inside(archive: Path, name: str) -> str:
+def _check_inside(archive: Path, name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or any(sign in name for sign in "\\:\0"):
         raise VitreousError(f"{archive}: holds {name!r}, which leads out of its folder; not the original archive, refused")
     return str(path)
 
 
-def _clutter(name: str) -> bool:
+def _is_clutter(name: str) -> bool:
     """What macOS puts into archives beside each file."""
     return any(part.startswith("._") or part == "__MACOSX" for part in PurePosixPath(name).parts)

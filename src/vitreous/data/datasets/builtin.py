@@ -17,7 +17,7 @@ from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.data.source import SPLITS, Dataset, Source
 from vitreous.data.sources.arrays import Arrays
 from vitreous.data.synthetic import letters
-from vitreous.data.synthetic.random_draws import keys, uniform
+from vitreous.data.synthetic.random_draws import derive_keys, draw_uniform
 from vitreous.data.synthetic.rendered import LARGEST, TASKS, Rendered
 
 _DIGITS = {"train": 1_097, "validation": 200, "test": 500}
@@ -48,22 +48,22 @@ _OPTIONS = {  # smallest, largest
 }
 
 
-def names() -> dict[str, str]:
+def builtin_names() -> dict[str, str]:
     return {entry.name: entry.description for entry in BUILTIN}
 
 
 def open_builtin(name: str) -> Dataset:
     """The data set called `builtin:<name>`."""
     base, asked, text = name.partition("?")
-    if base not in names():
-        raise unknown_name("built-in data set", base, names())
+    if base not in builtin_names():
+        raise unknown_name("built-in data set", base, builtin_names())
     where = f"builtin:{name}"
     if base == "digits":
         if asked:
             raise VitreousError(f"{where}: the digits are what they are and take no options; write builtin:digits")
-        return _digits()
+        return _open_digits()
     small = base == "letters"  # which are still letters where the smallest symbols of a scene would be a pixel or two
-    options = _parse(where, text, smallest=8 if small else 16) if asked else {}
+    options = _parse_options(where, text, smallest=8 if small else 16) if asked else {}
     size, seed = options.get("size", 32 if small else 64), options.get("seed", 0)
     entry = next(entry for entry in BUILTIN if entry.name == base)
     images = {**entry.images, "train": options.get("count", entry.images["train"])}
@@ -77,7 +77,7 @@ def open_builtin(name: str) -> Dataset:
     return Dataset(where, splits["train"].classes, splits, notes=(note,))
 
 
-def _parse(where: str, text: str, smallest: int) -> dict[str, int]:
+def _parse_options(where: str, text: str, smallest: int) -> dict[str, int]:
     options: dict[str, int] = {}
     for part in text.split("&"):
         key, equals, value = part.partition("=")
@@ -95,7 +95,7 @@ def _parse(where: str, text: str, smallest: int) -> dict[str, int]:
     return options
 
 
-def _digits() -> Dataset:
+def _open_digits() -> Dataset:
     """A fixed split with the same shares of every digit in all parts. An item's id is its number in scikit-learn."""
     try:
         from sklearn import datasets
@@ -105,7 +105,7 @@ def _digits() -> Dataset:
     data = datasets.load_digits()
     images = np.round(data.images * (255 / 16)).astype(np.uint8)
     targets = np.asarray(data.target, np.int64)
-    draws = uniform(keys(0, 0, np.arange(len(targets), dtype=np.uint64)), 0)
+    draws = draw_uniform(derive_keys(0, 0, np.arange(len(targets), dtype=np.uint64)), 0)
     rank = np.empty(len(targets))
     for digit in range(10):  # each digit's images spread evenly over 0..1, in a drawn order: any cut then divides all alike
         own = np.flatnonzero(targets == digit)

@@ -21,7 +21,7 @@ _VERSION = 1  # of what is made
 
 def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None]) -> Path:
     """The folder that `make` fills from `files`; made now if it was not before, by one process alone."""
-    target = cache_dir() / "prepared" / f"{name}-{_key(files)}"
+    target = cache_dir() / "prepared" / f"{name}-{_hash_originals(files)}"
     if target.is_dir():
         return target
     try:
@@ -44,7 +44,7 @@ def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None])
     return target
 
 
-def _key(files: Sequence[Path]) -> str:
+def _hash_originals(files: Sequence[Path]) -> str:
     digest = hashlib.sha256(f"{_VERSION}".encode())
     for path in files:
         found = path.stat()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.archive import members, readable
+from vitreous.data.datasets.archive import iterate_members, name_broken_archive
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
 from vitreous.data.datasets.pixel_arrays import Pixels, pixel_dataset
 from vitreous.data.source import Dataset
@@ -56,19 +56,19 @@ CIFAR100 = Version(
 
 
 def open_cifar10(place: DatasetDir) -> Dataset:
-    return _open(place, CIFAR10)
+    return _open_version(place, CIFAR10)
 
 
 def open_cifar100(place: DatasetDir) -> Dataset:
-    return _open(place, CIFAR100)
+    return _open_version(place, CIFAR100)
 
 
-def _open(place: DatasetDir, version: Version) -> Dataset:
+def _open_version(place: DatasetDir, version: Version) -> Dataset:
     wanted = (*version.train, version.test, version.names)
     base = place.base(version.test, version.folder)
     if base is not None:
         files = [DatasetDir(place.name, place.where, base).need(name) for name in wanted]
-        return pixel_dataset(place, files, lambda: _pixels(version, base, lambda name: (base / name).read_bytes()))
+        return pixel_dataset(place, files, lambda: _read_pixels(version, base, lambda name: (base / name).read_bytes()))
     archive = place.find(version.archive)
     if archive is None:
         if pickled := place.find(*version.python):
@@ -78,37 +78,38 @@ def _open(place: DatasetDir, version: Version) -> Dataset:
         raise MissingFiles(f"{place.where}: no {version.archive} in {place.root}")
 
     def read() -> Pixels:
-        contents = _from_archive(archive, wanted)
+        contents = _read_archive(archive, wanted)
         missing = [name for name in wanted if name not in contents]
         if missing:
             raise VitreousError(f"{archive}: lacks {missing[0]}; not the binary version of the data set, or cut short")
-        return _pixels(version, archive, contents.__getitem__)
+        return _read_pixels(version, archive, contents.__getitem__)
 
     return pixel_dataset(place, [archive], read)
 
 
-def _from_archive(archive: Path, wanted: Sequence[str]) -> dict[str, bytes]:
+def _read_archive(archive: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     most = 1 << 28  # the longest file has 154 MB; what claims more is another archive
-    with readable(archive), archive.open("rb") as raw:
+    with name_broken_archive(archive), archive.open("rb") as raw:
         found = {}
-        for name, stream in members(archive, raw, lambda name: PurePosixPath(name).name in wanted):
+        for name, stream in iterate_members(archive, raw, lambda name: PurePosixPath(name).name in wanted):
             found[PurePosixPath(name).name] = stream.read(most)
         return found
 
 
-def _pixels(version: Version, origin: Path, content: Callable[[str], bytes]) -> Pixels:
+def _read_pixels(version: Version, origin: Path, content: Callable[[str], bytes]) -> Pixels:
     lines = content(version.names).decode("utf-8", errors="replace").split("\n")
     classes = tuple(line.strip() for line in lines if line.strip())
     if len(classes) != version.classes or len(set(classes)) != len(classes):
         raise VitreousError(f"{origin}: {version.names} has {len(classes)} names of classes, not {version.classes}")
-    train = [_records(version, f"{origin}: {name}", content(name)) for name in version.train]
+    train = [_parse_records(version, f"{origin}: {name}", content(name)) for name in version.train]
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
     return Pixels(
-        classes, {"train": (images, labels), "test": _records(version, f"{origin}: {version.test}", content(version.test))}
+        classes,
+        {"train": (images, labels), "test": _parse_records(version, f"{origin}: {version.test}", content(version.test))},
     )
 
 
-def _records(version: Version, origin: str, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _parse_records(version: Version, origin: str, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     length = version.label_bytes + _PIXELS
     if not data or len(data) % length:
         raise VitreousError(f"{origin} has {len(data):,} bytes, which is no multiple of {length:,}: cut short or another file")

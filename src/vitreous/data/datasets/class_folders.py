@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.archive import members, readable, unpack, write
+from vitreous.data.datasets.archive import iterate_members, name_broken_archive, unpack, write_member
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
-from vitreous.data.datasets.image_files import class_folders, image_dataset, unpack_archives
+from vitreous.data.datasets.image_files import image_dataset, list_class_folders, unpack_archives
 from vitreous.data.source import ALL, Dataset
 
 _JPEG = (".jpg", ".jpeg")
@@ -27,7 +27,7 @@ def open_eurosat(place: DatasetDir) -> Dataset:
         root = next((made / name for name in folders if (made / name).is_dir()), None)
         if root is None:
             raise VitreousError(f"{archive}: no folder {' or '.join(folders)} in it; another archive than the RGB version")
-    return _by_class(place, root, class_folders(root, _JPEG), (f"{place.where}: EuroSAT {_NO_SPLIT}",))
+    return _make_dataset(place, root, list_class_folders(root, _JPEG), (f"{place.where}: EuroSAT {_NO_SPLIT}",))
 
 
 def open_caltech101(place: DatasetDir) -> Dataset:
@@ -37,11 +37,11 @@ def open_caltech101(place: DatasetDir) -> Dataset:
     if root is None:
         archive = place.need("caltech-101.zip", f"{_OBJECTS}.tar.gz", f"caltech-101/{_OBJECTS}.tar.gz")
         root = prepare_once(place.name, [archive], lambda folder: _unpack_objects(archive, folder)) / _OBJECTS
-    found = class_folders(root, _JPEG)
+    found = list_class_folders(root, _JPEG)
     notes = [f"{place.where}: Caltech-101 {_NO_SPLIT}"]
     if found.pop(_BACKGROUND, None):
         notes.append(f"{place.where}: {_BACKGROUND} left out, which shows none of the 101 objects")
-    return _by_class(place, root, found, tuple(notes))
+    return _make_dataset(place, root, found, tuple(notes))
 
 
 def _unpack_objects(archive: Path, into: Path) -> None:
@@ -54,16 +54,16 @@ def _unpack_objects(archive: Path, into: Path) -> None:
         unpack(archive, into, wanted)
         return
     limit = archive.stat().st_size * 10
-    with readable(archive), archive.open("rb") as raw:
+    with name_broken_archive(archive), archive.open("rb") as raw:
         inner = f"{_OBJECTS}.tar.gz"
-        for _, stream in members(archive, raw, lambda name: name.endswith(inner)):
-            for name, content in members(archive, stream, wanted):
-                limit -= write(into / name, content, archive, limit)
+        for _, stream in iterate_members(archive, raw, lambda name: name.endswith(inner)):
+            for name, content in iterate_members(archive, stream, wanted):
+                limit -= write_member(into / name, content, archive, limit)
             return
         raise VitreousError(f"{archive}: no {inner} in it; another archive than the original")
 
 
-def _by_class(place: DatasetDir, root: Path, found: dict[str, list[str]], notes: tuple[str, ...]) -> Dataset:
+def _make_dataset(place: DatasetDir, root: Path, found: dict[str, list[str]], notes: tuple[str, ...]) -> Dataset:
     if not found:
         raise VitreousError(f"{place.where}: no class folders with .jpg files in {root}; unpack the original archive there")
     listed = [(f"{name}/{file}", label) for label, (name, files) in enumerate(found.items()) for file in files]

@@ -22,10 +22,10 @@ from vitreous.core.progress import progress_bar
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import Listed, unpack_archives
-from vitreous.data.datasets.row_subset import load, save
-from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.row_subset import load_array, save_arrays
+from vitreous.data.datasets.tfds_order import sort_as_tfds
 from vitreous.data.datasets.vtab_parts import Parts, choose_examples, image_parts
-from vitreous.data.datasets.vtab_rules import by_count, by_thresholds, check_labels
+from vitreous.data.datasets.vtab_rules import bin_by_count, bin_by_thresholds, check_labels
 from vitreous.data.datasets.vtab_tasks import CLEVR_DISTANCES, VtabTask
 
 FOLDER, ARCHIVE = "CLEVR_v1.0", "CLEVR_v1.0.zip"
@@ -35,15 +35,15 @@ _CHUNK, _LARGEST = 1 << 20, 1 << 24  # characters read at a time, and of one sce
 
 
 def open_clevr(place: DatasetDir, task: VtabTask) -> Parts:
-    base, archive = _where(place)
+    base, archive = _find_scenes(place)
     scenes = {split: base / f"scenes/CLEVR_{name}_scenes.json" for split, name in _SPLITS.items()}
     for path in scenes.values():
         if not path.is_file():
             raise VitreousError(f"{place.where}: no {path}; unpack the whole of {ARCHIVE}")
-    folder = prepare_once("vtab-clevr", list(scenes.values()), lambda made: _make(scenes, made))
-    names = {split: load(folder, f"{split}-names").tolist() for split in scenes}
-    labels = {split: _labels(task, scenes[split], folder, split, names[split]) for split in scenes}
-    train, test = tfds_order("train", names["train"]), tfds_order("validation", names["test"])
+    folder = prepare_once("vtab-clevr", list(scenes.values()), lambda made: _summarise_scenes(scenes, made))
+    names = {split: load_array(folder, f"{split}-names").tolist() for split in scenes}
+    labels = {split: _compute_labels(task, scenes[split], folder, split, names[split]) for split in scenes}
+    train, test = sort_as_tfds("train", names["train"]), sort_as_tfds("validation", names["test"])
     edge = len(train) * 9 // 10
     part = choose_examples(train[:edge], train[edge:], test, place.where)
     wanted = {"train": part.training, "test": part.test}
@@ -52,11 +52,11 @@ def open_clevr(place: DatasetDir, task: VtabTask) -> Parts:
         for split, numbers in wanted.items()
     }
     if archive is not None:
-        base = _images(place, archive, {path for own in listed.values() for path, _ in own})
+        base = _unpack_images(place, archive, {path for own in listed.values() for path, _ in own})
     return image_parts(place, base, task, listed, len(part.train))
 
 
-def _where(place: DatasetDir) -> tuple[Path, Path | None]:
+def _find_scenes(place: DatasetDir) -> tuple[Path, Path | None]:
     """The folder with `scenes` in it, and the archive if the pictures are still in one."""
     if base := place.base("scenes/CLEVR_train_scenes.json", FOLDER):
         return base, None
@@ -66,42 +66,42 @@ def _where(place: DatasetDir) -> tuple[Path, Path | None]:
     return unpack_archives(inside, [archive], wanted.__contains__) / FOLDER, archive
 
 
-def _images(place: DatasetDir, archive: Path, paths: set[str]) -> Path:
+def _unpack_images(place: DatasetDir, archive: Path, paths: set[str]) -> Path:
     """Unpacks the 16,000 pictures that are used, of 100,000."""
     wanted = {f"{FOLDER}/{path}" for path in paths}
     return unpack_archives(dataclasses.replace(place, name="vtab-clevr-images"), [archive], wanted.__contains__) / FOLDER
 
 
-def _labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:
+def _compute_labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:
     if task.name == "clevr-count":
-        labels = by_count(load(folder, f"{split}-counts"))
+        labels = bin_by_count(load_array(folder, f"{split}-counts"))
     else:
-        labels = by_thresholds(load(folder, f"{split}-closest"), CLEVR_DISTANCES)
+        labels = bin_by_thresholds(load_array(folder, f"{split}-closest"), CLEVR_DISTANCES)
     return check_labels(str(path), names, labels, task.classes)
 
 
 # Descriptions -----------------------------------------------------------------------------------------------------------------
 
 
-def _make(scenes: dict[str, Path], folder: Path) -> None:
+def _summarise_scenes(scenes: dict[str, Path], folder: Path) -> None:
     for split, path in scenes.items():
         names: list[str] = []
         counts: list[int] = []
         closest: list[float] = []
         with progress_bar(f"reading {path.name}", None) as advance:
             for scene in read_scenes(path):
-                name, distances = _facts(path, len(names), scene)
+                name, distances = _parse_scene(path, len(names), scene)
                 names.append(name)
                 counts.append(len(distances))
                 closest.append(min(distances, default=float("inf")))
                 advance(1)
         if len(set(names)) != len(names):
             raise VitreousError(f"{path}: describes a picture twice; another file than the original")
-        save(folder, {f"{split}-names": np.array(names, str), f"{split}-counts": np.array(counts, np.int64)})
-        save(folder, {f"{split}-closest": np.array(closest, np.float64)})
+        save_arrays(folder, {f"{split}-names": np.array(names, str), f"{split}-counts": np.array(counts, np.int64)})
+        save_arrays(folder, {f"{split}-closest": np.array(closest, np.float64)})
 
 
-def _facts(path: Path, number: int, scene: Any) -> tuple[str, list[float]]:
+def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, list[float]]:
     """The picture's name, and how far each object is: the third of its pixel coordinates."""
     try:
         name = scene["image_filename"]
@@ -127,7 +127,7 @@ def read_scenes(path: Path) -> Iterator[Any]:
                 raise VitreousError(f"{path}: no list of scenes in it; another file than the original")
             place = begin.end()
             while True:
-                place = _after(text, place)
+                place = _skip_separator(text, place)
                 if text[place : place + 1] == "]":
                     return
                 try:
@@ -144,7 +144,7 @@ def read_scenes(path: Path) -> Iterator[Any]:
         raise VitreousError(f"{path}: cannot be read as text ({one_line(error)}); replace it by the original") from error
 
 
-def _after(text: str, place: int) -> int:
+def _skip_separator(text: str, place: int) -> int:
     """Past white space and the comma between two scenes."""
     found = re.compile(r"[\s,]*").match(text, place)
     return found.end() if found else place

@@ -15,15 +15,15 @@ _NOTE = "division 1 of the 10 that DTD has"
 
 
 def open_dtd(place: DatasetDir) -> Dataset:
-    root = _root(place)
-    listed = {split: _lines(root / file) for split, file in _LISTS.items()}
+    root = _find_root(place)
+    listed = {split: _read_list(root / file) for split, file in _LISTS.items()}
     classes = tuple(sorted({line.partition("/")[0] for lines in listed.values() for line in lines}))
     number = {name: label for label, name in enumerate(classes)}
     splits = {split: [(f"images/{line}", number[line.partition("/")[0]]) for line in lines] for split, lines in listed.items()}
     return image_dataset(place, root, classes, splits, (f"{place.where}: {_NOTE}",))
 
 
-def _lines(path: Path) -> list[str]:
+def _read_list(path: Path) -> list[str]:
     lines = text_lines(path)
     for line in lines:
         if line.count("/") != 1 or ".." in line or "\\" in line:
@@ -31,7 +31,7 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _root(place: DatasetDir) -> Path:
+def _find_root(place: DatasetDir) -> Path:
     if found := place.base(_LISTS["test"], "dtd", "dtd/dtd"):
         return found
     archive = place.need(_ARCHIVE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import image_dataset, unpack_archives
-from vitreous.data.datasets.matlab import read_mat, whole_numbers
+from vitreous.data.datasets.matlab import check_integers, read_mat
 from vitreous.data.source import Dataset
 
 _PAGE = """
@@ -36,17 +36,17 @@ _SETS = {"train": "trnid", "validation": "valid", "test": "tstid"}
 
 def open_flowers102(place: DatasetDir) -> Dataset:
     labels_file, sets_file = (place.need(name, f"flowers-102/{name}") for name in ("imagelabels.mat", "setid.mat"))
-    root = _root(place)
+    root = _find_root(place)
     (array,) = read_mat(labels_file, "labels")
-    labels = whole_numbers(labels_file, "labels", array, 1, len(NAMES)) - 1
+    labels = check_integers(labels_file, "labels", array, 1, len(NAMES)) - 1
     splits = {}
     for (split, name), array in zip(_SETS.items(), read_mat(sets_file, *_SETS.values()), strict=True):
-        numbers = whole_numbers(sets_file, name, array, 1, len(labels))
+        numbers = check_integers(sets_file, name, array, 1, len(labels))
         splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1])) for number in numbers.tolist()]
     return image_dataset(place, root, NAMES, splits)
 
 
-def _root(place: DatasetDir) -> Path:
+def _find_root(place: DatasetDir) -> Path:
     for folder in ("", "flowers-102"):
         if (place.root / folder / "jpg").is_dir():
             return place.root / folder

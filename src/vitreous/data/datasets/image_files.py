@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.archive import Wanted, unpack
+from vitreous.data.datasets.archive import NameFilter, unpack
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.source import Dataset
@@ -16,7 +16,7 @@ from vitreous.data.sources.file_source import FileSource, TableBuilder
 Listed = Sequence[tuple[str, int]]  # paths below the root, with slashes, and the class of each
 
 
-def unpack_archives(place: DatasetDir, archives: Sequence[Path], wanted: Wanted) -> Path:
+def unpack_archives(place: DatasetDir, archives: Sequence[Path], wanted: NameFilter) -> Path:
     """A folder with the wanted members of these archives."""
 
     def make(folder: Path) -> None:
@@ -36,7 +36,7 @@ def image_dataset(
 ) -> Dataset:
     """One table over all splits; every file that a list names must be there, and `remedy` says what to do if it is not."""
     remedy = remedy or f"unpack the whole archive, or put the archive itself in {place.root}"
-    here = _present(root, {path.rpartition("/")[0] for listed in splits.values() for path, _ in listed})
+    here = _list_files(root, {path.rpartition("/")[0] for listed in splits.values() for path, _ in listed})
     builder, ranges = TableBuilder(str(root)), {}
     for split, listed in splits.items():
         missing = [path for path, _ in listed if path not in here]
@@ -44,7 +44,7 @@ def image_dataset(
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
             raise VitreousError(f"{place.where}: {root / missing[0]}{others} of the {split} list are not there; {remedy}")
         start = len(builder)
-        for folder, names, labels in _by_folder(listed):
+        for folder, names, labels in _group_by_folder(listed):
             builder.add_labelled(folder, names, [(label,) for label in labels])
         ranges[split] = (start, len(builder))
     table = builder.table()
@@ -52,7 +52,7 @@ def image_dataset(
     return Dataset(place.where, classes, sources, notes)
 
 
-def _present(root: Path, folders: Iterable[str]) -> set[str]:
+def _list_files(root: Path, folders: Iterable[str]) -> set[str]:
     """Looking into a folder once is far quicker than asking for each file."""
     found: set[str] = set()
     for folder in folders:
@@ -64,7 +64,7 @@ def _present(root: Path, folders: Iterable[str]) -> set[str]:
     return found
 
 
-def _by_folder(listed: Listed) -> Iterable[tuple[str, list[str], list[int]]]:
+def _group_by_folder(listed: Listed) -> Iterable[tuple[str, list[str], list[int]]]:
     """Runs of files in the same folder, so that the order of the list is kept."""
     names: list[str] = []
     labels: list[int] = []
@@ -81,7 +81,7 @@ def _by_folder(listed: Listed) -> Iterable[tuple[str, list[str], list[int]]]:
         yield current, names, labels
 
 
-def class_folders(root: Path, endings: tuple[str, ...]) -> dict[str, list[str]]:
+def list_class_folders(root: Path, endings: tuple[str, ...]) -> dict[str, list[str]]:
     """The image files in each folder of `root`, all in the order of their names."""
     found: dict[str, list[str]] = {}
     try:

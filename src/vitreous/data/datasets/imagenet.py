@@ -24,7 +24,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.hashing import hash_words
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles, text_lines
 from vitreous.data.datasets.image_files import image_dataset, unpack_archives
-from vitreous.data.datasets.matlab import read_mat, whole_numbers
+from vitreous.data.datasets.matlab import check_integers, read_mat
 from vitreous.data.source import ALL, Dataset, LeftOut, Source, View
 from vitreous.data.sources.folder import open_folder
 
@@ -44,12 +44,13 @@ class Devkit:
 
 
 def open_imagenet(place: DatasetDir) -> Dataset:
-    folders = _splits(place.root) or _splits(place.root / "ILSVRC" / "Data" / "CLS-LOC")
+    folders = _find_splits(place.root) or _find_splits(place.root / "ILSVRC" / "Data" / "CLS-LOC")
     if not folders:
         raise MissingFiles(f"{place.where}: neither train/ nor val/ in {place.root}")
-    devkit = _devkit(place)
+    devkit = _find_devkit(place)
     opened = {
-        split: _flat(place, folder, devkit) if _is_flat(folder) else open_folder(folder) for split, folder in folders.items()
+        split: _open_flat_validation(place, folder, devkit) if _is_flat(folder) else open_folder(folder)
+        for split, folder in folders.items()
     }
     synsets = devkit.synsets if devkit else tuple(sorted({name for found in opened.values() for name in found.classes}))
     classes = devkit.names if devkit else synsets
@@ -60,13 +61,13 @@ def open_imagenet(place: DatasetDir) -> Dataset:
         assert isinstance(source, Source)
         name = folders[split].name
         if ALL in found.splits:
-            source = Renumbered(place.where, split, classes, source, f"{name}/", _numbers(place, name, found, synsets))
+            source = Renumbered(place.where, split, classes, source, f"{name}/", _number_classes(place, name, found, synsets))
         sources[split] = source
         left_out += [entry._replace(path=f"{name}/{entry.path}") for entry in found.left_out]
-    return Dataset(place.where, classes, sources, tuple(_notes(place, devkit, synsets)), tuple(left_out))
+    return Dataset(place.where, classes, sources, tuple(_describe_classes(place, devkit, synsets)), tuple(left_out))
 
 
-def _notes(place: DatasetDir, devkit: Devkit | None, synsets: tuple[str, ...]) -> list[str]:
+def _describe_classes(place: DatasetDir, devkit: Devkit | None, synsets: tuple[str, ...]) -> list[str]:
     if devkit:
         return []
     notes = [f"{place.where}: classes go by their synsets; with {_DEVKIT}.tar.gz in {place.root} they have names"]
@@ -75,7 +76,7 @@ def _notes(place: DatasetDir, devkit: Devkit | None, synsets: tuple[str, ...]) -
     return notes
 
 
-def _splits(base: Path) -> dict[str, Path]:
+def _find_splits(base: Path) -> dict[str, Path]:
     found = {}
     for split, names in _FOLDERS.items():
         if folder := next((base / name for name in names if (base / name).is_dir()), None):
@@ -88,7 +89,7 @@ def _is_flat(folder: Path) -> bool:
         return any(_IMAGE.fullmatch(entry.name) for entry in entries)
 
 
-def _numbers(place: DatasetDir, folder: str, found: Dataset, synsets: tuple[str, ...]) -> NDArray[np.int64]:
+def _number_classes(place: DatasetDir, folder: str, found: Dataset, synsets: tuple[str, ...]) -> NDArray[np.int64]:
     """For each folder the number of its class."""
     number = {name: index for index, name in enumerate(synsets)}
     for name in found.classes:
@@ -138,7 +139,7 @@ class Renumbered(View):
 # The devkit -----------------------------------------------------------------------------------------------------------------
 
 
-def _flat(place: DatasetDir, folder: Path, devkit: Devkit | None) -> Dataset:
+def _open_flat_validation(place: DatasetDir, folder: Path, devkit: Devkit | None) -> Dataset:
     """val/ as it comes: the number in a file's name leads to its label."""
     if devkit is None:
         raise VitreousError(
@@ -155,7 +156,7 @@ def _flat(place: DatasetDir, folder: Path, devkit: Devkit | None) -> Dataset:
     return image_dataset(place, folder.parent, devkit.names, {"validation": listed})
 
 
-def _devkit(place: DatasetDir) -> Devkit | None:
+def _find_devkit(place: DatasetDir) -> Devkit | None:
     base = place.base(_META, _DEVKIT)
     if base is None:
         archive = place.find(f"{_DEVKIT}.tar.gz")
@@ -174,7 +175,7 @@ def read_devkit(folder: Path) -> Devkit:
     meta, truth = folder / _META, folder / _TRUTH
     (table,) = read_mat(meta, "synsets")
     try:
-        rows = [_row(row) for row in table]
+        rows = [_parse_row(row) for row in table]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise VitreousError(f"{meta}: not the table of synsets that it should be ({error}); fetch it again") from error
     leaves = sorted((synset, number, words) for number, synset, words, children in rows if children == 0)
@@ -184,18 +185,18 @@ def read_devkit(folder: Path) -> Devkit:
     lines = text_lines(truth)
     if not all(line.isdigit() and line.isascii() for line in lines):
         raise VitreousError(f"{truth}: expected one number a line")
-    ids = whole_numbers(truth, "class", np.array([int(line) for line in lines], np.int64), 1, len(leaves))
+    ids = check_integers(truth, "class", np.array([int(line) for line in lines], np.int64), 1, len(leaves))
     synsets = tuple(synset for synset, _, _ in leaves)
-    names = _names(synsets, [words for _, _, words in leaves])
+    names = _name_classes(synsets, [words for _, _, words in leaves])
     return Devkit(synsets, names, np.array([order[number] for number in ids.tolist()], np.int64))
 
 
-def _row(row: dict[str, Any]) -> tuple[int, str, str, int]:
+def _parse_row(row: dict[str, Any]) -> tuple[int, str, str, int]:
     """Number, synset, words and number of children. Matlab's numbers are arrays, of one number here."""
     return int(row["ILSVRC2012_ID"].item()), str(row["WNID"]), str(row["words"]), int(row["num_children"].item())
 
 
-def _names(synsets: tuple[str, ...], words: list[str]) -> tuple[str, ...]:
+def _name_classes(synsets: tuple[str, ...], words: list[str]) -> tuple[str, ...]:
     """The first word of each synset; all of them where two begin alike."""
     firsts = [text.split(", ")[0] for text in words]
     often = Counter(firsts)

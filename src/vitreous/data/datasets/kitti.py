@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.dataset_dir import DatasetDir, text_lines
 from vitreous.data.datasets.image_files import Listed, unpack_archives
-from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.tfds_order import sort_as_tfds
 from vitreous.data.datasets.vtab_parts import Parts, choose_examples, image_parts
-from vitreous.data.datasets.vtab_rules import by_thresholds, check_labels
+from vitreous.data.datasets.vtab_rules import bin_by_thresholds, check_labels
 from vitreous.data.datasets.vtab_tasks import KITTI_DISTANCES, VtabTask
 
 IMAGES, LABELS, KIT = "data_object_image_2.zip", "data_object_label_2.zip", "devkit_object.zip"
@@ -36,22 +36,22 @@ _NOTE = (
 
 
 def open_kitti(place: DatasetDir, task: VtabTask) -> Parts:
-    folder = _labels_folder(place)
+    folder = _find_labels(place)
     names = sorted(path.stem for path in folder.glob("*.txt") if path.stem.isascii() and path.stem.isdigit())
     if not names:
         raise VitreousError(f"{place.where}: no label files (000000.txt ...) in {folder}; unpack {LABELS} again")
-    kit = _mapping(place)
-    splits = _by_frame(names) if kit is None else _by_drive(names, kit)
-    ordered = {split: own[tfds_order(split, [f"{names[n]}.png" for n in own.tolist()])] for split, own in splits.items()}
+    kit = _find_mapping(place)
+    splits = _split_by_frame(names) if kit is None else _split_by_drive(names, kit)
+    ordered = {split: own[sort_as_tfds(split, [f"{names[n]}.png" for n in own.tolist()])] for split, own in splits.items()}
     part = choose_examples(ordered["train"], ordered["validation"], ordered["test"], place.where)
     wanted = {"train": part.training, "test": part.test}
     listed: dict[str, Listed] = {}
     for split, numbers in wanted.items():
         own = [names[n] for n in numbers.tolist()]
         distances = np.array([closest_vehicle(folder / f"{name}.txt") for name in own])
-        labels = check_labels(str(folder), own, by_thresholds(distances, KITTI_DISTANCES), task.classes)
+        labels = check_labels(str(folder), own, bin_by_thresholds(distances, KITTI_DISTANCES), task.classes)
         listed[split] = [(f"training/image_2/{name}.png", label) for name, label in zip(own, labels.tolist(), strict=True)]
-    root = _images_root(place, {path for pictures in listed.values() for path, _ in pictures})
+    root = _find_images(place, {path for pictures in listed.values() for path, _ in pictures})
     notes = (f"{place.where}: {_NOTE}",) if kit is None else ()
     return image_parts(place, root, task, listed, len(part.train), notes)
 
@@ -79,7 +79,7 @@ def closest_vehicle(path: Path) -> float:
 # Where the files are --------------------------------------------------------------------------------------------------------
 
 
-def _labels_folder(place: DatasetDir) -> Path:
+def _find_labels(place: DatasetDir) -> Path:
     if found := place.base("training/label_2", "kitti"):
         return found / "training/label_2"
     archive = place.need(LABELS, f"kitti/{LABELS}")
@@ -87,14 +87,14 @@ def _labels_folder(place: DatasetDir) -> Path:
     return unpack_archives(inside, [archive], lambda name: name.startswith("training/label_2/")) / "training/label_2"
 
 
-def _images_root(place: DatasetDir, paths: set[str]) -> Path:
+def _find_images(place: DatasetDir, paths: set[str]) -> Path:
     if found := place.base("training/image_2", "kitti"):
         return found
     archive = place.need(IMAGES, f"kitti/{IMAGES}")
     return unpack_archives(dataclasses.replace(place, name="vtab-kitti-images"), [archive], paths.__contains__)
 
 
-def _mapping(place: DatasetDir) -> Path | None:
+def _find_mapping(place: DatasetDir) -> Path | None:
     """The folder `mapping` of the development kit."""
     if found := place.base("mapping/train_rand.txt", "devkit", "devkit_object", "kitti", "kitti/devkit", "kitti/devkit_object"):
         return found / "mapping"
@@ -109,8 +109,8 @@ def _mapping(place: DatasetDir) -> Path | None:
 # Which frame belongs to which split -------------------------------------------------------------------------------------------
 
 
-def _by_drive(names: list[str], mapping: Path) -> dict[str, NDArray[np.int64]]:
-    drives = _drives(mapping)
+def _split_by_drive(names: list[str], mapping: Path) -> dict[str, NDArray[np.int64]]:
+    drives = _read_drives(mapping)
     if any(int(name) >= len(drives) for name in names):
         raise VitreousError(f"{mapping}: tells the drives of {len(drives):,} frames, not of {names[-1]}; not this set's kit")
     every = sorted(set(drives))
@@ -125,7 +125,7 @@ def _by_drive(names: list[str], mapping: Path) -> dict[str, NDArray[np.int64]]:
     return {split: np.flatnonzero(kinds == split) for split in ("train", "validation", "test")}
 
 
-def _drives(mapping: Path) -> list[str]:
+def _read_drives(mapping: Path) -> list[str]:
     """The drive of each frame: `train_rand` has, for frame after frame, a line number of `train_mapping`, from 1."""
     lines = text_lines(mapping / "train_mapping.txt")
     source = mapping / "train_rand.txt"
@@ -140,8 +140,8 @@ def _drives(mapping: Path) -> list[str]:
         ) from None
 
 
-def _by_frame(names: list[str]) -> dict[str, NDArray[np.int64]]:
+def _split_by_frame(names: list[str]) -> dict[str, NDArray[np.int64]]:
     """Shares as the drives have them: 6,347, 423 and 711 frames."""
-    order = tfds_order("train", [f"{name}.png" for name in names])
+    order = sort_as_tfds("train", [f"{name}.png" for name in names])
     first, second = len(order) * 6347 // 7481, len(order) * 6770 // 7481
     return dict(zip(("train", "validation", "test"), np.split(order, [first, second]), strict=True))

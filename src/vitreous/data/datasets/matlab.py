@@ -35,7 +35,7 @@ def read_mat(path: Path, *names: str) -> tuple[Any, ...]:
     """These variables of the file: numpy arrays, str, and for structs a list of dict, one for each element."""
     try:
         content = path.read_bytes()
-        found = _variables(content, names)
+        found = _read_variables(content, names)
     except OSError as error:
         raise VitreousError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (_Damaged, struct.error, zlib.error, UnicodeDecodeError) as error:
@@ -46,7 +46,7 @@ def read_mat(path: Path, *names: str) -> tuple[Any, ...]:
     return tuple(found[name] for name in names)
 
 
-def whole_numbers(path: Path, name: str, array: Any, lowest: int, highest: int) -> NDArray[np.int64]:
+def check_integers(path: Path, name: str, array: Any, lowest: int, highest: int) -> NDArray[np.int64]:
     """A row or column of whole numbers in a range. Matlab keeps them as any type, floats among them."""
     flat = np.asarray(array).reshape(-1)
     if flat.dtype.kind not in "uif" or not np.array_equal(flat, np.floor(flat)):
@@ -56,28 +56,28 @@ def whole_numbers(path: Path, name: str, array: Any, lowest: int, highest: int) 
     return flat.astype(np.int64)
 
 
-def _variables(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
+def _read_variables(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
     marks = {b"\x00\x01IM": "<", b"\x01\x00MI": ">"}  # version and byte order
     order = marks.get(content[124:128])
     if order is None:
         raise _Damaged("it does not begin as one")
     found: dict[str, Any] = {}
-    for kind, data in _elements(memoryview(content)[128:], order):
+    for kind, data in _iterate_elements(memoryview(content)[128:], order):
         if kind == _COMPRESSED:
             unpacker = zlib.decompressobj()
             unpacked = unpacker.decompress(data, _MOST)
             if not unpacker.eof:
                 raise _Damaged("a variable is cut short, or larger than believed")
-            kind, data = next(_elements(memoryview(unpacked), order), (0, data))
+            kind, data = next(_iterate_elements(memoryview(unpacked), order), (0, data))
         if kind == _MATRIX:
-            parts = _elements(data, order)
-            header = _header(parts, order)
+            parts = _iterate_elements(data, order)
+            header = _read_header(parts, order)
             if header[0] in names:
-                found[header[0]] = _value(*header[1:], parts, order, 0)
+                found[header[0]] = _read_value(*header[1:], parts, order, 0)
     return found
 
 
-def _elements(view: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
+def _iterate_elements(view: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
     """Kind and bytes of one element after another. Those of up to four bytes may lie in the tag itself."""
     place = 0
     while place < len(view):
@@ -90,44 +90,44 @@ def _elements(view: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         place = place + 8 if small else start + (length if kind == _COMPRESSED else -(-length // 8) * 8)
 
 
-def _next(parts: Iterator[tuple[int, memoryview]], *kinds: int) -> tuple[int, memoryview]:
+def _expect_element(parts: Iterator[tuple[int, memoryview]], *kinds: int) -> tuple[int, memoryview]:
     kind, data = next(parts, (0, memoryview(b"")))
     if kind not in kinds:
         raise _Damaged(f"an element of kind {kind} where {' or '.join(map(str, kinds))} should be")
     return kind, data
 
 
-def _header(parts: Iterator[tuple[int, memoryview]], order: str) -> tuple[str, int, tuple[int, ...]]:
+def _read_header(parts: Iterator[tuple[int, memoryview]], order: str) -> tuple[str, int, tuple[int, ...]]:
     """Name, class and sizes of a matrix."""
-    flags = _whole(_next(parts, _FLAGS)[1], f"{order}u4")
-    sizes = tuple(_whole(_next(parts, _SIZES)[1], f"{order}i4").tolist())
+    flags = _parse_numbers(_expect_element(parts, _FLAGS)[1], f"{order}u4")
+    sizes = tuple(_parse_numbers(_expect_element(parts, _SIZES)[1], f"{order}i4").tolist())
     if len(flags) != 2 or len(sizes) < 2 or min(sizes) < 0:
         raise _Damaged(f"a matrix of sizes {sizes}")
     if flags[0] & 0x0800:
         raise _Damaged("complex numbers")
-    return bytes(_next(parts, _NAME)[1]).decode("ascii"), int(flags[0]) & 0xFF, sizes
+    return bytes(_expect_element(parts, _NAME)[1]).decode("ascii"), int(flags[0]) & 0xFF, sizes
 
 
-def _value(what: int, sizes: tuple[int, ...], parts: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Any:
+def _read_value(what: int, sizes: tuple[int, ...], parts: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Any:
     count = math.prod(sizes)
     if what in _NUMBERS:
-        kind, data = _next(parts, *_STORED)
-        numbers = _whole(data, f"{order}{_STORED[kind]}")
+        kind, data = _expect_element(parts, *_STORED)
+        numbers = _parse_numbers(data, f"{order}{_STORED[kind]}")
         if len(numbers) != count:
             raise _Damaged(f"{len(numbers):,} numbers where {sizes} should be")
         return numbers.astype(_NUMBERS[what], copy=False).reshape(sizes, order="F")
     if what == _TEXT:
-        kind, data = _next(parts, *_TEXTS)
+        kind, data = _expect_element(parts, *_TEXTS)
         text = _TEXTS[kind] if kind in (2, 16) else f"{_TEXTS[kind]}-{'le' if order == '<' else 'be'}"
         return bytes(data).decode(text)
     if what == _STRUCT and depth < _DEEPEST:
-        return list(_structs(count, parts, order, depth))
+        return list(_read_structs(count, parts, order, depth))
     raise _Damaged(f"a matrix of class {what}, which is neither numbers nor text nor a struct")
 
 
-def _structs(count: int, parts: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Iterator[dict[str, Any]]:
-    length = _whole(_next(parts, _SIZES)[1], f"{order}i4").tolist()
-    names = bytes(_next(parts, _NAME)[1])
+def _read_structs(count: int, parts: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Iterator[dict[str, Any]]:
+    length = _parse_numbers(_expect_element(parts, _SIZES)[1], f"{order}i4").tolist()
+    names = bytes(_expect_element(parts, _NAME)[1])
     if len(length) != 1 or not 0 < length[0] <= 64 or len(names) % length[0] or not names:
         raise _Damaged("a struct without fields")
     step = length[0]
@@ -135,13 +135,13 @@ def _structs(count: int, parts: Iterator[tuple[int, memoryview]], order: str, de
     for _ in range(count):
         found = {}
         for field in fields:
-            inner = _elements(_next(parts, _MATRIX)[1], order)
-            header = _header(inner, order)
-            found[field] = _value(*header[1:], inner, order, depth + 1)
+            inner = _iterate_elements(_expect_element(parts, _MATRIX)[1], order)
+            header = _read_header(inner, order)
+            found[field] = _read_value(*header[1:], inner, order, depth + 1)
         yield found
 
 
-def _whole(data: memoryview, dtype: str) -> NDArray[Any]:
+def _parse_numbers(data: memoryview, dtype: str) -> NDArray[Any]:
     if len(data) % np.dtype(dtype).itemsize:
         raise _Damaged(f"{len(data):,} bytes of {dtype}")
     return np.frombuffer(data, dtype)

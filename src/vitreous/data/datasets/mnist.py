@@ -25,16 +25,16 @@ _MOST = 1 << 30  # twenty times MNIST: a header that claims more is not believed
 
 
 def open_mnist(place: DatasetDir) -> Dataset:
-    return _open(place, DIGITS, "MNIST/raw")
+    return _open_idx_dataset(place, DIGITS, "MNIST/raw")
 
 
 def open_fashion_mnist(place: DatasetDir) -> Dataset:
-    return _open(place, CLOTHES, "FashionMNIST/raw")
+    return _open_idx_dataset(place, CLOTHES, "FashionMNIST/raw")
 
 
-def _open(place: DatasetDir, classes: tuple[str, ...], nested: str) -> Dataset:
+def _open_idx_dataset(place: DatasetDir, classes: tuple[str, ...], nested: str) -> Dataset:
     files = {
-        split: (_find(place, f"{stem}-images", 3, nested), _find(place, f"{stem}-labels", 1, nested))
+        split: (_find_idx(place, f"{stem}-images", 3, nested), _find_idx(place, f"{stem}-labels", 1, nested))
         for split, stem in _STEMS.items()
     }
 
@@ -44,7 +44,7 @@ def _open(place: DatasetDir, classes: tuple[str, ...], nested: str) -> Dataset:
     return pixel_dataset(place, [path for pair in files.values() for path in pair], read)
 
 
-def _find(place: DatasetDir, stem: str, dimensions: int, nested: str) -> Path:
+def _find_idx(place: DatasetDir, stem: str, dimensions: int, nested: str) -> Path:
     names = [
         f"{stem}{sign}idx{dimensions}-ubyte{ending}" for ending in (".gz", "") for sign in "-."
     ]  # some unpackers put a dot
@@ -58,14 +58,14 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if not zipped:
-                return _array(path, raw, dimensions)
+                return _parse_idx(path, raw, dimensions)
             with gzip.GzipFile(fileobj=raw) as stream:
-                return _array(path, cast(IO[bytes], stream), dimensions)
+                return _parse_idx(path, cast(IO[bytes], stream), dimensions)
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise VitreousError(f"{path}: broken or cut short ({error}); fetch it again") from error
 
 
-def _array(path: Path, stream: IO[bytes], dimensions: int) -> NDArray[np.uint8]:
+def _parse_idx(path: Path, stream: IO[bytes], dimensions: int) -> NDArray[np.uint8]:
     header = stream.read(4)
     if header != bytes((0, 0, 0x08, dimensions)):  # 0x08: bytes
         raise VitreousError(

@@ -19,7 +19,7 @@ _LINE = re.compile(r"([^/\\\s]+)_(\d+) (\d+) \d+ \d+")
 
 
 def open_pets(place: DatasetDir) -> Dataset:
-    root = _root(place)
+    root = _find_root(place)
     splits: dict[str, list[tuple[str, int]]] = {}
     names: dict[int, str] = {}
     for split, file in _LISTS.items():
@@ -40,7 +40,7 @@ def open_pets(place: DatasetDir) -> Dataset:
     return image_dataset(place, root, tuple(names[label] for label in sorted(names)), splits)
 
 
-def _root(place: DatasetDir) -> Path:
+def _find_root(place: DatasetDir) -> Path:
     for folder in ("", "oxford-iiit-pet"):
         root = place.root / folder
         if (root / "images").is_dir() and all((root / "annotations" / file).exists() for file in _LISTS.values()):

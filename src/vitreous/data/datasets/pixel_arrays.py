@@ -29,7 +29,7 @@ class Pixels:
 
 def pixel_dataset(place: DatasetDir, files: Sequence[Path], read: Callable[[], Pixels], notes: tuple[str, ...] = ()) -> Dataset:
     """The data set that `read` reads from `files`, which happens once."""
-    folder = prepare_once(place.name, files, lambda made: _save(place, made, read()))
+    folder = prepare_once(place.name, files, lambda made: _save_pixels(place, made, read()))
     try:
         facts = read_json(folder / "facts.json")
         classes = tuple(facts["classes"])
@@ -39,7 +39,7 @@ def pixel_dataset(place: DatasetDir, files: Sequence[Path], read: Callable[[], P
     return Dataset(place.where, classes, splits, notes)
 
 
-def _save(place: DatasetDir, folder: Path, pixels: Pixels) -> None:
+def _save_pixels(place: DatasetDir, folder: Path, pixels: Pixels) -> None:
     for split, (images, labels) in pixels.splits.items():
         Arrays(f"{place.where}, {split}", split, pixels.classes, images, labels)  # checks that they belong together
         np.save(folder / f"{split}-images.npy", np.ascontiguousarray(images))

@@ -13,16 +13,14 @@ from pathlib import Path
 from vitreous.core.errors import VitreousError
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.source import Source
-from vitreous.data.sources.relabelled import with_labels
-
-__all__ = ["real_labels", "with_labels", "with_real"]
+from vitreous.data.sources.relabelled import Relabelled
 
 CLASSES = 1000
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.")
 
 
-def real_labels(path: Path, count: int = 50_000) -> tuple[tuple[int, ...], ...]:
+def read_real_labels(path: Path, count: int = 50_000) -> tuple[tuple[int, ...], ...]:
     """The classes of each image, by its number."""
     try:
         lists = read_json(path)
@@ -43,15 +41,15 @@ def real_labels(path: Path, count: int = 50_000) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(labels) for labels in lists)
 
 
-def with_real(source: Source, path: Path) -> Source:
+def apply_real_labels(source: Source, path: Path) -> Source:
     """ImageNet's validation images with their ReaL labels, found by the number in each name, whatever their order."""
     if len(source.classes) != CLASSES:
         raise VitreousError(f"{source.where}: ReaL labels are for ImageNet's {CLASSES:,} classes, not {len(source.classes):,}")
-    known = real_labels(path)
+    known = read_real_labels(path)
     labels = []
     for index in range(len(source)):
         found = _NUMBER.search(source.id(index))
         if not found or not 1 <= int(found[1]) <= len(known):
             raise VitreousError(f"{source.place(index)}: not one of ImageNet's validation images, by its name; no ReaL labels")
         labels.append(known[int(found[1]) - 1])
-    return with_labels(source, labels)
+    return Relabelled(source, labels)

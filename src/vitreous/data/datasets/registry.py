@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from vitreous.core.download import Missing, fetch
 from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import cache_dir, user_path
-from vitreous.core.progress import shown_bytes
+from vitreous.core.progress import byte_progress
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
 from vitreous.data.datasets.known import SETS, KnownDataset, OriginalFile
 from vitreous.data.source import Dataset, Source
@@ -34,12 +34,12 @@ def dataset_names() -> tuple[str, ...]:
 
 def is_known(name: str) -> bool:
     """Whether this is the name of a set, in whichever spelling."""
-    return _folded(name) in _spellings()
+    return _fold_name(name) in _spellings()
 
 
 def find_dataset(name: str) -> KnownDataset:
     try:
-        return _spellings()[_folded(name)]
+        return _spellings()[_fold_name(name)]
     except KeyError:
         raise unknown_name("data set", name, dataset_names()) from None
 
@@ -66,45 +66,47 @@ def open_named(name: str, root: Path | None = None) -> Dataset:
     """The data set of that name; from `root` and nowhere else if that is given."""
     known = find_dataset(name)
     if root is not None:
-        return _from_directory(known, root)
-    for directory in _directories(known):
+        return _open_directory(known, root)
+    for directory in _find_directories(known):
         try:
-            return _opened(known, DatasetDir(known.name, known.name, directory))
+            return _open_checked(known, DatasetDir(known.name, known.name, directory))
         except MissingFiles as error:
-            if directory != _own(known):  # a directory of the user's that is not what it seems
-                raise _incomplete(known, error) from error
-    _fetch(known)
-    found = _opened(known, DatasetDir(known.name, known.name, _own(known)))
+            if directory != _download_dir(known):  # a directory of the user's that is not what it seems
+                raise _incomplete_error(known, error) from error
+    _fetch_files(known)
+    found = _open_checked(known, DatasetDir(known.name, known.name, _download_dir(known)))
     host = urlsplit(_address(known, known.files[0])).netloc
     note = f"{known.name}: fetched from {host}; terms: {known.terms} ({known.page})"
     return dataclasses.replace(found, notes=(*found.notes, note))
 
 
-def _from_directory(known: KnownDataset, root: Path) -> Dataset:
+def _open_directory(known: KnownDataset, root: Path) -> Dataset:
     root = user_path(root)
     if not root.is_dir():
         raise VitreousError(f"{known.name}@{root}: no such directory; it should hold {known.needed}")
     try:
-        return _opened(known, DatasetDir(known.name, f"{known.name}@{root}", root))
+        return _open_checked(known, DatasetDir(known.name, f"{known.name}@{root}", root))
     except MissingFiles as error:
-        raise _incomplete(known, error) from error
+        raise _incomplete_error(known, error) from error
 
 
-def _incomplete(known: KnownDataset, error: MissingFiles) -> MissingFiles:
+def _incomplete_error(known: KnownDataset, error: MissingFiles) -> MissingFiles:
     return MissingFiles(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
 
 
-def _opened(known: KnownDataset, place: DatasetDir) -> Dataset:
+def _open_checked(known: KnownDataset, place: DatasetDir) -> Dataset:
     try:
         found = known.open(place)
     except OSError as error:
         raise VitreousError(
             f"{place.where}: {error.filename or place.root} cannot be read ({error.strerror or error})"
         ) from error
-    return dataclasses.replace(found, notes=(*found.notes, *_counts(known, found)), own_classes=dict(_own_classes(found)))
+    return dataclasses.replace(
+        found, notes=(*found.notes, *_describe_count_differences(known, found)), own_classes=dict(_find_own_classes(found))
+    )
 
 
-def _counts(known: KnownDataset, found: Dataset) -> Iterator[str]:
+def _describe_count_differences(known: KnownDataset, found: Dataset) -> Iterator[str]:
     """What differs from the published set is said, lest figures be compared that cannot be."""
     for split, expected in known.images.items():
         source = found.splits.get(split)
@@ -113,7 +115,7 @@ def _counts(known: KnownDataset, found: Dataset) -> Iterator[str]:
             yield f"{found.where}: {split} has {count:,} images; {known.title} as published has {expected:,}"
 
 
-def _own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _find_own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
     for split, source in found.splits.items():
         if isinstance(source, Source):
             yield split, tuple(name for name, count in zip(found.classes, source.counts().tolist(), strict=True) if count)
@@ -122,29 +124,29 @@ def _own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
 # Where ----------------------------------------------------------------------------------------------------------------------
 
 
-def _own(known: KnownDataset) -> Path:
+def _download_dir(known: KnownDataset) -> Path:
     return cache_dir() / "data" / known.name
 
 
-def _directories(known: KnownDataset) -> Iterator[Path]:
+def _find_directories(known: KnownDataset) -> Iterator[Path]:
     """Directories that exist and should hold the set."""
     if chosen := os.environ.get("VITREOUS_DATA"):
         parent = user_path(chosen)
         if not parent.is_dir():
             raise VitreousError(f"VITREOUS_DATA is {chosen}, which is no directory; make it, or unset the variable")
-        spellings = {_folded(name) for name in (known.name, *known.aliases)}
-        yield from sorted(path for path in parent.iterdir() if path.is_dir() and _folded(path.name) in spellings)
+        spellings = {_fold_name(name) for name in (known.name, *known.aliases)}
+        yield from sorted(path for path in parent.iterdir() if path.is_dir() and _fold_name(path.name) in spellings)
     yield from (path for path in map(Path, known.installed) if path.is_dir())
-    if _own(known).is_dir():
-        yield _own(known)
+    if _download_dir(known).is_dir():
+        yield _download_dir(known)
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.casefold().replace("-", "").replace("_", "").replace(" ", "")
 
 
 def _spellings() -> dict[str, KnownDataset]:
-    return {_folded(name): known for known in SETS for name in (known.name, *known.aliases)}
+    return {_fold_name(name): known for known in SETS for name in (known.name, *known.aliases)}
 
 
 # Fetching -------------------------------------------------------------------------------------------------------------------
@@ -155,14 +157,14 @@ def _address(known: KnownDataset, file: OriginalFile) -> str:
     return f"{mirror.rstrip('/')}/{known.name}/{file.name}" if mirror else file.url
 
 
-def _fetch(known: KnownDataset) -> None:
-    folder = _own(known)
+def _fetch_files(known: KnownDataset) -> None:
+    folder = _download_dir(known)
     put = f"put {known.needed} into {folder}, or a directory {known.name} with them into one that VITREOUS_DATA names"
     if not known.files:
         raise VitreousError(f"{known.name}: not found, and its terms let nobody fetch it for you: see {known.page}, then {put}")
     for file in known.files:
         address = _address(known, file)
-        with shown_bytes(f"{known.name} {file.name}") as progress:
+        with byte_progress(f"{known.name} {file.name}") as progress:
             try:
                 remedy = f"or {put}; VITREOUS_DATA_MIRROR names another server"
                 fetch(address, folder / file.name, sha256=file.sha256, md5=file.md5, progress=progress, remedy=remedy)

@@ -27,7 +27,7 @@ BROKEN = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImpl
 _CHUNK = 1 << 24  # bytes held at a time
 
 
-def broken(path: Path, error: object) -> VitreousError:
+def broken_file_error(path: Path, error: object) -> VitreousError:
     return VitreousError(f"{path}: broken or cut short ({one_line(error)}); fetch it again")
 
 
@@ -35,7 +35,9 @@ Keep = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """From chosen rows to what is kept of them."""
 
 
-def rows(path: Path, stream: IO[bytes], shape: tuple[int, ...], wanted: NDArray[np.int64], keep: Keep) -> NDArray[np.uint8]:
+def read_rows(
+    path: Path, stream: IO[bytes], shape: tuple[int, ...], wanted: NDArray[np.int64], keep: Keep
+) -> NDArray[np.uint8]:
     """What is kept of these rows of an array of bytes that the stream holds, in the order in which they are wanted."""
     order = np.argsort(wanted, kind="stable")
     ascending = wanted[order]
@@ -58,12 +60,12 @@ def rows(path: Path, stream: IO[bytes], shape: tuple[int, ...], wanted: NDArray[
     return found
 
 
-def save(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
 
 
-def load(folder: Path, name: str, mapped: bool = False) -> NDArray[Any]:
+def load_array(folder: Path, name: str, mapped: bool = False) -> NDArray[Any]:
     try:
         found = np.load(folder / f"{name}.npy", mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -91,8 +93,8 @@ class RowSubset(Source):
     ) -> None:
         self.where, self.split, self.classes = where, split, classes
         self._targets, self._folder, self._part, self._bits = labels, folder, part, bits
-        self._images = load(folder, f"{part}-images", mapped=True)
-        self._ids = load(folder, f"{part}-ids")
+        self._images = load_array(folder, f"{part}-images", mapped=True)
+        self._ids = load_array(folder, f"{part}-ids")
 
     def __reduce__(self) -> Any:  # to another process goes the way to the pixels, not a copy of them
         fields = (self.where, self.split, self.classes, self._targets, self._folder, self._part, self._bits)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
-from vitreous.data.datasets.row_subset import BROKEN, RowSubset, broken, load, rows, save
-from vitreous.data.datasets.tfds_order import tfds_order
+from vitreous.data.datasets.row_subset import BROKEN, RowSubset, broken_file_error, load_array, read_rows, save_arrays
+from vitreous.data.datasets.tfds_order import sort_as_tfds
 from vitreous.data.datasets.vtab_parts import Parts, choose_examples
 from vitreous.data.datasets.vtab_rules import check_labels
 from vitreous.data.datasets.vtab_tasks import VtabTask
@@ -38,45 +38,45 @@ _ELEVATION, _AZIMUTH = 1, 2
 
 
 def open_smallnorb(place: DatasetDir, task: VtabTask) -> Parts:
-    files = {(split, kind): _find(place, split, kind) for split in STEMS for kind in ("dat", "info")}
-    folder = prepare_once("vtab-smallnorb", list(files.values()), lambda made: _make(files, made, place.where))
+    files = {(split, kind): _find_matrix(place, split, kind) for split in STEMS for kind in ("dat", "info")}
+    folder = prepare_once("vtab-smallnorb", list(files.values()), lambda made: _extract_rows(files, made, place.where))
     sources = {}
     for part in ("train", "test"):
-        info, ids = load(folder, f"{part}-info"), load(folder, f"{part}-ids")
+        info, ids = load_array(folder, f"{part}-info"), load_array(folder, f"{part}-ids")
         labels = info[:, _AZIMUTH] // 2 if task.name == "smallnorb-azimuth" else info[:, _ELEVATION]
         check_labels(place.where, ids.tolist(), labels, task.classes)
         sources[part] = RowSubset(place.where, part, task.names, labels, folder, part)
-    return Parts(sources["train"], int(load(folder, "first")), sources["test"])
+    return Parts(sources["train"], int(load_array(folder, "first")), sources["test"])
 
 
-def _find(place: DatasetDir, split: str, kind: str) -> Path:
+def _find_matrix(place: DatasetDir, split: str, kind: str) -> Path:
     name = f"{STEMS[split]}-{kind}.mat"
     return place.need(f"{name}.gz", name, f"smallnorb/{name}.gz", f"smallnorb/{name}")
 
 
-def _make(files: dict[tuple[str, str], Path], folder: Path, where: str) -> None:
-    info = {split: _whole(files[split, "info"]) for split in STEMS}
-    train, test = (tfds_order(split, range(len(info[split]))) for split in STEMS)
+def _extract_rows(files: dict[tuple[str, str], Path], folder: Path, where: str) -> None:
+    info = {split: _read_info(files[split, "info"]) for split in STEMS}
+    train, test = (sort_as_tfds(split, range(len(info[split]))) for split in STEMS)
     half = len(test) // 2
     part = choose_examples(train, test[:half], test[half:], where)
     images = {"train": part.train, "test": np.concatenate((part.validation, part.test))}
-    pixels = {split: _first_of_pairs(files[split, "dat"], len(info[split]), wanted) for split, wanted in images.items()}
+    pixels = {split: _read_first_of_pairs(files[split, "dat"], len(info[split]), wanted) for split, wanted in images.items()}
     second = len(part.validation)
-    save(folder, {"first": np.array(len(part.train))})
-    save(folder, {"train-images": np.concatenate((pixels["train"], pixels["test"][:second]))})
-    save(folder, {"test-images": pixels["test"][second:]})
+    save_arrays(folder, {"first": np.array(len(part.train))})
+    save_arrays(folder, {"train-images": np.concatenate((pixels["train"], pixels["test"][:second]))})
+    save_arrays(folder, {"test-images": pixels["test"][second:]})
     for name, places in {
         "train": [("train", part.train), ("test", part.validation)],
         "test": [("test", part.test)],
     }.items():
         ids = [f"{split}/{number:05d}" for split, numbers in places for number in numbers.tolist()]
         facts = np.concatenate([info[split][numbers] for split, numbers in places])
-        save(folder, {f"{name}-ids": np.array(ids), f"{name}-info": facts})
+        save_arrays(folder, {f"{name}-ids": np.array(ids), f"{name}-info": facts})
 
 
-def _whole(path: Path) -> NDArray[np.int64]:
+def _read_info(path: Path) -> NDArray[np.int64]:
     """The table of four columns that an info file is."""
-    with _matrix(path) as (stream, shape, kind):
+    with _open_matrix(path) as (stream, shape, kind):
         if kind != np.dtype("<i4") or len(shape) != 2 or shape[1] != 4:
             raise VitreousError(f"{path}: a matrix of {kind} and {shape}, where an info file has four columns; a wrong file")
         length = math.prod(shape) * kind.itemsize
@@ -86,17 +86,17 @@ def _whole(path: Path) -> NDArray[np.int64]:
         return np.frombuffer(data, kind).reshape(shape).astype(np.int64)
 
 
-def _first_of_pairs(path: Path, count: int, wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
-    with _matrix(path) as (stream, shape, kind):
+def _read_first_of_pairs(path: Path, count: int, wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
+    with _open_matrix(path) as (stream, shape, kind):
         if kind != np.uint8 or len(shape) != 4 or shape[:2] != (count, 2) or min(shape[2:]) < 1:
             raise VitreousError(
                 f"{path}: a matrix of {kind} and {shape}, where {count:,} pairs of pictures should be; a wrong file"
             )
-        return rows(path, stream, shape, wanted, lambda pairs: pairs[:, 0])
+        return read_rows(path, stream, shape, wanted, lambda pairs: pairs[:, 0])
 
 
 @contextmanager
-def _matrix(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]]:
+def _open_matrix(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]]:
     """The values as a stream, with their shape and type."""
     try:
         with path.open("rb") as raw:
@@ -113,4 +113,4 @@ def _matrix(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, ...], np.dtype[A
                 raise VitreousError(f"{path}: claims a matrix of {shape}, which is not believed; damaged or another file")
             yield stream, shape, kind
     except (*BROKEN, struct.error) as error:
-        raise broken(path, error) from error
+        raise broken_file_error(path, error) from error

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def tfds_order(split: str, keys: Iterable[str | int]) -> NDArray[np.int64]:
+def sort_as_tfds(split: str, keys: Iterable[str | int]) -> NDArray[np.int64]:
     """The numbers of the keys, in the order of that split. `split` is the name there: train, validation or test."""
     salted = hashlib.md5(split.encode(), usedforsecurity=False)
     digests = bytearray()

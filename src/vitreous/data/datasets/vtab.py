@@ -74,21 +74,21 @@ def open_task(task: VtabTask, root: Path | None, *, sweep: bool = False, bad_sha
     """A task's data from `root`, or from $VITREOUS_DATA/vtab-1k."""
     typed = f"{PREFIX}{task.name}{'/sweep' if sweep else ''}"
     where = f"{typed}@{root}" if root is not None else typed
-    root = _root(where, task, root)
+    root = _find_root(where, task, root)
     try:
-        found = _open(task, where, root, sweep, bad_shards)
+        found = _open_files(task, where, root, sweep, bad_shards)
     except OSError as error:
         raise VitreousError(f"{where}: {error.filename or root} cannot be read ({error.strerror or error})") from error
-    return dataclasses.replace(found, notes=(*found.notes, *_counts(task, found, sweep)))
+    return dataclasses.replace(found, notes=(*found.notes, *_describe_count_differences(task, found, sweep)))
 
 
-def found_tasks(root: Path) -> tuple[VtabTask, ...]:
+def find_tasks(root: Path) -> tuple[VtabTask, ...]:
     """The tasks that seem to lie in this folder. Nothing is read: `open_task` tells whether they are whole."""
     root = user_path(root)
-    return tuple(task for task in TASKS if _kind(task, root) is not None)
+    return tuple(task for task in TASKS if _find_files(task, root) is not None)
 
 
-def _root(where: str, task: VtabTask, root: Path | None) -> Path:
+def _find_root(where: str, task: VtabTask, root: Path | None) -> Path:
     if root is None:
         chosen = os.environ.get("VITREOUS_DATA")
         if not chosen:
@@ -102,15 +102,15 @@ def _root(where: str, task: VtabTask, root: Path | None) -> Path:
     return root
 
 
-def _folders(task: VtabTask, root: Path) -> Iterator[Path]:
+def _candidate_folders(task: VtabTask, root: Path) -> Iterator[Path]:
     """Where lists or shards of the task may be: in its folder, or in `root` where that is its folder."""
     yield from (folder for folder in (root / task.folder, root / task.name) if folder.is_dir())
     yield root
 
 
-def _kind(task: VtabTask, root: Path) -> tuple[str, Path] | None:
+def _find_files(task: VtabTask, root: Path) -> tuple[str, Path] | None:
     """What the task would be read from: lists, shards or originals, and in which folder."""
-    for folder in _folders(task, root):
+    for folder in _candidate_folders(task, root):
         if folder == root and not _may_be_of(task, root):
             continue
         if has_lists(folder):
@@ -118,7 +118,7 @@ def _kind(task: VtabTask, root: Path) -> tuple[str, Path] | None:
         if has_shards(folder):
             return "shards", folder
     if original := _ORIGINALS.get(task.name):
-        for folder in _folders(task, root):
+        for folder in _candidate_folders(task, root):
             if any((folder / sign).exists() for sign in original.signs):
                 return "original", folder
     return None
@@ -132,8 +132,8 @@ def _may_be_of(task: VtabTask, root: Path) -> bool:
     return not any((root / other.folder).is_dir() for other in TASKS)
 
 
-def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Policy) -> Dataset:
-    kind, folder = _kind(task, root) or (None, root)
+def _open_files(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Policy) -> Dataset:
+    kind, folder = _find_files(task, root) or (None, root)
     place = DatasetDir(f"vtab-{task.name}", where, folder)
     if kind == "lists":
         return open_lists(place, task, sweep)
@@ -142,7 +142,7 @@ def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Polic
     original = _ORIGINALS.get(task.name)
     if kind is None or original is None:
         also = f", or the original {original.needed}" if original else ""
-        others = [other.name for other in found_tasks(root)]
+        others = [other.name for other in find_tasks(root)]
         there = f"there are {first_few(others, 19)}" if others else "docs/how-to/vtab.md tells what is read"
         raise VitreousError(
             f"{where}: neither {task.folder}/train800.txt nor {task.folder}/train800-*.tar in {root}{also}; {there}"
@@ -153,7 +153,7 @@ def _open(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards: Polic
         raise VitreousError(f"{error}; it should hold {original.needed}") from error
 
 
-def _counts(task: VtabTask, found: Dataset, sweep: bool) -> Iterator[str]:
+def _describe_count_differences(task: VtabTask, found: Dataset, sweep: bool) -> Iterator[str]:
     """What differs from the benchmark is said, lest figures be compared that cannot be."""
     published = {"train": TRAIN_IMAGES, "validation": VALIDATION_IMAGES}
     if not sweep:

@@ -35,17 +35,17 @@ def has_lists(folder: Path) -> bool:
 
 def open_lists(place: DatasetDir, task: VtabTask, sweep: bool) -> Dataset:
     if sweep:
-        splits = {"train": _list(place, task, FIRST), "validation": _list(place, task, SECOND)}
+        splits = {"train": _read_list(place, task, FIRST), "validation": _read_list(place, task, SECOND)}
     elif (place.root / f"{BOTH}.txt").is_file():
-        splits = {"train": _list(place, task, BOTH), "test": _list(place, task, TEST)}
+        splits = {"train": _read_list(place, task, BOTH), "test": _read_list(place, task, TEST)}
     else:
-        both = [*_list(place, task, FIRST), *_list(place, task, SECOND)]
-        splits = {"train": both, "test": _list(place, task, TEST)}
-    _check_apart(place, splits)
+        both = [*_read_list(place, task, FIRST), *_read_list(place, task, SECOND)]
+        splits = {"train": both, "test": _read_list(place, task, TEST)}
+    _check_disjoint(place, splits)
     return image_dataset(place, place.root, task.names, splits, remedy=_REMEDY)
 
 
-def _list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, int]]:
+def _read_list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, int]]:
     path = place.root / f"{name}.txt"
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -58,7 +58,7 @@ def _list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, int]]
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        picture, label = _entry(path, number, line, task)
+        picture, label = _parse_entry(path, number, line, task)
         if picture in seen:
             raise VitreousError(f"{path}: line {number}: {picture} stands on line {seen[picture]} already; remove one of them")
         seen[picture] = number
@@ -68,7 +68,7 @@ def _list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, int]]
     return found
 
 
-def _entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int]:
+def _parse_entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int]:
     picture, _, word = line.strip().replace("\t", " ").rpartition(" ")
     picture = picture.rstrip()
     if not picture or not (word.isascii() and word.removeprefix("-").isdigit()):
@@ -84,7 +84,7 @@ def _entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int
     return str(plain), label
 
 
-def _check_apart(place: DatasetDir, splits: dict[str, list[tuple[str, int]]]) -> None:
+def _check_disjoint(place: DatasetDir, splits: dict[str, list[tuple[str, int]]]) -> None:
     """An image in two splits is no benchmark."""
     (one, first), (other, second) = splits.items()
     both = {path for path, _ in first}.intersection(path for path, _ in second)
@@ -97,18 +97,18 @@ def _check_apart(place: DatasetDir, splits: dict[str, list[tuple[str, int]]]) ->
 
 
 def has_shards(folder: Path) -> bool:
-    return bool(_shards(folder, FIRST) or _shards(folder, BOTH))
+    return bool(_list_shards(folder, FIRST) or _list_shards(folder, BOTH))
 
 
 def open_task_shards(place: DatasetDir, task: VtabTask, sweep: bool, bad_shards: Policy) -> Dataset:
     if sweep:
-        files = {"train": _need(place, FIRST), "validation": _need(place, SECOND)}
+        files = {"train": _need_shards(place, FIRST), "validation": _need_shards(place, SECOND)}
     else:
-        both = _shards(place.root, BOTH) or [*_need(place, FIRST), *_need(place, SECOND)]
-        files = {"train": both, "test": _need(place, TEST)}
+        both = _list_shards(place.root, BOTH) or [*_need_shards(place, FIRST), *_need_shards(place, SECOND)]
+        files = {"train": both, "test": _need_shards(place, TEST)}
     opened = {path: open_shards(str(path), bad_shards=bad_shards) for own in files.values() for path in own}
-    classes = _classes(place, task, list(opened.values()))
-    splits = {split: _joined(place, split, classes, [opened[path] for path in own]) for split, own in files.items()}
+    classes = _choose_classes(place, task, list(opened.values()))
+    splits = {split: _join_streams(place, split, classes, [opened[path] for path in own]) for split, own in files.items()}
     noted = [note for data in opened.values() for note in data.notes]
     notes = (
         (f"{place.where}: {noted[0]} (and so for {len(noted) - 1:,} more shards)" if len(noted) > 1 else noted[0],)
@@ -118,7 +118,7 @@ def open_task_shards(place: DatasetDir, task: VtabTask, sweep: bool, bad_shards:
     return Dataset(place.where, classes, splits, notes)
 
 
-def _shards(folder: Path, name: str) -> list[Path]:
+def _list_shards(folder: Path, name: str) -> list[Path]:
     try:
         entries = sorted(os.listdir(folder))  # noqa: PTH208
     except OSError:
@@ -126,14 +126,14 @@ def _shards(folder: Path, name: str) -> list[Path]:
     return [folder / entry for entry in entries if entry.startswith((f"{name}-", f"{name}.")) and entry.endswith(TARS)]
 
 
-def _need(place: DatasetDir, name: str) -> list[Path]:
-    found = _shards(place.root, name)
+def _need_shards(place: DatasetDir, name: str) -> list[Path]:
+    found = _list_shards(place.root, name)
     if not found:
         raise VitreousError(f"{place.where}: no {name}-*.tar in {place.root}, beside the other shards; fetch or make it")
     return found
 
 
-def _classes(place: DatasetDir, task: VtabTask, opened: list[Dataset]) -> tuple[str, ...]:
+def _choose_classes(place: DatasetDir, task: VtabTask, opened: list[Dataset]) -> tuple[str, ...]:
     """The task's, for labels that are numbers; the shards' own names where they have as many."""
     numbered = all(name.isascii() and name.isdigit() for data in opened for name in data.classes)
     found = {name: None for data in opened for name in data.classes}
@@ -148,7 +148,7 @@ def _classes(place: DatasetDir, task: VtabTask, opened: list[Dataset]) -> tuple[
     )
 
 
-def _joined(place: DatasetDir, split: str, classes: tuple[str, ...], opened: list[Dataset]) -> Shards:
+def _join_streams(place: DatasetDir, split: str, classes: tuple[str, ...], opened: list[Dataset]) -> Shards:
     """One stream over shards that were opened one by one."""
     parts = [stream for data in opened for stream in data.splits.values() if isinstance(stream, Shards)]
     lengths: list[int] | None = []

@@ -18,17 +18,17 @@ from vitreous.data.datasets.vtab_tasks import CLEVR_FEWEST
 Numbers = NDArray[np.int64]
 
 
-def by_thresholds(distances: NDArray[Any], thresholds: Sequence[float]) -> Numbers:
+def bin_by_thresholds(distances: NDArray[Any], thresholds: Sequence[float]) -> Numbers:
     """The number of the last threshold below each distance; -1 where none is."""
     edges, values = np.asarray(thresholds, np.float32), np.asarray(distances).astype(np.float32)
     return np.searchsorted(edges, values, side="left").astype(np.int64) - 1
 
 
-def by_count(counts: NDArray[Any]) -> Numbers:
+def bin_by_count(counts: NDArray[Any]) -> Numbers:
     return np.asarray(counts, np.int64) - CLEVR_FEWEST
 
 
-def in_bins(values: NDArray[Any], original: int, bins: int) -> Numbers:
+def bin_evenly(values: NDArray[Any], original: int, bins: int) -> Numbers:
     """floor(value / (original / bins)), in whole numbers."""
     return np.asarray(values, np.int64) * bins // original
 

@@ -53,7 +53,7 @@ class VtabTask:
         return self.class_names or tuple(map(str, range(self.classes)))
 
 
-def _between(edges: Sequence[float], what: str = "") -> tuple[str, ...]:
+def _name_intervals(edges: Sequence[float], what: str = "") -> tuple[str, ...]:
     return tuple(f"{what}{low:g} to {high:g}" for low, high in itertools.pairwise(edges))
 
 
@@ -119,7 +119,7 @@ TASKS: tuple[VtabTask, ...] = (
         False,
         True,
         Table9(63.8, 63.1, 56.1),
-        _between(CLEVR_DISTANCES, "closest at "),
+        _name_intervals(CLEVR_DISTANCES, "closest at "),
     ),
     VtabTask("dmlab", "DMLab", "dmlab", "structured", 6, 22_735, False, True, Table9(53.1, 49.7, 41.9)),
     VtabTask(
@@ -189,12 +189,12 @@ TASKS: tuple[VtabTask, ...] = (
 
 def find_task(name: str) -> VtabTask:
     """By its name, the community's folder, or what the table calls it; `_` and `-` are the same."""
-    wanted = _plain(name)
+    wanted = _fold_name(name)
     for task in TASKS:
-        if wanted in map(_plain, (task.name, task.title, task.folder, *task.aliases)):
+        if wanted in map(_fold_name, (task.name, task.title, task.folder, *task.aliases)):
             return task
     raise unknown_name("VTAB task", name, [task.name for task in TASKS])
 
 
-def _plain(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.strip().casefold().replace("_", "-")

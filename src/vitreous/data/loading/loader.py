@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.bad_images import line
+from vitreous.data.bad_images import format_bad_image
 from vitreous.data.loading.worker_task import FillTask, SharedBuffer, SlotFiller
 from vitreous.data.loading.workers import default_workers, run_in_order
 from vitreous.data.sampling import example_items
-from vitreous.data.shards.virtual_stream import Turns, stream_lengths
+from vitreous.data.shards.virtual_stream import RoundRobin, stream_lengths
 from vitreous.data.source import Policy, Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.ops import Normalise
@@ -111,7 +111,7 @@ class Loader:
         if isinstance(self.data, Source):
             of_step: Callable[[int], Iterator[FillTask]] = self._numbered
         elif lengths is not None:
-            of_step = partial(self._counted, Turns(lengths))
+            of_step = partial(self._counted, RoundRobin(lengths))
         else:
             of_step = self._uncounted
         tasks = itertools.chain.from_iterable(map(of_step, itertools.count(start)))
@@ -128,7 +128,7 @@ class Loader:
         for at in range(0, len(items), _CHUNK):
             yield FillTask(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
 
-    def _counted(self, turns: Turns, step: int) -> Iterator[FillTask]:
+    def _counted(self, turns: RoundRobin, step: int) -> Iterator[FillTask]:
         """Of a stream: example n of the run is example n mod total of its epoch, which some stream gives in its turn."""
         own = self._own(step)
         epochs = own // turns.total
@@ -183,7 +183,7 @@ class Loader:
         fill = SlotFiller(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
         numbered = (replace(task, slot=number % slots) for number, task in enumerate(tasks))
         results = run_in_order(fill, numbered, self.workers, ahead=_AHEAD, owner=self._owner if self.streams else None)
-        made = _Making(self.own_batch, (self.preprocess.channels, height, width))
+        made = _BatchBuilder(self.own_batch, (self.preprocess.channels, height, width))
         step, unread = start, 0
         most = len(self.data) if isinstance(self.data, Source) else 1000
         for result in results:
@@ -217,13 +217,13 @@ class Loader:
             if error.place in self.bad:
                 continue
             self.bad[error.place] = error
-            if self.bad_log is not None and line(error) not in self._written:
+            if self.bad_log is not None and format_bad_image(error) not in self._written:
                 self.bad_log.parent.mkdir(parents=True, exist_ok=True)
                 with self.bad_log.open("a", encoding="ascii") as file:
-                    file.write(line(error))
+                    file.write(format_bad_image(error))
 
 
-class _Making:
+class _BatchBuilder:
     """The batch that is being filled."""
 
     def __init__(self, size: int, shape: tuple[int, int, int]) -> None:

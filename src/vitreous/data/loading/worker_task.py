@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.loading.workers import context, working_on
+from vitreous.data.loading.workers import set_current_item, start_context
 from vitreous.data.sampling import item_generator
 from vitreous.data.shards.virtual_stream import VirtualStream
 from vitreous.data.source import Item, Policy, Skipped, Source, Stream
@@ -51,7 +51,7 @@ class SharedBuffer:
         self.shape, self.dtype = (slots, *shape), np.dtype(np.uint8 if eight_bit else np.float32)
         size = int(np.prod(self.shape)) * self.dtype.itemsize
         try:
-            self._raw = context().RawArray(ctypes.c_ubyte, size)
+            self._raw = start_context().RawArray(ctypes.c_ubyte, size)
         except (OSError, MemoryError) as error:
             raise VitreousError(
                 f"no {size / 1e6:,.0f} MB of shared memory for batches ({error}); use fewer --workers"
@@ -91,7 +91,7 @@ class SlotFiller:
         filled = FilledSlot(task.step, task.slot, [], [], [], [])
         if isinstance(self.data, Source):
             for number, epoch in zip(task.items, task.epochs or (), strict=True):
-                working_on(self.data.place(number))
+                set_current_item(self.data.place(number))
                 try:
                     self._put(slot, filled, self.data[number], epoch)
                 except BadImage as error:
@@ -101,11 +101,11 @@ class SlotFiller:
         before = len(self.data.skipped)
         reading = self._reading_for(task)
         for position in task.items:
-            working_on(f"{self.data.where}: what follows {filled.ids[-1]}" if filled.ids else self.data.where)
+            set_current_item(f"{self.data.where}: what follows {filled.ids[-1]}" if filled.ids else self.data.where)
             found = reading.at(position)
             if found is None:
                 break
-            working_on(found[0].place)
+            set_current_item(found[0].place)
             try:
                 self._put(slot, filled, *found)
             except BadImage as error:

@@ -46,14 +46,14 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def working_on(item: str) -> None:
+def set_current_item(item: str) -> None:
     """Tell, inside a task, what is being worked on: the error names it if this process dies of it."""
     if _current is not None:
         text = item.encode(errors="replace")[: _TEXT - 1]
         ctypes.memmove(_current, text + b"\0", len(text) + 1)
 
 
-def context() -> Any:
+def start_context() -> Any:
     """Fork where there is one: workers start at once and share what the parent has read. Spawn elsewhere."""
     return mp.get_context("fork" if "fork" in mp.get_all_start_methods() and sys.platform != "darwin" else "spawn")
 
@@ -98,12 +98,12 @@ def run_in_order(
 
 class _Worker:
     def __init__(self, function: Callable[[Any], Any], siblings: list[Connection]) -> None:
-        ctx = context()
+        ctx = start_context()
         self.connection, theirs = ctx.Pipe()
         self._current = ctx.RawArray(ctypes.c_char, _TEXT)
         # A forked child inherits its siblings' ends of the pipes. It must close them, or none would notice the parent's end.
         inherited = [*siblings, self.connection] if ctx.get_start_method() == "fork" else []
-        self._process = ctx.Process(target=_serve, args=(function, theirs, self._current, inherited), daemon=True)
+        self._process = ctx.Process(target=_run_worker, args=(function, theirs, self._current, inherited), daemon=True)
         with warnings.catch_warnings():  # the parent may have threads (torch does); the child uses none of them
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
@@ -144,7 +144,7 @@ class _Worker:
         self._process.close()
 
 
-def _serve(function: Callable[[Any], Any], connection: Connection, current: Any, inherited: list[Connection]) -> None:
+def _run_worker(function: Callable[[Any], Any], connection: Connection, current: Any, inherited: list[Connection]) -> None:
     """What a worker does: task in, result out, until the parent hangs up."""
     global _current
     _current = current
@@ -160,11 +160,11 @@ def _serve(function: Callable[[Any], Any], connection: Connection, current: Any,
             try:
                 answer = (True, function(task))
             except Exception as error:
-                answer = (False, _sendable(error))
+                answer = (False, _make_sendable(error))
             connection.send(answer)
 
 
-def _sendable(error: Exception) -> Exception:
+def _make_sendable(error: Exception) -> Exception:
     """The error itself if it survives the journey, else its story."""
     if isinstance(error, MemoryError):
         return MemoryError(str(error))

@@ -151,9 +151,9 @@ class ShardBytes(io.RawIOBase):
     def _open(self) -> tuple[int | None, str | None]:
         """Opens the file where reading is to go on; its size, and its mark if it has one."""
         if is_http(self._shard):
-            self._file, begins, size, mark = _get(self._shard, self._position)
+            self._file, begins, size, mark = _open_http(self._shard, self._position)
         elif is_remote(self._shard):
-            files, path = filesystem(self._shard)
+            files, path = open_filesystem(self._shard)
             self._file = files.open(path, "rb")
             size, mark, begins = getattr(self._file, "size", None), None, 0
             with contextlib.suppress(OSError, ValueError):  # not every file system can begin in the middle
@@ -169,7 +169,7 @@ class ShardBytes(io.RawIOBase):
         return size, mark
 
 
-def _get(url: str, position: int) -> tuple[IO[bytes], int, int | None, str | None]:
+def _open_http(url: str, position: int) -> tuple[IO[bytes], int, int | None, str | None]:
     """An open answer, the byte with which it begins, and the whole file's size and mark."""
     headers = {"User-Agent": "vitreous", "Accept-Encoding": "identity"}
     if position:
@@ -191,7 +191,7 @@ def _get(url: str, position: int) -> tuple[IO[bytes], int, int | None, str | Non
     return answer, begins, size, answer.headers.get("ETag") or answer.headers.get("Last-Modified")
 
 
-def filesystem(address: str) -> tuple[Any, str]:
+def open_filesystem(address: str) -> tuple[Any, str]:
     import fsspec  # only for what is far away
 
     try:

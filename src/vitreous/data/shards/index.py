@@ -23,9 +23,9 @@ from vitreous.data.shards.byte_stream import (
     ShardBytes,
     base_name,
     describe_failure,
-    filesystem,
     is_http,
     is_remote,
+    open_filesystem,
     printable_address,
     strip_query,
 )
@@ -74,19 +74,19 @@ def find_shards(pattern: str, retries: int) -> list[str]:
     if not is_remote(pattern):
         pattern = str(user_path(pattern))
         if Path(pattern).exists():
-            return _in_folder(pattern, retries) if Path(pattern).is_dir() else [pattern]
+            return _list_folder(pattern, retries) if Path(pattern).is_dir() else [pattern]
     found: list[str] = []
     for text in expand_braces(pattern):
         if re.search(r"[*\[]" if is_http(text) else r"[*?\[]", text):
             found += _glob(text)
         elif is_remote(text) and not strip_query(text).endswith(_TARS):
-            found += _in_folder(text, retries)
+            found += _list_folder(text, retries)
         else:
             found.append(text)
     return list(dict.fromkeys(found))
 
 
-def _in_folder(folder: str, retries: int) -> list[str]:
+def _list_folder(folder: str, retries: int) -> list[str]:
     join = f"{folder.rstrip('/')}/" if is_remote(folder) else f"{folder}{os.sep}"
     index = _read_index(f"{join}{INDEX}", retries)
     if index is not None and index.lengths:
@@ -109,7 +109,7 @@ def _glob(text: str, must: bool = True) -> list[str]:
     elif "::" in text:
         raise VitreousError(f"{printable_address(text)}: a chained address cannot be searched; write a range, as {{000..127}}")
     else:
-        files, path = filesystem(text)
+        files, path = open_filesystem(text)
         try:
             found = [files.unstrip_protocol(path) for path in files.glob(path)]
         except Exception as error:  # each kind of storage has its own errors
@@ -121,7 +121,7 @@ def _glob(text: str, must: bool = True) -> list[str]:
     return sorted(found)
 
 
-def splits_of(where: str, shards: Sequence[str], index: Index | None) -> dict[str, list[int]]:
+def assign_splits(where: str, shards: Sequence[str], index: Index | None) -> dict[str, list[int]]:
     """The shards' numbers by split: as the index says, else as their names or folders do, else all in one."""
     found: dict[str | None, list[int]] = {}
     for number, shard in enumerate(shards):
@@ -140,7 +140,7 @@ def splits_of(where: str, shards: Sequence[str], index: Index | None) -> dict[st
     return {split or ALL: found[split] for split in order if split in found}
 
 
-def distinct(shards: Sequence[str]) -> tuple[str, ...]:
+def distinct_names(shards: Sequence[str]) -> tuple[str, ...]:
     """What ids begin with: the shards' own names, and folders above them only where those alone are not distinct."""
     parts = [strip_query(shard).replace(os.sep, "/").split("/") for shard in shards]
     depth = 1
@@ -162,7 +162,7 @@ class Index:
     own_classes: dict[str, tuple[str, ...]]
 
 
-def index_beside(shards: Sequence[str], retries: int) -> Index | None:
+def read_index_beside(shards: Sequence[str], retries: int) -> Index | None:
     folders = {strip_query(shard)[: len(strip_query(shard)) - len(base_name(shard))] for shard in shards}
     return _read_index(f"{folders.pop()}{INDEX}", retries) if len(folders) == 1 else None
 
@@ -186,18 +186,18 @@ def _read_index(path: str, retries: int) -> Index | None:
             {split: tuple(names) for split, names in document.get("own_classes", {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _no_index(path, f"{type(error).__name__}: {error}") from error
+        raise _index_error(path, f"{type(error).__name__}: {error}") from error
     strings = [*classes, *index.splits.values(), *(name for names in index.own_classes.values() for name in names)]
     if not isinstance(classes, list) or not all(isinstance(text, str) for text in strings):
-        raise _no_index(path, "classes and splits must be names")
+        raise _index_error(path, "classes and splits must be names")
     if not all(isinstance(name, str) and re.fullmatch(r"[^/\\:]+\.(tar|tar\.gz|tgz)", name) for name in index.lengths):
-        raise _no_index(path, "shards must be plain .tar names")
+        raise _index_error(path, "shards must be plain .tar names")
     if not all(type(count) is int and count >= 0 for count in index.lengths.values()) or len(index.lengths) != len(shards):
-        raise _no_index(path, "each shard must be there once, with a count")
+        raise _index_error(path, "each shard must be there once, with a count")
     return index
 
 
-def _no_index(path: str, why: str) -> VitreousError:
+def _index_error(path: str, why: str) -> VitreousError:
     return VitreousError(
         f'{printable_address(path)}: not an index of shards ({why}); expected at least {{"classes": ["cat", "dog"]}}'
     )

@@ -32,13 +32,13 @@ from vitreous.data.shards.byte_stream import (
     ShardBytes,
     base_name,
     describe_failure,
-    filesystem,
     is_http,
     is_remote,
+    open_filesystem,
     printable_address,
 )
-from vitreous.data.shards.index import INDEX, distinct, find_shards, index_beside, splits_of
-from vitreous.data.shards.samples import Label, samples
+from vitreous.data.shards.index import INDEX, assign_splits, distinct_names, find_shards, read_index_beside
+from vitreous.data.shards.samples import Label, read_samples
 from vitreous.data.source import Dataset, Item, Policy, Skipped, Stream
 
 SCAN_BYTES = 1 << 30  # more than this is not fetched only to learn which labels there are
@@ -71,7 +71,7 @@ class Shards(Stream):
         delivered = without_image = bad = 0
         first_bad = ""
         try:
-            for sample in samples(self.shards[shard], self.retries):
+            for sample in read_samples(self.shards[shard], self.retries):
                 if sample.image is None and not sample.fault:
                     if sample.texts and self.bad_shards == "stop":
                         raise Fault(f"{sample.key} has labels and no image; members of one key must follow each other")
@@ -93,7 +93,7 @@ class Shards(Stream):
                 raise Fault(f"{found:,} samples, where {INDEX} says {self.lengths[shard]:,}")
         except Fault as fault:
             if self.bad_shards == "stop":
-                raise _named(place, fault) from fault
+                raise _shard_error(place, fault) from fault
             self.skipped.append(Skipped(place, str(fault), delivered))
         if bad:
             self.skipped.append(Skipped(place, f"{bad:,} bad samples ({first_bad})", delivered))
@@ -108,11 +108,11 @@ def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) 
         for shard in shards:
             if not is_remote(shard) and not Path(shard).is_file():
                 raise VitreousError(f"{shard}: no such shard; fetch it, or name only those that are there")
-    index = index_beside(shards, retries)
+    index = read_index_beside(shards, retries)
     notes: list[str] = []
     lengths: list[int] | None
     own_classes: dict[str, tuple[str, ...]] = {}
-    splits = splits_of(where, shards, index)
+    splits = assign_splits(where, shards, index)
     if index is not None:
         classes, own_classes = index.classes, index.own_classes
         known = [index.lengths.get(base_name(shard)) for shard in shards]
@@ -122,8 +122,8 @@ def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) 
                 notes.append(f"{INDEX} does not list {len(shards) - len(lengths):,} of {len(shards):,} shards")
             lengths = None
     else:
-        contents = _scan(where, shards, bad_shards, retries)
-        classes, named = _classes(where, contents)
+        contents = _scan_shards(where, shards, bad_shards, retries)
+        classes, named = _collect_classes(where, contents)
         lengths = [content.length for content in contents] if all(content.whole for content in contents) else None
         if named:  # where the data says numbers, they mean the same in every split
             for split, members in splits.items():
@@ -131,7 +131,7 @@ def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) 
                 own_classes[split] = tuple(name for name in classes if name in own)
         total = "" if lengths is None else f"{sum(lengths):,} samples, "
         notes.append(f"no {INDEX} beside the shards: they were read through for their labels ({total}{len(classes):,} classes)")
-    names = distinct(shards)
+    names = distinct_names(shards)
     streams = {
         split: Shards(
             where=where,
@@ -148,7 +148,7 @@ def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) 
     return Dataset(where, classes, streams, tuple(notes), own_classes=own_classes)
 
 
-def _named(place: str, fault: Fault) -> VitreousError:
+def _shard_error(place: str, fault: Fault) -> VitreousError:
     return VitreousError(f"{place}: {describe_failure(fault)}; fetch or make this shard again, or leave it out")
 
 
@@ -162,11 +162,11 @@ class _Content:
     whole: bool = True
 
 
-def _scan(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -> list[_Content]:
+def _scan_shards(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -> list[_Content]:
     """What the labels in each shard are, as far as a broken one goes. Cached while no shard changes."""
     total, marks = 0, []
     for shard in shards:
-        size, mark = _facts(shard, retries)
+        size, mark = _size_and_mark(shard, retries)
         marks.append((printable_address(shard), size, mark))
         total += (SCAN_BYTES if size is None else size) if is_remote(shard) else 0
         if total > SCAN_BYTES:
@@ -191,7 +191,7 @@ def _scan_shard(shard: str, bad_shards: Policy, retries: int) -> _Content:
     labels: Counter[Label] = Counter()
     length = 0
     try:
-        for sample in samples(shard, retries, pixels=False):
+        for sample in read_samples(shard, retries, pixels=False):
             length += sample.image is not None or bool(sample.fault)
             try:
                 labels.update(sample.labels())
@@ -200,12 +200,12 @@ def _scan_shard(shard: str, bad_shards: Policy, retries: int) -> _Content:
                     raise
     except Fault as fault:
         if bad_shards == "stop":
-            raise _named(printable_address(shard), fault) from fault
+            raise _shard_error(printable_address(shard), fault) from fault
         return _Content(length, dict(labels), whole=False)
     return _Content(length, dict(labels))
 
 
-def _classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[str, ...], bool]:
+def _collect_classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[str, ...], bool]:
     """The classes, and whether the data itself names them."""
     labels = {label for content in contents for label in content.labels}
     names = sorted(label for label in labels if isinstance(label, str))
@@ -218,7 +218,7 @@ def _classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[str, ...],
     return (tuple(names), True) if names else (tuple(str(number) for number in range(highest + 1)), False)
 
 
-def _facts(shard: str, retries: int) -> tuple[int | None, str | None]:
+def _size_and_mark(shard: str, retries: int) -> tuple[int | None, str | None]:
     """The size, and what changes when the content does; None where that is not known."""
     try:
         if not is_remote(shard):
@@ -228,7 +228,7 @@ def _facts(shard: str, retries: int) -> tuple[int | None, str | None]:
             with ShardBytes(shard, retries) as file:
                 file.connect()
                 return file.size, file.mark
-        files, path = filesystem(shard)
+        files, path = open_filesystem(shard)
         return files.size(path), str(files.ukey(path))
     except VitreousError:
         raise

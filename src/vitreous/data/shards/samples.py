@@ -63,9 +63,9 @@ class Sample:
         elif info.size > (MEMBER_BYTES if is_image else TEXT_BYTES):
             self.damaged = f"{info.name} has {info.size:,} bytes; at most {MEMBER_BYTES if is_image else TEXT_BYTES:,}"
         elif not is_image:
-            self.texts[suffix] = _content(archive, info)
+            self.texts[suffix] = _read_member(archive, info)
         else:
-            self.image, self.member, self.second = _content(archive, info) if pixels else b"", info.name, second
+            self.image, self.member, self.second = _read_member(archive, info) if pixels else b"", info.name, second
 
     def labels(self) -> tuple[Label, ...]:
         """Numbers or names, as they are written."""
@@ -102,7 +102,7 @@ class Sample:
         return Item(f"{name}/{self.key}", tuple(labels), self.image, f"{place}: {self.member}")
 
 
-def samples(shard: str, retries: int, pixels: bool = True) -> Iterator[Sample]:
+def read_samples(shard: str, retries: int, pixels: bool = True) -> Iterator[Sample]:
     """The samples of one shard. Where it breaks, the sample before is not given: its last members may be lost."""
     sample: Sample | None = None
     with contextlib.ExitStack() as stack:
@@ -145,7 +145,7 @@ def _open_tar(stack: contextlib.ExitStack, shard: str, retries: int, buffer: int
         raise Fault("not a tar file") from error
 
 
-def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+def _read_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(info)
     content = file.read() if file is not None else b""
     if len(content) != info.size:

@@ -23,7 +23,7 @@ _ITEMS = 1000  # held to draw from by each stream
 _BYTES = 1 << 29  # held by all streams together, at most: large photographs leave room for fewer
 
 
-class Turns:
+class RoundRobin:
     """Which stream gives example n of an epoch, and which of its items that is: a pure function of n and the lengths.
 
     In round k every stream that has more than k items gives one. Between two lengths that occur, the streams that still
@@ -93,20 +93,20 @@ class VirtualStream:
         size = 0
         for item in itertools.chain.from_iterable(map(self.data.read, shards)):
             held.append(item)
-            size += _size(item)
+            size += _count_bytes(item)
             while len(held) > _ITEMS or (size > self.most and len(held) > 1):
-                drawn = _drawn(held, rng)
-                size -= _size(drawn)
+                drawn = _draw_item(held, rng)
+                size -= _count_bytes(drawn)
                 yield drawn, epoch
         while held:
-            yield _drawn(held, rng), epoch
+            yield _draw_item(held, rng), epoch
 
 
-def _drawn(held: list[Item], rng: random.Random) -> Item:
+def _draw_item(held: list[Item], rng: random.Random) -> Item:
     chosen = int(rng.random() * len(held))
     held[chosen], held[-1] = held[-1], held[chosen]
     return held.pop()
 
 
-def _size(item: Item) -> int:
+def _count_bytes(item: Item) -> int:
     return len(item.content) if isinstance(item.content, bytes) else item.content.nbytes

@@ -89,23 +89,23 @@ def write_shards(
             if shuffle and isinstance(source, Stream):
                 notes.append(f"{split}: a stream, so its items keep their order within each shard that was read")
             with _Writer(folder, split, shard_bytes) as writer:
-                for place, item in _items(source, order.derive_key("shards", seed, split) if shuffle else None):
+                for place, item in _iterate_items(source, order.derive_key("shards", seed, split) if shuffle else None):
                     stopping = bool(bad) and bad_images == "stop"
-                    wrong = item if isinstance(item, BadImage) else _write(writer, item, full_check, stopping)
+                    wrong = item if isinstance(item, BadImage) else _write_item(writer, item, full_check, stopping)
                     if wrong is not None:
                         bad.append(BadImage(place, wrong.kind, wrong.why))
                     if bad_images == "stop" and len(bad) >= _NAMED:
-                        raise _stop(dataset.where, bad)
+                        raise _bad_images_error(dataset.where, bad)
                     if progress is not None:
                         progress(1)
             shards += writer.done
         if bad and bad_images == "stop":
-            raise _stop(dataset.where, bad)
+            raise _bad_images_error(dataset.where, bad)
         if not shards:
             raise VitreousError(f"{dataset.where}: not one image to write" + (f"; the first: {bad[0].why}" if bad else ""))
         if bad:
             write_bad_images(folder / BAD_IMAGES, bad)
-        (folder / INDEX).write_text(_index(dataset, shards, seed if shuffle else None), encoding="utf-8")
+        (folder / INDEX).write_text(_format_index(dataset, shards, seed if shuffle else None), encoding="utf-8")
     return ShardReport(out, dataset.classes, tuple(shards), tuple(bad), tuple(notes))
 
 
@@ -117,13 +117,13 @@ def check_free(out: Path) -> None:
         raise VitreousError(f"{out}: is there already; choose another place, or delete it first")
 
 
-def _stop(where: str, bad: list[BadImage]) -> VitreousError:
+def _bad_images_error(where: str, bad: list[BadImage]) -> VitreousError:
     named = "; ".join(map(str, bad))
     many = f"{_NAMED} bad images and perhaps more" if len(bad) >= _NAMED else f"{len(bad)} bad images"
     return VitreousError(f"{where}: {many}, nothing was written ({named}); with --bad-images skip they are left out")
 
 
-def _index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) -> str:
+def _format_index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) -> str:
     splits: dict[str, Any] = {}
     for shard in shards:
         total = splits.setdefault(shard.split, {"shards": 0, "count": 0, "bytes": 0})
@@ -143,7 +143,7 @@ def _index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) -> str:
 # What is written ------------------------------------------------------------------------------------------------------------
 
 
-def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Item | BadImage]]:
+def _iterate_items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Item | BadImage]]:
     """Each item, or what is wrong with it, and its place; in the order of the seed, if there is one."""
     if isinstance(source, Stream):
         turns = np.arange(len(source.shards))
@@ -162,18 +162,18 @@ def _items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Ite
             yield place, BadImage(place, "unreadable", str(error).removeprefix(f"{place}: "))
 
 
-def _write(writer: _Writer, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
+def _write_item(writer: _Writer, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
     """Writes the item, unless the run is to stop anyway and only the other bad images are wanted."""
     try:
-        content, suffix = _encoded(item.content, item.id, item.place, full_check)
+        content, suffix = _encode_image(item.content, item.id, item.place, full_check)
     except BadImage as error:
         return error
     if not stopping:
-        writer.add(_key(item.id), suffix, content, item.labels)
+        writer.add(_make_key(item.id), suffix, content, item.labels)
     return None
 
 
-def _encoded(content: Content, name: str, place: str, full_check: bool) -> tuple[bytes, str]:
+def _encode_image(content: Content, name: str, place: str, full_check: bool) -> tuple[bytes, str]:
     """The bytes to write, which are those that came wherever some did, and a suffix that readers know."""
     if isinstance(content, np.ndarray):
         buffer = io.BytesIO()
@@ -190,7 +190,7 @@ def _encoded(content: Content, name: str, place: str, full_check: bool) -> tuple
     return content, own if own in SUFFIXES else usual if usual in SUFFIXES else UNKNOWN_SUFFIX
 
 
-def _key(name: str) -> str:
+def _make_key(name: str) -> str:
     """A name for all members of a sample: the item's own, without what ends a key (a dot) or leads out of a folder."""
     text = re.sub(r"[^\w /.,;=@()\[\]{}~!#$%&'+^-]", "_", name.encode(errors="replace").decode())
     parts = [part for part in text.split("/") if part not in ("", ".", "..")] or ["_"]
@@ -242,7 +242,7 @@ class _Shard:
     def __init__(self, path: Path) -> None:
         self.path, self.count = path, 0
         self._keys: set[str] = set()
-        self._file = _Hashed(path)
+        self._file = _HashingFile(path)
         self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8")  # noqa: SIM115
 
     @property
@@ -271,7 +271,7 @@ class _Shard:
             self._file.close()
 
 
-class _Hashed(io.RawIOBase):
+class _HashingFile(io.RawIOBase):
     """A file that is only written, hashed on the way."""
 
     def __init__(self, path: Path) -> None:

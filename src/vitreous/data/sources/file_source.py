@@ -72,9 +72,9 @@ class FileTable:
 
     @classmethod
     def mapped(cls, folder: Path, root: str, folders: tuple[str, ...], expected: str | None = None) -> FileTable:
-        arrays = {name: _map(folder / f"{name}.npy") for name in cls.ARRAYS}
+        arrays = {name: _map_array(folder / f"{name}.npy") for name in cls.ARRAYS}
         several = folder / "label_ends.npy"
-        ends = _map(several) if several.exists() else None
+        ends = _map_array(several) if several.exists() else None
         table = cls(root, folders, label_ends=ends, mapped_from=str(folder), **arrays)
         if len(table.folder) != len(table) or len(table.names) != (table.ends[-1] if len(table) else 0):
             raise ValueError(f"{folder}: the arrays do not belong together")
@@ -89,7 +89,7 @@ class FileTable:
         return digest.hexdigest()
 
 
-def _map(path: Path) -> NDArray[Any]:
+def _map_array(path: Path) -> NDArray[Any]:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array.view(np.ndarray) if array.size else np.zeros(0, array.dtype)  # a plain array: memmap slices are slow
 
@@ -127,19 +127,19 @@ class TableBuilder:
         self._count += len(names)
 
     def table(self) -> FileTable:
-        counts = _joined(self._label_counts, np.int64)
+        counts = _concatenate(self._label_counts, np.int64)
         return FileTable(
             root=self.root,
             folders=tuple(self._folders),
-            folder=_joined(self._folder, np.int32),
+            folder=_concatenate(self._folder, np.int32),
             names=np.frombuffer(b"".join(self._names), np.uint8),
-            ends=np.cumsum(_joined(self._lengths, np.int64)),
+            ends=np.cumsum(_concatenate(self._lengths, np.int64)),
             label_ends=None if (counts == 1).all() else np.cumsum(counts),
-            label_ids=_joined(self._labels, np.int32),
+            label_ids=_concatenate(self._labels, np.int32),
         )
 
 
-def _joined(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+def _concatenate(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     parts = list(parts)
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
@@ -213,11 +213,11 @@ class FileSource(Source):
 
 def check_classes(where: str, own: Mapping[str, tuple[str, ...]]) -> None:
     """For training: every split must have the same classes, or its numbers would not mean what they seem to."""
-    if different := different_classes(own):
+    if different := describe_class_difference(own):
         raise VitreousError(f"{where}: {different}; rename or remove those, or see `vitreous doctor {where}`")
 
 
-def different_classes(own: Mapping[str, tuple[str, ...]]) -> str:
+def describe_class_difference(own: Mapping[str, tuple[str, ...]]) -> str:
     """What training refuses: a labelled split whose classes are not those of `train`. Empty where there is none."""
     trained = set(own.get("train", ()))
     for split, classes in own.items() if "train" in own else ():

@@ -39,8 +39,8 @@ _LISTED = 10_000  # how many left-out files are kept by name
 
 def open_folder(folder: Path) -> Dataset:
     root = folder.resolve()
-    index = _cached(root) or _kept(root, _walk(root))
-    return _dataset(str(folder), index)
+    index = _load_cached_index(root) or _cache_index(root, _walk_folder(root))
+    return _make_dataset(str(folder), index)
 
 
 # The index ------------------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class _Index:
     certain: bool = True
 
 
-def _dataset(where: str, index: _Index) -> Dataset:
+def _make_dataset(where: str, index: _Index) -> Dataset:
     splits = {
         split: FileSource(where, split, index.classes, index.table, start, stop)
         for split, (start, stop) in index.ranges.items()
@@ -71,15 +71,15 @@ def _version() -> str:
     return f"{_VERSION} {' '.join(sorted(suffixes()))}"
 
 
-def _cached(root: Path) -> _Index | None:
+def _load_cached_index(root: Path) -> _Index | None:
     """The index from an earlier time, if it is still true."""
-    folder = _cache_of(root)
+    folder = _cache_path(root)
     try:
         document = parse_json((folder / "index.json").read_text(encoding="utf-8", errors="surrogateescape"), most=1 << 30)
         if document["version"] != _version() or document["root"] != str(root):
             return None
         for name, state in document["states"].items():
-            if _state((root / name).stat()) != state:
+            if _folder_state((root / name).stat()) != state:
                 return None
         table = FileTable.mapped(folder, str(root), tuple(document["folders"]))
         return _Index(
@@ -95,7 +95,7 @@ def _cached(root: Path) -> _Index | None:
         return None  # there is none, or it is from another version, or damaged: it is made anew
 
 
-def _kept(root: Path, index: _Index) -> _Index:
+def _cache_index(root: Path, index: _Index) -> _Index:
     """The index, put into the cache and mapped from there; if that cannot be, as it is."""
     newest = max(max(state[:2]) for state in index.states.values())
     if not index.certain or time.time_ns() - newest < _SETTLED * 1e9:
@@ -112,16 +112,16 @@ def _kept(root: Path, index: _Index) -> _Index:
         "states": index.states,
     }
     try:
-        with atomic_folder(_cache_of(root)) as part:
+        with atomic_folder(_cache_path(root)) as part:
             index.table.save(part)
             text = json.dumps(document, ensure_ascii=False)
             (part / "index.json").write_text(text, encoding="utf-8", errors="surrogateescape")
     except (VitreousError, OSError):  # a full disk, or one that may only be read: the index is a convenience
         return index
-    return _cached(root) or index
+    return _load_cached_index(root) or index
 
 
-def _cache_of(root: Path) -> Path:
+def _cache_path(root: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
     readable = re.sub(r"[^A-Za-z0-9_-]", "_", root.name)[:40]
     return cache_dir() / "index" / f"{readable}-{digest}"
@@ -154,7 +154,7 @@ class _Walk:
             if identity in above:
                 self.leave_out(folder, "a link that leads in a circle", "symlink-loop")
                 return None
-            self.states[folder] = _state(status)
+            self.states[folder] = _folder_state(status)
             folders, images = [], []
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda entry: entry.name):
@@ -197,7 +197,7 @@ class _Listing:
     path: tuple[tuple[int, int], ...]  # device and number of this folder and of those above it
 
 
-def _state(status: os.stat_result) -> list[int]:
+def _folder_state(status: os.stat_result) -> list[int]:
     """What changes when a folder's entries or its permissions do; its place is part of it, for links may be moved."""
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
 
@@ -213,12 +213,12 @@ def _join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _walk(root: Path) -> _Index:
+def _walk_folder(root: Path) -> _Index:
     walk = _Walk(root)
     top = walk.look("", ())
     if top is None:
         raise VitreousError(f"{root}: {walk.left_out[0][1]}")
-    splits = _split_folders(walk, top)
+    splits = _find_split_folders(walk, top)
     found: dict[str, dict[str, list[tuple[str, list[str]]]]] = {split: {} for split in splits.values()} or {ALL: {}}
     unlabelled: dict[str, list[tuple[str, list[str]]]] = {}
     if splits:
@@ -239,10 +239,10 @@ def _walk(root: Path) -> _Index:
                 found[split].setdefault(child, [])
         if listing.images:
             unlabelled.setdefault(split, []).append((name, listing.images))
-    return _arranged(walk, found, unlabelled)
+    return _number_files(walk, found, unlabelled)
 
 
-def _split_folders(walk: _Walk, top: _Listing) -> dict[str, str]:
+def _find_split_folders(walk: _Walk, top: _Listing) -> dict[str, str]:
     """Which folders are splits: `train` beside another one, or the only folders with images. A class may be called `train`."""
     named = {name: SPLIT_NAMES[name.lower()] for name in top.folders if name.lower() in SPLIT_NAMES}
     meanings = set(named.values())
@@ -273,7 +273,7 @@ def _has_class_folders(folder: Path) -> bool:
     return not any(is_image_name(entry.name) for entry in os.scandir(folder)) and _has_images(folder)
 
 
-def _arranged(
+def _number_files(
     walk: _Walk,
     found: dict[str, dict[str, list[tuple[str, list[str]]]]],
     unlabelled: dict[str, list[tuple[str, list[str]]]],

@@ -18,7 +18,7 @@ from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import user_path
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.source import SPLITS, Content, Dataset, Source
-from vitreous.data.sources.relabelled import with_labels
+from vitreous.data.sources.relabelled import Relabelled
 from vitreous.data.transforms.decode import BadImage, check_file_size
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -30,23 +30,23 @@ _IMAGES = ("image", "img", "jpg", "png")
 def open_hub(text: str) -> Dataset:
     """The data set that `text` names, with or without the leading `hf:`."""
     address, _, column = text.removeprefix("hf:").partition("#")
-    library = _library(text)
-    splits, folder = _load(library, text, address)
-    image, label = _columns(library, text, next(iter(splits.values())).features, column)
-    labels = _labels(library, text, splits, label) if label else Labels((), None)
+    library = _import_datasets(text)
+    splits, folder = _load_splits(library, text, address)
+    image, label = _choose_columns(library, text, next(iter(splits.values())).features, column)
+    labels = _collect_labels(library, text, splits, label) if label else Labels((), None)
     sources: dict[str, Source] = {}
     for name, split in splits.items():
         canonical = SPLIT_NAMES.get(name, name)
         if canonical in sources:
             raise VitreousError(f"{text}: two of its splits, {', '.join(splits)}, mean {canonical}")
         pictures = HubSource(text, canonical, labels.classes, library, split, image, folder)
-        sources[canonical] = with_labels(pictures, [labels.of(value) for value in split[label]]) if label else pictures
+        sources[canonical] = Relabelled(pictures, [labels.of(value) for value in split[label]]) if label else pictures
     order = sorted(sources, key=lambda name: (SPLITS.index(name) if name in SPLITS else len(SPLITS), name))
     notes = () if label else (f"{text}: no column of labels",)
     return Dataset(text, labels.classes, {name: sources[name] for name in order}, notes)
 
 
-def _library(text: str) -> Any:
+def _import_datasets(text: str) -> Any:
     try:
         import datasets
     except ImportError as error:
@@ -58,7 +58,7 @@ def _library(text: str) -> Any:
     return datasets
 
 
-def _load(library: Any, text: str, address: str) -> tuple[dict[str, Any], Path | None]:
+def _load_splits(library: Any, text: str, address: str) -> tuple[dict[str, Any], Path | None]:
     """Its splits, and the directory it lies in if that is on this machine."""
     folder = user_path(address)
     try:
@@ -88,9 +88,9 @@ def _load(library: Any, text: str, address: str) -> tuple[dict[str, Any], Path |
 # Columns --------------------------------------------------------------------------------------------------------------------
 
 
-def _columns(library: Any, text: str, features: Any, asked: str) -> tuple[str, str | None]:
+def _choose_columns(library: Any, text: str, features: Any, asked: str) -> tuple[str, str | None]:
     images = [name for name, feature in features.items() if isinstance(feature, library.Image)]
-    image = _chosen(images, _IMAGES)
+    image = _choose_preferred(images, _IMAGES)
     if image is None:
         found = (
             f"several columns of images: {', '.join(images)}" if images else f"no column of images, only {', '.join(features)}"
@@ -100,21 +100,21 @@ def _columns(library: Any, text: str, features: Any, asked: str) -> tuple[str, s
         if asked not in features:
             raise unknown_name(f"column of {text}", asked, features)
         return image, asked
-    named = [name for name, feature in features.items() if isinstance(_element(feature), library.ClassLabel)]
+    named = [name for name, feature in features.items() if isinstance(_element_feature(feature), library.ClassLabel)]
     plain = [name for name in features if name in _LABELS]
-    label = _chosen(named, _LABELS) if named else _chosen(plain, _LABELS)
+    label = _choose_preferred(named, _LABELS) if named else _choose_preferred(plain, _LABELS)
     if label is None and named:
         raise VitreousError(f"{text}: several columns of labels ({', '.join(named)}); choose one with #{named[0]} at the end")
     return image, label
 
 
-def _chosen(names: list[str], preferred: tuple[str, ...]) -> str | None:
+def _choose_preferred(names: list[str], preferred: tuple[str, ...]) -> str | None:
     if len(names) == 1:
         return names[0]
     return next((name for name in preferred if name in names), None)
 
 
-def _element(feature: Any) -> Any:
+def _element_feature(feature: Any) -> Any:
     """Of a list of labels, what it is a list of."""
     return getattr(feature, "feature", feature)
 
@@ -133,8 +133,8 @@ class Labels:
         return tuple(number for number in numbers if number >= 0)  # the library's -1 stands for no label
 
 
-def _labels(library: Any, text: str, splits: dict[str, Any], column: str) -> Labels:
-    elements = [_element(split.features[column]) for split in splits.values()]
+def _collect_labels(library: Any, text: str, splits: dict[str, Any], column: str) -> Labels:
+    elements = [_element_feature(split.features[column]) for split in splits.values()]
     if all(isinstance(element, library.ClassLabel) for element in elements):
         names = tuple(elements[0].names)
         if any(tuple(element.names) != names for element in elements):

@@ -34,7 +34,7 @@ Row = tuple[str, tuple[str, ...], str]  # path, labels, split
 
 
 def open_manifest(path: Path) -> Dataset:
-    rows, ignored = _read(path)
+    rows, ignored = _read_manifest(path)
     notes = (f"{path}: columns that are not used: {first_few(ignored)}",) if ignored else ()
     classes = sort_class_names({label for _, labels, _ in rows for label in labels})
     number = {name: index for index, name in enumerate(classes)}
@@ -58,13 +58,13 @@ def open_manifest(path: Path) -> Dataset:
     return Dataset(str(path), classes, splits, notes, own_classes=own)
 
 
-def _read(path: Path) -> tuple[list[Row], list[str]]:
+def _read_manifest(path: Path) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     seen: dict[str, int] = {}
     ignored: dict[str, None] = {}
     try:
-        for line, fields in _csv(path) if path.suffix.lower() in (".csv", ".tsv") else _json(path):
-            row = _row(path, line, fields)
+        for line, fields in _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else _read_json_lines(path):
+            row = _parse_row(path, line, fields)
             ignored.update({str(key): None for key in fields if key not in (*_KEYS, _CORRECTION)})
             if row[0] in seen:
                 raise VitreousError(f"{path}: line {line}: {row[0]} stands on line {seen[row[0]]} already; remove one of them")
@@ -79,7 +79,7 @@ def _read(path: Path) -> tuple[list[Row], list[str]]:
     return rows, list(ignored)
 
 
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         _check_keys(path, 1, reader.fieldnames or ())
@@ -89,7 +89,7 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield reader.line_num, fields
 
 
-def _json(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -114,22 +114,22 @@ def _check_keys(path: Path, line: int, keys: Any) -> None:
             raise VitreousError(f"{path}: line {line}: {name!r}; did you mean {close[0]!r}?")
 
 
-def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
+def _parse_row(path: Path, line: int, fields: dict[str, Any]) -> Row:
     name, label, split = (fields.get(key) for key in _KEYS)
     corrected = fields.get(_CORRECTION)
     if corrected not in (None, []) and str(corrected).strip():  # 0 is a name for a class
         label = corrected
     if not isinstance(name, str) or not name.strip():
         raise VitreousError(f"{path}: line {line}: no path")
-    name = _path(path, line, name)
+    name = _normalise_path(path, line, name)
     if label is None or label == "":
         labels: tuple[str, ...] = ()
     elif isinstance(label, list):
-        labels = tuple(_text(path, line, one) for one in label)
+        labels = tuple(_parse_label(path, line, one) for one in label)
     elif isinstance(label, str) and path.suffix.lower() in (".csv", ".tsv"):
-        labels = tuple(_unicode(path, line, part.strip()) for part in label.split(_SEPARATOR) if part.strip())
+        labels = tuple(_check_unicode(path, line, part.strip()) for part in label.split(_SEPARATOR) if part.strip())
     else:
-        labels = (_text(path, line, label),)
+        labels = (_parse_label(path, line, label),)
     if not split:
         return name, labels, ALL
     if not isinstance(split, str) or split.strip().lower() not in SPLIT_NAMES:
@@ -138,13 +138,13 @@ def _row(path: Path, line: int, fields: dict[str, Any]) -> Row:
     return name, labels, SPLIT_NAMES[split.strip().lower()]
 
 
-def _text(path: Path, line: int, label: Any) -> str:
+def _parse_label(path: Path, line: int, label: Any) -> str:
     if isinstance(label, bool) or not isinstance(label, (str, int)) or label == "":
         raise VitreousError(f"{path}: line {line}: label {label!r}; a label is a name or a whole number")
-    return _unicode(path, line, str(label))
+    return _check_unicode(path, line, str(label))
 
 
-def _path(manifest: Path, line: int, name: str) -> str:
+def _normalise_path(manifest: Path, line: int, name: str) -> str:
     """Relative to the manifest's folder where it lies in it, and without detours, so that one file has one name."""
     try:
         os.fsencode(name)
@@ -157,7 +157,7 @@ def _path(manifest: Path, line: int, name: str) -> str:
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
 
 
-def _unicode(path: Path, line: int, label: str) -> str:
+def _check_unicode(path: Path, line: int, label: str) -> str:
     """Names of files may be any bytes; names of classes go into checkpoints and must be text."""
     try:
         label.encode()
@@ -191,7 +191,7 @@ def write_manifest(path: Path, rows: Iterable[Row]) -> None:
         writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         if table:
             writer.writerow(_KEYS)
-        for name, labels, split in _checked(path, rows):
+        for name, labels, split in _check_rows(path, rows):
             if table:
                 writer.writerow((name, _SEPARATOR.join(labels), split))
                 continue
@@ -203,7 +203,7 @@ def write_manifest(path: Path, rows: Iterable[Row]) -> None:
             file.write(json.dumps(fields) + "\n")
 
 
-def _checked(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
+def _check_rows(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
     """The rows, with "" for no split; an error at the first that could not be read back."""
     check_expressible(path, (), ())
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""The same pictures under other labels."""
+"""The images of another source under other labels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, View
 
 
-def with_labels(source: Source, labels: Sequence[tuple[int, ...]]) -> Source:
-    """The items of `source`, in its order, with these labels."""
-    return Relabelled(source, labels)
-
-
 class Relabelled(View):
-    """The labels lie in two arrays, which take a fraction of what tuples do and go quickly to worker processes."""
+    """The items of a source, in its order, with these labels.
+
+    The labels lie in two arrays, which take a fraction of what tuples do and are sent quickly to worker processes.
+    """
 
     def __init__(self, parent: Source, labels: Sequence[tuple[int, ...]]) -> None:
         if len(labels) != len(parent):

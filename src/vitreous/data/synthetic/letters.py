@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from vitreous.core.hashing import hash_words
 from vitreous.data.source import Source
-from vitreous.data.synthetic.random_draws import Draws, keys, octets, uniform
+from vitreous.data.synthetic.random_draws import Draws, derive_keys, draw_bytes, draw_uniform
 
 EDITION = 1  # to be raised when a change makes any picture or label another one
 IMAGES = {"train": 50_000, "validation": 5_000, "test": 5_000}
@@ -64,7 +64,7 @@ class Letters(Source):
 
     def read(self, index: int) -> NDArray[np.uint8]:
         key = int(self._keys(self._checked(index), 1)[0])
-        return _drawn(self.labels(index)[0], Draws(key, 1, _DRAWS), self.size)
+        return _draw_letter(self.labels(index)[0], Draws(key, 1, _DRAWS), self.size)
 
     def fingerprint(self) -> str:
         return hash_words(EDITION, "letters", self.split, self.size, self.seed, self._count)
@@ -75,15 +75,15 @@ class Letters(Source):
         return index
 
     def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
-        return keys(self.seed, _SCENE, np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first))
+        return derive_keys(self.seed, _SCENE, np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first))
 
     def _labels(self, first: int, count: int) -> NDArray[np.int64]:
-        return (uniform(self._keys(first, count), 0) * len(LETTERS)).astype(np.int64)
+        return (draw_uniform(self._keys(first, count), 0) * len(LETTERS)).astype(np.int64)
 
 
-def _drawn(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
+def _draw_letter(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
     canvas = max(_CANVAS, 2 * size)
-    ink = _ink(letter, draw.below(len(_FONTS)), canvas)
+    ink = _draw_ink(letter, draw.below(len(_FONTS)), canvas)
 
     # Stretched to fill most of the picture, as somebody cuts out a sign; then turned, slanted and moved a little.
     height, width = draw.between(0.78, 0.98) * canvas, draw.between(0.45, 0.9) * canvas
@@ -104,7 +104,7 @@ def _drawn(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
     picture = picture.filter(ImageFilter.GaussianBlur(draw.between(0, 0.03) * canvas))
     picture = picture.resize((size, size), Image.Resampling.BOX)
     light, dark = draw.between(170, 255), draw.between(0, 30)
-    noise = octets(draw.key(), size * size).reshape(size, size).astype(np.float64) / 255 - 0.5
+    noise = draw_bytes(draw.key(), size * size).reshape(size, size).astype(np.float64) / 255 - 0.5
     shade = np.asarray(picture, np.float64)
     shade /= max(1.0, float(shade.max()))  # a thin line, a fraction of a pixel wide, is as light as a broad one
     values = dark + (light - dark) * shade + draw.between(0, 24) * noise
@@ -112,9 +112,9 @@ def _drawn(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
 
 
 @functools.lru_cache(maxsize=2048)
-def _ink(letter: int, font: int, canvas: int) -> Image.Image:
+def _draw_ink(letter: int, font: int, canvas: int) -> Image.Image:
     """The letter alone, cut out at its edges."""
-    drawn = _font(font, canvas)
+    drawn = _load_font(font, canvas)
     left, top, right, bottom = drawn.getbbox(LETTERS[letter])
     edge = 2
     picture = Image.new("L", (int(right - left) + 2 * edge, int(bottom - top) + 2 * edge))
@@ -123,7 +123,7 @@ def _ink(letter: int, font: int, canvas: int) -> Image.Image:
 
 
 @functools.lru_cache(maxsize=64)
-def _font(font: int, canvas: int) -> ImageFont.FreeTypeFont:
+def _load_font(font: int, canvas: int) -> ImageFont.FreeTypeFont:
     import matplotlib
 
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONTS[font]), canvas)

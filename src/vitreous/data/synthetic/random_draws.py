@@ -14,18 +14,18 @@ from vitreous.data.sampling import mix_bits
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: neighbours end up far apart
 
 
-def keys(seed: int, scene: int, pictures: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def derive_keys(seed: int, scene: int, pictures: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A key for each picture; no two pictures of a seed and a scene share one, because every step is one to one."""
     base = mix_bits(mix_bits(np.array([seed], np.uint64) + _ODD) + np.uint64(scene))
     return mix_bits(mix_bits(pictures * _ODD) ^ base)
 
 
-def uniform(key: NDArray[np.uint64], slot: NDArray[np.uint64] | int) -> NDArray[np.float64]:
+def draw_uniform(key: NDArray[np.uint64], slot: NDArray[np.uint64] | int) -> NDArray[np.float64]:
     """Numbers in [0, 1); arrays of keys and slots broadcast."""
     return (mix_bits(key + np.asarray(slot, np.uint64) * _ODD) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def octets(key: int, count: int) -> NDArray[np.uint8]:
+def draw_bytes(key: int, count: int) -> NDArray[np.uint8]:
     """Many small numbers at once, 0..255: for the texture of a surface and the noise of a camera."""
     words = mix_bits(np.array([key], np.uint64) + np.arange(1, count // 8 + 2, dtype=np.uint64) * _ODD)
     return words.astype("<u8").view(np.uint8)[:count]
@@ -36,7 +36,7 @@ class Draws:
 
     def __init__(self, key: int, first: int, count: int) -> None:
         slots = np.arange(first, first + count, dtype=np.uint64)
-        self._numbers = iter(uniform(np.array([key], np.uint64), slots).tolist())
+        self._numbers = iter(draw_uniform(np.array([key], np.uint64), slots).tolist())
 
     def unit(self) -> float:
         return next(self._numbers)

@@ -16,8 +16,8 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.hashing import hash_words
 from vitreous.data.source import Source
 from vitreous.data.synthetic.paint import paint
-from vitreous.data.synthetic.random_draws import keys
-from vitreous.data.synthetic.scenes import ANGLES, GRID, MOST, SCENES, compose, facts
+from vitreous.data.synthetic.random_draws import derive_keys
+from vitreous.data.synthetic.scenes import ANGLES, GRID, MOST, SCENES, compose_scene, draw_facts
 from vitreous.data.synthetic.symbols import GLYPHS, SHAPES, SYMBOLS
 
 Matrix = NDArray[np.int64]
@@ -38,7 +38,7 @@ class RenderedTask:
     question: str
 
 
-def _present(found: Matrix) -> Matrix:
+def _list_symbols(found: Matrix) -> Matrix:
     """Each symbol in the picture once, in order."""
     count, symbols = found[:, :1], found[:, 1:]
     none = len(SYMBOLS)
@@ -60,7 +60,7 @@ TASKS = {
         (100_000, 5_000, 5_000),
         "which glyph on which shape",
     ),
-    "objects": RenderedTask("several", _NAMES, _present, _LARGE, "which shapes and glyphs are there; several labels"),
+    "objects": RenderedTask("several", _NAMES, _list_symbols, _LARGE, "which shapes and glyphs are there; several labels"),
     "count": RenderedTask("several", tuple(str(n + 1) for n in range(MOST)), lambda f: f[:, :1] - 1, _SMALL, "how many things"),
     "position": RenderedTask(
         "pose",
@@ -98,7 +98,7 @@ class Rendered(Source):
         return tuple(label for label in self._labels(self._checked(index), 1)[0].tolist() if label >= 0)
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        return paint(compose(TASKS[self.task].scene, int(self._keys(self._checked(index), 1)[0])), self.size)
+        return paint(compose_scene(TASKS[self.task].scene, int(self._keys(self._checked(index), 1)[0])), self.size)
 
     def targets(self) -> Matrix:
         self._listable()
@@ -126,11 +126,11 @@ class Rendered(Source):
 
     def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
         pictures = np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first)
-        return keys(self.seed, SCENES.index(TASKS[self.task].scene), pictures)
+        return derive_keys(self.seed, SCENES.index(TASKS[self.task].scene), pictures)
 
     def _labels(self, first: int, count: int) -> Matrix:
         task = TASKS[self.task]
-        return task.answer(facts(task.scene, self._keys(first, count)))
+        return task.answer(draw_facts(task.scene, self._keys(first, count)))
 
     def _blocks(self) -> list[Matrix]:
         return [self._labels(first, min(_BLOCK, self._count - first)) for first in range(0, self._count, _BLOCK)]

@@ -108,7 +108,7 @@ BAR = len(SYMBOLS)  # not a class: what crosses other things
 _BAR = Symbol("bar", (((-1, -0.05), (1, -0.05), (1, 0.05), (-1, 0.05)),), True)
 
 
-def placed(symbol: Symbol) -> tuple[tuple[Point, ...], ...]:
+def centre_lines(symbol: Symbol) -> tuple[tuple[Point, ...], ...]:
     """The lines with the centre of mass at 0 and within the unit circle."""
     weight = moment_x = moment_y = 0.0
     for line in symbol.lines:
@@ -126,17 +126,17 @@ def placed(symbol: Symbol) -> tuple[tuple[Point, ...], ...]:
 
 
 @cache
-def distances() -> NDArray[np.float32]:
+def distance_tables() -> NDArray[np.float32]:
     """(symbol, y, x): how far it is to the outline, negative inside; for strokes, to the middle of the nearest one."""
-    return np.stack([_distance(symbol) for symbol in (*SYMBOLS, _BAR)])
+    return np.stack([_compute_distances(symbol) for symbol in (*SYMBOLS, _BAR)])
 
 
-def _distance(symbol: Symbol) -> NDArray[np.float32]:
+def _compute_distances(symbol: Symbol) -> NDArray[np.float32]:
     along = (np.arange(CELLS) + 0.5) * (2 * REACH / CELLS) - REACH
     x, y = along[None, :], along[:, None]
     nearest = np.full((CELLS, CELLS), np.inf)
     inside = np.zeros((CELLS, CELLS), bool)
-    for line in placed(symbol):
+    for line in centre_lines(symbol):
         ends = line[1:] + line[:1] if symbol.closed else line[1:]
         for (ax, ay), (bx, by) in zip(line, ends, strict=False):
             dx, dy = bx - ax, by - ay

@@ -66,7 +66,7 @@ def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Ima
     if not isinstance(image, (str, Path, bytes)):
         raise VitreousError(f"expected an image, its path or its bytes, not {type(image).__name__}")
     place = place or (f"{len(image):,} bytes" if isinstance(image, bytes) else str(image))
-    with reading(place), open_image(image, place) as opened:
+    with raise_bad_image(place), open_image(image, place) as opened:
         if opened.format in _JPEG and not isinstance(image, bytes):
             check_scans(Path(image).read_bytes(), opened.width * opened.height, place)
         load_upright(opened)
@@ -107,7 +107,7 @@ without_warnings = _WithoutWarnings()
 
 
 @contextlib.contextmanager
-def reading(place: str) -> Iterator[None]:
+def raise_bad_image(place: str) -> Iterator[None]:
     """Whatever goes wrong inside is a BadImage: on broken files Pillow's readers raise errors of a dozen kinds."""
     try:
         with without_warnings:  # what they warn of is the doctor's business
@@ -119,14 +119,14 @@ def reading(place: str) -> Iterator[None]:
     except UnidentifiedImageError as error:
         raise BadImage(place, "not-an-image", "not an image that Pillow can read; replace it or leave it out") from error
     except Image.DecompressionBombError as error:
-        raise _too_large(place, str(error)) from error
+        raise _too_large_error(place, str(error)) from error
     except Exception as error:
         raise BadImage(place, "unreadable", f"broken image ({one_line(error)}); replace it or leave it out") from error
 
 
 def open_image(image: str | Path | bytes, place: str) -> Image.Image:
     """The file's header, read; its pixels are not yet."""
-    with reading(place):
+    with raise_bad_image(place):
         if not isinstance(image, bytes) and Path(image).is_dir():
             raise BadImage(place, "not-an-image", "is a folder, not an image; rename it or leave it out")
         length = len(image) if isinstance(image, bytes) else Path(image).stat().st_size
@@ -149,7 +149,7 @@ def _check_size(opened: Image.Image, length: int, place: str) -> None:
     width, height = opened.size
     pixels = width * height
     if pixels > PIXELS or max(width, height) > SIDE:
-        raise _too_large(place, f"{width} x {height}")
+        raise _too_large_error(place, f"{width} x {height}")
     if pixels * _bytes_per_pixel(opened) > max(MEMORY, EXPANSION * length):
         raise BadImage(
             place,
@@ -187,7 +187,7 @@ def check_file_size(place: str, size: int) -> None:
         raise BadImage(place, "too-large", f"too large a file for an image ({size:,} bytes; at most {FILE_BYTES:,})")
 
 
-def _too_large(place: str, size: str) -> BadImage:
+def _too_large_error(place: str, size: str) -> BadImage:
     limits = f"at most {PIXELS:,}, and {SIDE:,} a side"
     return BadImage(place, "too-large", f"too many pixels to be safe ({size}; {limits}); make it smaller")
 
@@ -198,11 +198,13 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
     transparent = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
     if not (deep or transparent):
         return image if image.mode == mode else image.convert(mode)
-    top = _brightest(image) if deep else 0.0
+    top = _find_white_level(image) if deep else 0.0
     out = Image.new(mode, image.size)
-    for band, at in _bands(image):  # a part at a time: whole, the steps between would take several times the image's memory
+    for band, at in _iterate_bands(
+        image
+    ):  # a part at a time: whole, the steps between would take several times the image's memory
         if deep:
-            band = _eight_bits(band, top)
+            band = _scale_to_8_bits(band, top)
         if transparent:  # see-through parts lie over white
             band = band.convert("RGBA")
             band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band)
@@ -210,30 +212,30 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
     return out
 
 
-def _bands(image: Image.Image) -> Iterator[tuple[Image.Image, int]]:
+def _iterate_bands(image: Image.Image) -> Iterator[tuple[Image.Image, int]]:
     """Rows of the image, a few at a time, and where they begin."""
     rows = max(1, _BAND // max(1, image.width))
     for at in range(0, image.height, rows):
         yield image.crop((0, at, image.width, min(at + rows, image.height))), at
 
 
-def _brightest(image: Image.Image) -> float:
+def _find_white_level(image: Image.Image) -> float:
     """The value that becomes 255."""
     if image.mode.startswith("I;16") or image.format == "PPM":  # Pillow brings these to 16 bits
         return 65535.0
-    highest = max((_values(band).max(initial=0.0) for band, _ in _bands(image)), default=0.0)
+    highest = max((_read_values(band).max(initial=0.0) for band, _ in _iterate_bands(image)), default=0.0)
     if image.mode == "F" and highest <= 1:
         return 1.0
     return 255.0 if highest <= 255 else max(65535.0, float(highest))  # 32 bits, in which people store 8 or 16
 
 
-def _values(image: Image.Image) -> NDArray[np.float64]:
+def _read_values(image: Image.Image) -> NDArray[np.float64]:
     return np.nan_to_num(np.asarray(image, dtype=np.float64))
 
 
-def _eight_bits(image: Image.Image, top: float) -> Image.Image:
+def _scale_to_8_bits(image: Image.Image, top: float) -> Image.Image:
     """More than 8 bits of grey, scaled; Pillow's own conversion clips, which turns such pictures white."""
-    return Image.fromarray(np.round(np.clip(_values(image), 0, top) * (255.0 / top)).astype(np.uint8))
+    return Image.fromarray(np.round(np.clip(_read_values(image), 0, top) * (255.0 / top)).astype(np.uint8))
 
 
 def from_array(array: NDArray[np.uint8], channels: int) -> Image.Image:

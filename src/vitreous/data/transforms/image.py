@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.decode import PIXELS, ImageLike, check_scans, decode, open_image, reading
+from vitreous.data.transforms.decode import PIXELS, ImageLike, check_scans, decode, open_image, raise_bad_image
 
 try:
     import simplejpeg
@@ -64,7 +64,7 @@ class JPEG:
         while scale < 8 and box[2] >= 2 * scale * GAP * height and box[3] >= 2 * scale * GAP * width:
             scale *= 2
         if scale == 1:
-            return _resized_quickly(self.part(box), height, width, how)
+            return _resize_quickly(self.part(box), height, width, how)
         # The box no longer falls on whole pixels; Pillow takes fractions, and at this size is quick enough.
         top, left, bottom, right = (edge / scale for edge in (box[0], box[1], box[0] + box[2], box[1] + box[3]))
         y, x = int(top), int(left)
@@ -79,11 +79,11 @@ class JPEG:
 
     def _upright(self, scale: int) -> NDArray[np.uint8]:
         stored = (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
-        whole = _decoded(self.content, *stored, scale, self.place)
+        whole = _decode_jpeg(self.content, *stored, scale, self.place)
         return whole if self.orientation == 1 else _UPRIGHT[self.orientation](whole)
 
 
-Picture: TypeAlias = Image.Image | JPEG | NDArray[np.uint8] | Tensor
+ImageData: TypeAlias = Image.Image | JPEG | NDArray[np.uint8] | Tensor
 
 # What brings stored pixels upright, by EXIF orientation.
 _UPRIGHT: dict[int, Any] = {
@@ -97,22 +97,22 @@ _UPRIGHT: dict[int, Any] = {
 }
 
 
-def begin_image(image: ImageLike, channels: int, place: str | None, quick: bool) -> Picture:
+def open_image_data(image: ImageLike, channels: int, place: str | None, quick: bool) -> ImageData:
     """The picture to begin with. `quick` puts off the decoding of JPEG files, and leaves pixels what they are."""
     if quick and isinstance(image, np.ndarray) and image.dtype == np.uint8:
         pixels = image[:, :, None] if image.ndim == 2 else image
         if pixels.ndim == 3 and pixels.shape[2] == channels in (1, 3):
             return pixels.copy()  # it may be a view of a file, which torch would warn of
     if quick and channels == 3 and isinstance(image, bytes) and image[:2] == b"\xff\xd8":
-        jpeg = _jpeg(image, place or f"{len(image):,} bytes")
+        jpeg = _open_jpeg(image, place or f"{len(image):,} bytes")
         if jpeg is not None:
             return jpeg
     return decode(image, channels, place)
 
 
-def _jpeg(content: bytes, place: str) -> JPEG | None:
+def _open_jpeg(content: bytes, place: str) -> JPEG | None:
     """None for the kinds of JPEG that need Pillow's care."""
-    head = content[: _header(content)]
+    head = content[: _find_header_end(content)]
     if simplejpeg is not None and b"Exif" not in head and b"Orientation" not in head:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content, strict=False)
@@ -120,7 +120,7 @@ def _jpeg(content: bytes, place: str) -> JPEG | None:
             return None
         plain, orientation = colours in ("YCbCr", "Gray"), 1
     else:
-        with reading(place), open_image(content, place) as image:
+        with raise_bad_image(place), open_image(content, place) as image:
             plain, orientation = image.mode in ("RGB", "L"), image.getexif().get(0x0112, 1)
             width, height = image.size
     if not plain or orientation not in range(1, 9) or height * width > PIXELS // 2:  # of large ones `decode` checks more
@@ -131,7 +131,7 @@ def _jpeg(content: bytes, place: str) -> JPEG | None:
     return JPEG(content, height, width, orientation, place)
 
 
-def _header(content: bytes) -> int:
+def _find_header_end(content: bytes) -> int:
     """Where the notes end and the compressed picture begins."""
     at = 2
     while at + 4 <= len(content) and content[at] == 0xFF and content[at + 1] != 0xDA:
@@ -139,7 +139,7 @@ def _header(content: bytes) -> int:
     return at
 
 
-def _decoded(content: bytes, height: int, width: int, scale: int, place: str) -> NDArray[np.uint8]:
+def _decode_jpeg(content: bytes, height: int, width: int, scale: int, place: str) -> NDArray[np.uint8]:
     """The whole file as RGB, at one scale-th; Pillow has the last word on what can be read."""
     if simplejpeg is not None:
         try:
@@ -149,13 +149,13 @@ def _decoded(content: bytes, height: int, width: int, scale: int, place: str) ->
             return pixels
         except ValueError:
             pass
-    with reading(place), Image.open(io.BytesIO(content)) as image:
+    with raise_bad_image(place), Image.open(io.BytesIO(content)) as image:
         if scale > 1:
             image.draft("RGB", (width // scale, height // scale))
         return np.array(image.convert("RGB"))
 
 
-def size_of(picture: Picture) -> tuple[int, int]:
+def size_of(picture: ImageData) -> tuple[int, int]:
     """Height and width."""
     if isinstance(picture, Tensor):
         return picture.shape[1], picture.shape[2]
@@ -164,7 +164,7 @@ def size_of(picture: Picture) -> tuple[int, int]:
     return picture.height, picture.width
 
 
-def crop(picture: Picture, box: Box) -> Picture:
+def crop(picture: ImageData, box: Box) -> ImageData:
     top, left, height, width = box
     if isinstance(picture, JPEG):
         return picture.part(box)
@@ -175,7 +175,7 @@ def crop(picture: Picture, box: Box) -> Picture:
     return picture.crop((left, top, left + width, top + height))
 
 
-def resize(picture: Picture, height: int, width: int, how: str, box: Box | None = None) -> Picture:
+def resize(picture: ImageData, height: int, width: int, how: str, box: Box | None = None) -> ImageData:
     """The part in the box (or all of it), brought to that size. No filter sees beyond the box."""
     if isinstance(picture, JPEG) and how in _QUICK_FILTERS:
         return picture.resized(box or (0, 0, picture.height, picture.width), height, width, how)
@@ -191,11 +191,11 @@ def resize(picture: Picture, height: int, width: int, how: str, box: Box | None 
     if size_of(picture) == (height, width):
         return picture
     if isinstance(picture, np.ndarray) and how in _QUICK_FILTERS:
-        return _resized_quickly(picture, height, width, how)
+        return _resize_quickly(picture, height, width, how)
     return to_image(picture).resize((width, height), FILTERS[how])
 
 
-def _resized_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: str) -> NDArray[np.uint8]:
+def _resize_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: str) -> NDArray[np.uint8]:
     if pixels.shape[:2] == (height, width):
         return pixels
     tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
@@ -203,7 +203,7 @@ def _resized_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: st
     return np.asarray(small[0].permute(1, 2, 0))
 
 
-def pad(picture: Picture, margin: int) -> Picture:
+def pad(picture: ImageData, margin: int) -> ImageData:
     """With so many black pixels around it."""
     if isinstance(picture, Tensor):
         raise VitreousError(
@@ -216,7 +216,7 @@ def pad(picture: Picture, margin: int) -> Picture:
     return around
 
 
-def flip(picture: Picture) -> Picture:
+def flip(picture: ImageData) -> ImageData:
     if isinstance(picture, Tensor):
         return picture.flip(2)
     if isinstance(picture, np.ndarray):
@@ -224,7 +224,7 @@ def flip(picture: Picture) -> Picture:
     return to_image(picture).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
 
 
-def to_image(picture: Picture) -> Image.Image:
+def to_image(picture: ImageData) -> Image.Image:
     """As a Pillow image; a tensor's values lose their fraction, as when the authors cast to uint8."""
     if isinstance(picture, Image.Image):
         return picture
@@ -234,7 +234,7 @@ def to_image(picture: Picture) -> Image.Image:
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
-def to_bytes(picture: Picture) -> NDArray[np.uint8]:
+def to_bytes(picture: ImageData) -> NDArray[np.uint8]:
     """Height x width x channels, 8 bits; often a view with other strides, which is not copied for its looks."""
     if isinstance(picture, Tensor):
         return picture.clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
@@ -242,7 +242,7 @@ def to_bytes(picture: Picture) -> NDArray[np.uint8]:
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def to_tensor(picture: Picture) -> Tensor:
+def to_tensor(picture: ImageData) -> Tensor:
     """Channels first, in floating point."""
     if isinstance(picture, Tensor):
         return picture

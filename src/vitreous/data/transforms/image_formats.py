@@ -30,10 +30,10 @@ def formats() -> tuple[str, ...]:
     Image.init()
     with contextlib.suppress(ImportError):
         importlib.import_module("pillow_heif").register_heif_opener()
-    return tuple(name for name in Image.ID if name not in _NO_PIXELS and not _by_other_programs(name))
+    return tuple(name for name in Image.ID if name not in _NO_PIXELS and not _needs_other_program(name))
 
 
-def _by_other_programs(name: str) -> bool:
+def _needs_other_program(name: str) -> bool:
     """EPS is a program, for Ghostscript to run; stubs (WMF, GRIB, HDF5 ...) wait for a reader that somebody registers."""
     reader = Image.OPEN[name][0]
     return name == "EPS" or (isinstance(reader, type) and issubclass(reader, ImageFile.StubImageFile))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.decode import PIXELS
-from vitreous.data.transforms.image import PLAIN, Box, Picture, crop, flip, pad, resize, size_of, to_image, to_tensor
+from vitreous.data.transforms.image import PLAIN, Box, ImageData, crop, flip, pad, resize, size_of, to_image, to_tensor
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -26,11 +26,11 @@ class Resize:
     width: int
     filter: str = "bilinear"
 
-    def __call__(self, picture: Picture) -> Picture:
+    def __call__(self, picture: ImageData) -> ImageData:
         return resize(picture, self.height, self.width, self.filter)
 
     def __str__(self) -> str:
-        return f"resize({_size_text(self.height, self.width)},{self.filter})"
+        return f"resize({_format_size(self.height, self.width)},{self.filter})"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ResizeSmall:
     filter: str = "bilinear"
     floor: bool = False  # the authors round the longer side, and timm too for a rectangle; torchvision cuts its fraction off
 
-    def __call__(self, picture: Picture) -> Picture:
+    def __call__(self, picture: ImageData) -> ImageData:
         height, width = size_of(picture)
         tall, wide = self.size_for(height, width)
         if tall * wide > PIXELS:  # of a line one pixel high it would make gigapixels
@@ -59,7 +59,7 @@ class ResizeSmall:
         return numerator // denominator if self.floor else round(numerator / denominator)
 
     def __str__(self) -> str:
-        return f"resize_small({_size_text(self.height, self.width)},{self.filter}{',floor' if self.floor else ''})"
+        return f"resize_small({_format_size(self.height, self.width)},{self.filter}{',floor' if self.floor else ''})"
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class CentralCrop:
     width: int
     round: bool = False
 
-    def __call__(self, picture: Picture) -> Picture:
-        height, width = _room(self, picture)
+    def __call__(self, picture: ImageData) -> ImageData:
+        height, width = _find_margins(self, picture)
         top, left = (round(margin / 2) if self.round else margin // 2 for margin in (height, width))
         return crop(picture, (top, left, self.height, self.width))
 
     def __str__(self) -> str:
-        return f"central_crop({_size_text(self.height, self.width)}{',round' if self.round else ''})"
+        return f"central_crop({_format_size(self.height, self.width)}{',round' if self.round else ''})"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Pad:
 
     margin: int
 
-    def __call__(self, picture: Picture) -> Picture:
+    def __call__(self, picture: ImageData) -> ImageData:
         height, width = size_of(picture)
         if (height + 2 * self.margin) * (width + 2 * self.margin) > PIXELS:
             raise VitreousError(f"{self} around a picture of {height} x {width} makes more than {PIXELS:,} pixels")
@@ -98,12 +98,12 @@ class RandomCrop:
     height: int
     width: int
 
-    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
-        height, width = _room(self, picture)
-        return crop(picture, (_below(rng, height + 1), _below(rng, width + 1), self.height, self.width))
+    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
+        height, width = _find_margins(self, picture)
+        return crop(picture, (_draw_below(rng, height + 1), _draw_below(rng, width + 1), self.height, self.width))
 
     def __str__(self) -> str:
-        return f"random_crop({_size_text(self.height, self.width)})"
+        return f"random_crop({_format_size(self.height, self.width)})"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class InceptionCrop:
     RATIOS: ClassVar[tuple[float, float]] = (0.75, 1.33)
     ATTEMPTS: ClassVar[int] = 100
 
-    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
         part = resize(picture, self.height, self.width, self.filter, self.box(*size_of(picture), rng))
         return to_image(part) if isinstance(part, Tensor) else part  # the authors go back to 8 bits here
 
@@ -145,7 +145,7 @@ class InceptionCrop:
                 highest -= 1
         highest = min(highest, height)
         tall = min(lowest, highest)
-        tall += _below(rng, highest - tall + 1)
+        tall += _draw_below(rng, highest - tall + 1)
         if round(tall * ratio) * tall < least:
             tall += 1
         if round(tall * ratio) * tall > most:
@@ -154,18 +154,22 @@ class InceptionCrop:
         if not least <= tall * wide <= most or not 0 < tall <= height or not 0 < wide <= width:
             return None
         # TensorFlow draws from all places but the last. A place more, where there is only one, would not be a draw.
-        return _below(rng, max(1, height - tall)), _below(rng, max(1, width - wide)), tall, wide
+        return _draw_below(rng, max(1, height - tall)), _draw_below(rng, max(1, width - wide)), tall, wide
 
     def __str__(self) -> str:
-        area = "" if (self.smallest, self.largest) == (0.05, 1.0) else f",area={_number(self.smallest)}:{_number(self.largest)}"
-        return f"inception_crop({_size_text(self.height, self.width)},{self.filter}{area})"
+        area = (
+            ""
+            if (self.smallest, self.largest) == (0.05, 1.0)
+            else f",area={_format_number(self.smallest)}:{_format_number(self.largest)}"
+        )
+        return f"inception_crop({_format_size(self.height, self.width)},{self.filter}{area})"
 
 
 @dataclass(frozen=True)
 class Flip:
     """Left and right exchanged, for every other picture by chance."""
 
-    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
         return flip(picture) if rng.random() < 0.5 else picture
 
     def __str__(self) -> str:
@@ -177,7 +181,7 @@ class RandAugment:
     layers: int
     magnitude: float
 
-    def __call__(self, picture: Picture, rng: random.Random) -> Picture:
+    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
         from vitreous.data.transforms.randaugment import randaugment
 
         if isinstance(picture, Tensor):
@@ -185,7 +189,7 @@ class RandAugment:
         return randaugment(to_image(picture), self.layers, self.magnitude, rng)
 
     def __str__(self) -> str:
-        return f"randaug({self.layers},{_number(self.magnitude)})"
+        return f"randaug({self.layers},{_format_number(self.magnitude)})"
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Range:
     low: float
     high: float
 
-    def __call__(self, picture: Picture) -> Tensor:
+    def __call__(self, picture: ImageData) -> Tensor:
         return self.on_tensor(to_tensor(picture))
 
     def on_tensor(self, pixels: Tensor) -> Tensor:
@@ -205,7 +209,7 @@ class Range:
         pixels += np.float32(self.low)
 
     def __str__(self) -> str:
-        return f"range({_number(self.low)},{_number(self.high)})"
+        return f"range({_format_number(self.low)},{_format_number(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ class Normalise:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
-    def __call__(self, picture: Picture) -> Tensor:
+    def __call__(self, picture: ImageData) -> Tensor:
         return self.on_tensor(to_tensor(picture))
 
     def on_tensor(self, pixels: Tensor) -> Tensor:
@@ -235,19 +239,19 @@ class Normalise:
 
 Scale: TypeAlias = Range | Normalise
 Op: TypeAlias = Resize | ResizeSmall | CentralCrop | Pad | InceptionCrop | RandomCrop | Flip | RandAugment | Scale
-BY_CHANCE = (InceptionCrop, RandomCrop, Flip, RandAugment)
+RANDOM_OPS = (InceptionCrop, RandomCrop, Flip, RandAugment)
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """As short as it can be without becoming another number."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
-def _size_text(height: int, width: int) -> str:
+def _format_size(height: int, width: int) -> str:
     return f"{height}" if height == width else f"{height},{width}"
 
 
-def _room(op: CentralCrop | RandomCrop, picture: Picture) -> tuple[int, int]:
+def _find_margins(op: CentralCrop | RandomCrop, picture: ImageData) -> tuple[int, int]:
     """How much higher and wider than the crop the picture is."""
     height, width = size_of(picture)
     if height < op.height or width < op.width:
@@ -255,6 +259,6 @@ def _room(op: CentralCrop | RandomCrop, picture: Picture) -> tuple[int, int]:
     return height - op.height, width - op.width
 
 
-def _below(rng: random.Random, count: int) -> int:
+def _draw_below(rng: random.Random, count: int) -> int:
     """A whole number from 0 to count - 1, made of `random()` alone: `randrange` may change between Python versions."""
     return int(rng.random() * count)

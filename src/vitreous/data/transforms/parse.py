@@ -33,9 +33,9 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.data.transforms.decode import PIXELS, ImageLike
-from vitreous.data.transforms.image import FILTERS, PLAIN, Picture, begin_image, to_tensor
+from vitreous.data.transforms.image import FILTERS, PLAIN, ImageData, open_image_data, to_tensor
 from vitreous.data.transforms.ops import (
-    BY_CHANCE,
+    RANDOM_OPS,
     CentralCrop,
     Flip,
     InceptionCrop,
@@ -52,7 +52,7 @@ from vitreous.data.transforms.ops import (
 from vitreous.data.transforms.randaugment import check_randaugment
 
 
-class _Arguments:
+class _OpArguments:
     """The words between the brackets of one op, taken one by one with checks that name the op."""
 
     def __init__(self, op: str, words: list[str]) -> None:
@@ -107,35 +107,35 @@ class _Arguments:
         return numbers
 
 
-def _resize(a: _Arguments) -> Op:
+def _resize(a: _OpArguments) -> Op:
     return Resize(*a.pair(), a.filter())
 
 
-def _resize_small(a: _Arguments) -> Op:
+def _resize_small(a: _OpArguments) -> Op:
     floor = a.flag("floor")
     return ResizeSmall(*a.pair(), a.filter(), floor)
 
 
-def _central_crop(a: _Arguments) -> Op:
+def _central_crop(a: _OpArguments) -> Op:
     rounded = a.flag("round")
     if len(a.words) != len(a.sizes()):
         raise a.fail("takes one size or height,width")
     return CentralCrop(*a.pair(), rounded)
 
 
-def _pad(a: _Arguments) -> Op:
+def _pad(a: _OpArguments) -> Op:
     if len(a.words) != 1 or len(a.sizes()) != 1:
         raise a.fail("takes one margin in pixels, such as 4")
     return Pad(a.sizes()[0])
 
 
-def _random_crop(a: _Arguments) -> Op:
+def _random_crop(a: _OpArguments) -> Op:
     if len(a.words) != len(a.sizes()):
         raise a.fail("takes one size or height,width")
     return RandomCrop(*a.pair())
 
 
-def _inception_crop(a: _Arguments) -> Op:
+def _inception_crop(a: _OpArguments) -> Op:
     area = a.option("area")
     match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", area if area is not None else "0.05:1")
     if not match or not 0 < float(match[1]) <= float(match[2]) <= 1:
@@ -144,13 +144,13 @@ def _inception_crop(a: _Arguments) -> Op:
     return InceptionCrop(height, width, float(match[1]), float(match[2]), a.filter())
 
 
-def _flip(a: _Arguments) -> Op:
+def _flip(a: _OpArguments) -> Op:
     if a.words:
         raise a.fail("takes nothing")
     return Flip()
 
 
-def _randaug(a: _Arguments) -> Op:
+def _randaug(a: _OpArguments) -> Op:
     layers, magnitude = a.numbers(2)
     if layers != int(layers):
         raise a.fail("takes a whole number of layers and a magnitude, such as randaug(2,10)")
@@ -158,12 +158,12 @@ def _randaug(a: _Arguments) -> Op:
     return RandAugment(int(layers), magnitude)
 
 
-def _range(a: _Arguments) -> Op:
+def _range(a: _OpArguments) -> Op:
     low, high = a.numbers(2)
     return Range(low, high)
 
 
-def _normalise(a: _Arguments) -> Op:
+def _normalise(a: _OpArguments) -> Op:
     if a.words == ["imagenet"]:
         return Normalise()
     numbers = a.numbers()
@@ -175,7 +175,7 @@ def _normalise(a: _Arguments) -> Op:
     return Normalise(numbers[:half], numbers[half:])
 
 
-OPS: dict[str, Callable[[_Arguments], Op]] = {
+OPS: dict[str, Callable[[_OpArguments], Op]] = {
     "resize": _resize,
     "resize_small": _resize_small,
     "central_crop": _central_crop,
@@ -209,7 +209,7 @@ def parse(text: str) -> tuple[Op, ...]:
         if name not in OPS:
             raise unknown_name("preprocessing op", name, OPS)
         words = [word.strip() for word in inside.split(",")] if inside.strip() else []
-        ops.append(OPS[name](_Arguments(name, words)))
+        ops.append(OPS[name](_OpArguments(name, words)))
     return tuple(ops)
 
 
@@ -225,11 +225,11 @@ class Preprocess:
 
     def picture(
         self, image: ImageLike, rng: random.Random | None = None, place: str | None = None, *, quick: bool = False
-    ) -> Picture:
+    ) -> ImageData:
         """All operations but the last ones that only scale values. `quick` may differ by a shade: see `pictures`."""
-        picture = begin_image(image, self.channels, place, quick)
+        picture = open_image_data(image, self.channels, place, quick)
         for op in self.ops[: len(self.ops) - len(self.scales)]:
-            if not isinstance(op, BY_CHANCE):
+            if not isinstance(op, RANDOM_OPS):
                 picture = op(picture)
             elif rng is None:
                 raise VitreousError(f"{op} works by chance, which is for training; evaluation needs a fixed string")
@@ -256,7 +256,7 @@ class Preprocess:
     @property
     def random(self) -> bool:
         """Whether anything goes by chance: a string for training."""
-        return any(isinstance(op, BY_CHANCE) for op in self.ops)
+        return any(isinstance(op, RANDOM_OPS) for op in self.ops)
 
     @property
     def eight_bit(self) -> bool:
@@ -283,7 +283,7 @@ class Preprocess:
         for at in reversed(range(len(self.ops))):
             op = self.ops[at]
             if isinstance(op, _FIXING):
-                margins = _margins(self.ops[at:])
+                margins = _sum_margins(self.ops[at:])
                 return op.height + margins, op.width + margins
             if isinstance(op, ResizeSmall):
                 return None
@@ -298,9 +298,9 @@ class Preprocess:
         # Margins around what comes out are whole pixels on both sides, so they go first and the picture takes the rest.
         # The smaller proportion is theirs: else the margins of a picture twice as wide would leave nothing of its height.
         outer = min(height / old_height, width / old_width)
-        after = tuple(_scaled_pad(op, outer) if isinstance(op, Pad) else op for op in self.ops[last + 1 :])
-        old_height, old_width = old_height - _margins(self.ops[last:]), old_width - _margins(self.ops[last:])
-        new_height, new_width = height - _margins(after), width - _margins(after)
+        after = tuple(_scale_pad(op, outer) if isinstance(op, Pad) else op for op in self.ops[last + 1 :])
+        old_height, old_width = old_height - _sum_margins(self.ops[last:]), old_width - _sum_margins(self.ops[last:])
+        new_height, new_width = height - _sum_margins(after), width - _sum_margins(after)
         if min(new_height, new_width) < 1:
             raise VitreousError(f"preprocessing {self}: in {height} x {width} pixels, its margins leave no room for a picture")
         larger = max(new_height / old_height, new_width / old_width)
@@ -311,16 +311,16 @@ class Preprocess:
                     op, height=round(op.height * new_height / old_height), width=round(op.width * new_width / old_width)
                 )
             if isinstance(op, Pad):
-                return _scaled_pad(op, larger)
+                return _scale_pad(op, larger)
             return op
 
         return Preprocess("|".join(str(op) for op in (*map(scaled, self.ops[: last + 1]), *after)), self.channels)
 
 
-def _margins(ops: tuple[Op, ...]) -> int:
+def _sum_margins(ops: tuple[Op, ...]) -> int:
     """What they add to the height and to the width."""
     return sum(2 * op.margin for op in ops if isinstance(op, Pad))
 
 
-def _scaled_pad(pad: Pad, factor: float) -> Pad:
+def _scale_pad(pad: Pad, factor: float) -> Pad:
     return replace(pad, margin=max(1, round(pad.margin * factor)))

@@ -78,7 +78,7 @@ def _auto_contrast(image: Picture, argument: float, rng: Random) -> Picture:
             tables.append(BYTES.astype(np.float32) * scale + -low * scale)
         else:
             tables.append(BYTES)
-    return _looked_up(image, *tables)
+    return _apply_tables(image, *tables)
 
 
 def _equalize(image: Picture, argument: float, rng: Random) -> Picture:
@@ -91,15 +91,15 @@ def _invert(image: Picture, argument: float, rng: Random) -> Picture:
 
 def _posterize(image: Picture, bits: float, rng: Random) -> Picture:
     shift = min((8 - int(bits)) % 256, 7)  # the byte wraps round, then the shift is clamped
-    return _looked_up(image, BYTES >> shift << shift)
+    return _apply_tables(image, BYTES >> shift << shift)
 
 
 def _solarize(image: Picture, threshold: float, rng: Random) -> Picture:
-    return _looked_up(image, np.where(int(threshold) % 256 > BYTES, BYTES, 255 - BYTES))
+    return _apply_tables(image, np.where(int(threshold) % 256 > BYTES, BYTES, 255 - BYTES))
 
 
 def _solarize_add(image: Picture, addition: float, rng: Random) -> Picture:
-    return _looked_up(image, np.where(BYTES < 128, BYTES + int(addition), BYTES))
+    return _apply_tables(image, np.where(BYTES < 128, BYTES + int(addition), BYTES))
 
 
 def _color(image: Picture, factor: float, rng: Random) -> Picture:
@@ -112,11 +112,11 @@ def _color(image: Picture, factor: float, rng: Random) -> Picture:
 
 
 def _contrast(image: Picture, factor: float, rng: Random) -> Picture:
-    return _looked_up(image, _away_from(min(image.width * image.height // 256, 255), factor))
+    return _apply_tables(image, _blend_table(min(image.width * image.height // 256, 255), factor))
 
 
 def _brightness(image: Picture, factor: float, rng: Random) -> Picture:
-    return _looked_up(image, _away_from(0, factor))
+    return _apply_tables(image, _blend_table(0, factor))
 
 
 def _sharpness(image: Picture, factor: float, rng: Random) -> Picture:
@@ -131,7 +131,7 @@ def _sharpness(image: Picture, factor: float, rng: Random) -> Picture:
 def _rotate(image: Picture, degrees: float, rng: Random) -> Picture:
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     right, bottom = image.width - 1, image.height - 1
-    return _moved(
+    return _transform_affine(
         image,
         (cos, -sin, (right - cos * right + sin * bottom) / 2),
         (sin, cos, (bottom - sin * right - cos * bottom) / 2),
@@ -139,19 +139,19 @@ def _rotate(image: Picture, degrees: float, rng: Random) -> Picture:
 
 
 def _shear_x(image: Picture, slope: float, rng: Random) -> Picture:
-    return _moved(image, (1, slope, _up_at_ties(image)), (0, 1, 0))
+    return _transform_affine(image, (1, slope, _up_at_ties(image)), (0, 1, 0))
 
 
 def _shear_y(image: Picture, slope: float, rng: Random) -> Picture:
-    return _moved(image, (1, 0, 0), (slope, 1, _up_at_ties(image)))
+    return _transform_affine(image, (1, 0, 0), (slope, 1, _up_at_ties(image)))
 
 
 def _translate_x(image: Picture, pixels: float, rng: Random) -> Picture:
-    return _moved(image, (1, 0, pixels), (0, 1, 0))
+    return _transform_affine(image, (1, 0, pixels), (0, 1, 0))
 
 
 def _translate_y(image: Picture, pixels: float, rng: Random) -> Picture:
-    return _moved(image, (1, 0, 0), (0, 1, pixels))
+    return _transform_affine(image, (1, 0, 0), (0, 1, pixels))
 
 
 def _cutout(image: Picture, reach: float, rng: Random) -> Picture:
@@ -161,29 +161,29 @@ def _cutout(image: Picture, reach: float, rng: Random) -> Picture:
     right, bottom = min(image.width, x + int(reach)), min(image.height, y + int(reach))
     cut = image.copy()
     if right > left and bottom > top:
-        cut.paste(_grey(image), (left, top, right, bottom))
+        cut.paste(_grey_fill(image), (left, top, right, bottom))
     return cut
 
 
-def _looked_up(image: Picture, *tables: Table) -> Picture:
+def _apply_tables(image: Picture, *tables: Table) -> Picture:
     """A new value for each byte: one table for all channels, or one for each. Fractions are cut off."""
     joined = np.concatenate(tables if len(tables) > 1 else tables * len(image.getbands()))
     return image.point(np.clip(joined, 0, 255).astype(np.uint8).tolist())
 
 
-def _away_from(centre: int, factor: float) -> Table:
+def _blend_table(centre: int, factor: float) -> Table:
     """A blend with one value everywhere, as a table; single precision decides where a fraction is cut off."""
     return np.float32(centre) + np.float32(factor) * (BYTES - centre).astype(np.float32)
 
 
-def _moved(image: Picture, across: tuple[float, float, float], down: tuple[float, float, float]) -> Picture:
+def _transform_affine(image: Picture, across: tuple[float, float, float], down: tuple[float, float, float]) -> Picture:
     """Each pixel (x, y) from the one nearest to (across, down), which are (a, b, c) for ax + by + c.
 
     Pillow counts from the corner of a pixel, TensorFlow from its middle; the halves go from one to the other.
     """
     (a, b, c), (d, e, f) = across, down
     matrix = (a, b, c + 0.5 - (a + b) / 2, d, e, f + 0.5 - (d + e) / 2)
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=_grey(image))
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=_grey_fill(image))
 
 
 def _up_at_ties(image: Picture) -> float:
@@ -194,7 +194,7 @@ def _up_at_ties(image: Picture) -> float:
     return max(image.size) / 131072
 
 
-def _grey(image: Picture) -> int | tuple[int, int, int]:
+def _grey_fill(image: Picture) -> int | tuple[int, int, int]:
     return GREY if image.mode == "L" else (GREY, GREY, GREY)
 
 
