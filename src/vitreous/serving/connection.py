@@ -1,7 +1,7 @@
 """One HTTP connection with timeouts: uvicorn itself times only connections that are idle between two requests.
 
 Without them, a client that sends half a request or never reads its response keeps a connection, and what it holds, for ever.
-A reverse proxy has finer limits (docs/serve.md); these keep the server safe without one.
+A reverse proxy has finer limits (docs/how-to/serve.md); these keep the server safe without one.
 """
 
 from __future__ import annotations
