@@ -159,7 +159,7 @@ class _Deadly(Preprocess):
         if str(image).endswith("0021.png"):
             faulthandler.disable()
             os.kill(os.getpid(), signal.SIGSEGV)
-        return super().picture(image, *more, **options)
+        return super().transform(image, *more, **options)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")

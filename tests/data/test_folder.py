@@ -161,8 +161,8 @@ def test_what_is_left_out_is_listed(tmp_path: Path) -> None:
         ("outside.jpg", "outside any class folder", "left-out"),
     ]
     assert data.notes == ()
-    assert "left out a/folder.jpg (a folder with the name of an image) and 3 more" in data.said()[-1]
-    assert "1 file (.txt 1): a/notes.txt" in data.said()[-1]
+    assert "left out a/folder.jpg (a folder with the name of an image) and 3 more" in data.summary()[-1]
+    assert "1 file (.txt 1): a/notes.txt" in data.summary()[-1]
     assert [name for name, _ in listed(tmp_path)] == ["a/1.jpg", "b/1.jpg"]
 
 
@@ -366,7 +366,7 @@ def test_data_is_described_and_printed_in_a_line(tmp_path: Path) -> None:
     line = data.describe()
     assert line.startswith(f"{tmp_path}: 301 classes (a, class-0000-xxx")
     assert line.endswith(" and 296 more); train: 300 images, validation: 1 image")
-    assert data.said()[0] == line
+    assert data.summary()[0] == line
     for shown in (data, data.source("train"), data.source("train").subset([1, 2]), data.source("train")[0]):  # type: ignore[union-attr, index]
         assert len(repr(shown)) < 600
         assert "\n" not in repr(shown)

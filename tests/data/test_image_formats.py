@@ -80,8 +80,8 @@ def test_a_search_counts_and_names_what_it_leaves_out(tmp_path: Path) -> None:
         assert "pip install pillow-heif" in note
     dataset = open_data(tmp_path / "set")
     assert len(dataset.source("all")) == 3  # type: ignore[arg-type]
-    assert "4 files (.heic 2, .txt 1, no extension 1): cat/a.heic" in dataset.said()[-1]
-    assert "pip install pillow-heif" in dataset.said()[-1]
+    assert "4 files (.heic 2, .txt 1, no extension 1): cat/a.heic" in dataset.summary()[-1]
+    assert "pip install pillow-heif" in dataset.summary()[-1]
 
 
 def test_heic_is_read_where_its_package_is_installed(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:

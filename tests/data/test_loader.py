@@ -100,8 +100,8 @@ def test_an_items_augmentation_is_its_own() -> None:
         for batch in islice(Loader(source, TRAINING, size, seed=3, workers=0).training(), 20 // size):
             items, epochs = example_items(np.arange(batch.step * size, (batch.step + 1) * size), 10, 3)
             for row, (item, epoch) in enumerate(zip(items, epochs, strict=True)):
-                alone = chain.picture(source.images[item], item_generator(3, int(epoch), source.id(int(item))), quick=True)
-                assert torch.equal(batch.images[row], chain.finished(to_tensor(alone)))
+                alone = chain.transform(source.images[item], item_generator(3, int(epoch), source.id(int(item))), quick=True)
+                assert torch.equal(batch.images[row], chain.scale(to_tensor(alone)))
 
 
 # Once -----------------------------------------------------------------------------------------------------------------
@@ -167,12 +167,12 @@ def test_labels_come_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"preprocess": "resize_small(8)"}, "leaves pictures of different sizes"),
+        ({"preprocess": "resize_small(8)"}, "leaves images of different sizes"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"batch_size": 9, "processes": 2}, "--batch-size 9 cannot be dealt to 2 processes"),
         ({"bad_images": "ignore"}, "it must be stop or skip"),
         ({"process": 2, "processes": 2}, "process 2 of 2"),
-        ({"preprocess": "resize(8)|normalise(0.5,0.5)"}, "is for 1 channels, the pictures have 3"),
+        ({"preprocess": "resize(8)|normalise(0.5,0.5)"}, "is for 1 channels, the images have 3"),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
@@ -242,7 +242,7 @@ def test_a_batch_without_a_readable_image_is_empty_and_keeps_its_step(tmp_path: 
 
 def test_a_preprocessing_that_does_not_fit_names_the_item(tmp_path: Path) -> None:
     write(tmp_path / "a" / "1.jpg", photo(20, 30))
-    with pytest.raises(VitreousError, match=r"1\.jpg: central_crop\(24\) does not fit into a picture of 20 x 30"):
+    with pytest.raises(VitreousError, match=r"1\.jpg: central_crop\(24\) does not fit into an image of 20 x 30"):
         list(Loader(source_of(tmp_path), "central_crop(24)", 1, workers=1).once())
 
 

@@ -78,15 +78,15 @@ def test_chance_needs_random_numbers() -> None:
     with pytest.raises(VitreousError, match="works by chance, which is for training"):
         Preprocess(TRAINING)(photo())
     with pytest.raises(VitreousError, match="must come before range"):
-        Preprocess("range(0,1)|randaug(2,10)|range(0,1)").picture(photo(), random.Random(0))
+        Preprocess("range(0,1)|randaug(2,10)|range(0,1)").transform(photo(), random.Random(0))
     for op in ("randaug(2,10)", "pad(4)"):
         with pytest.raises(VitreousError, match="must come before range, normalise and bilinear-plain resizes"):
-            Preprocess(f"resize(16,bilinear-plain)|{op}|range(0,1)").picture(photo(), random.Random(0))
+            Preprocess(f"resize(16,bilinear-plain)|{op}|range(0,1)").transform(photo(), random.Random(0))
 
 
 def test_a_crop_that_does_not_fit() -> None:
-    with pytest.raises(VitreousError, match=r"random_crop\(100\) does not fit into a picture of 60 x 80; put a resize"):
-        Preprocess("random_crop(100)").picture(photo(60, 80), random.Random(0))
+    with pytest.raises(VitreousError, match=r"random_crop\(100\) does not fit into an image of 60 x 80; put a resize"):
+        Preprocess("random_crop(100)").transform(photo(60, 80), random.Random(0))
 
 
 # Geometry, against Pillow ---------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_inception_crop_is_a_crop_and_a_resize(how: str) -> None:
     image = photo(90, 120)
     for seed in range(20):
         top, left, height, width = InceptionCrop(32, 48).box(90, 120, random.Random(seed))
-        found = Preprocess(f"inception_crop(32,48,{how})").picture(image, random.Random(seed))
+        found = Preprocess(f"inception_crop(32,48,{how})").transform(image, random.Random(seed))
         part = image.crop((left, top, left + width, top + height))
         expected = part.resize((48, 32), getattr(Image.Resampling, how.upper()))
         assert np.array_equal(to_bytes(found), np.asarray(expected))
@@ -107,7 +107,7 @@ def test_plain_crop_loses_its_fraction_as_the_authors_does() -> None:
     image = photo(90, 120)
     for seed in range(5):
         top, left, height, width = InceptionCrop(32, 32).box(90, 120, random.Random(seed))
-        found = to_bytes(Preprocess("inception_crop(32,bilinear-plain)").picture(image, random.Random(seed)))
+        found = to_bytes(Preprocess("inception_crop(32,bilinear-plain)").transform(image, random.Random(seed)))
         part = np.asarray(image)[top : top + height, left : left + width].astype(float)
         rows = ((np.arange(32) + 0.5) * height / 32 - 0.5).clip(0, height - 1)
         columns = ((np.arange(32) + 0.5) * width / 32 - 0.5).clip(0, width - 1)
@@ -126,7 +126,7 @@ def test_random_crop_and_flip_move_pixels_only() -> None:
     array = np.asarray(image)
     seen = set()
     for seed in range(40):
-        found = to_bytes(Preprocess("random_crop(48)|flip").picture(image, random.Random(seed)))
+        found = to_bytes(Preprocess("random_crop(48)|flip").transform(image, random.Random(seed)))
         places = [
             (top, left, mirrored)
             for top in range(3)
@@ -227,8 +227,8 @@ def test_quick_and_exact_are_alike() -> None:
     content = encoded(photo(300, 400, seed=5), quality=92)
     chain = Preprocess(TRAINING)
     for seed in range(10):
-        exact = to_bytes(chain.picture(content, random.Random(seed))).astype(int)
-        quick = to_bytes(chain.picture(content, random.Random(seed), quick=True)).astype(int)
+        exact = to_bytes(chain.transform(content, random.Random(seed))).astype(int)
+        quick = to_bytes(chain.transform(content, random.Random(seed), quick=True)).astype(int)
         assert np.abs(exact - quick).max() <= 1
 
 

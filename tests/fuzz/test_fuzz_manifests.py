@@ -55,7 +55,7 @@ def _read_all(data: str, bad: Policy) -> bool:
     """Whether it is data. What cannot be read of it is said in a line, item by item where they are files."""
     try:
         dataset = open_data(data, bad_shards=bad)
-        dataset.said()
+        dataset.summary()
         for split in dataset.splits.values():
             for item in _each(split) if isinstance(split, Source) else split.items():
                 assert all(0 <= label < len(dataset.classes) for label in item.labels)

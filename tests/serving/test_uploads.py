@@ -314,7 +314,7 @@ def test_a_picture_is_read_as_a_file_is(kind: str, channels: int, tmp_path: Path
     content = KINDS[kind]()
     (tmp_path / "file").write_bytes(content)
     expected = preprocess(str(tmp_path / "file"))
-    found = preprocess.finished(raw_pixels(content, preprocess, LIMITS))
+    found = preprocess.scale(raw_pixels(content, preprocess, LIMITS))
     assert torch.equal(found, expected)
 
 

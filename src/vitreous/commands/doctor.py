@@ -127,7 +127,7 @@ def _notes_of_other(against: Scan | None) -> Iterator[str]:
     if against is None:
         return
     where = against.dataset.where
-    for note in against.dataset.said():  # nothing of it becomes a finding
+    for note in against.dataset.summary():  # nothing of it becomes a finding
         named = note.startswith((f"{where}: ", f"{where.rpartition(':')[0]}: "))  # of one split, by the whole set's name
         yield note if named else f"{where}: {note}"
     if bad := len(against) - int(against.usable().sum()):

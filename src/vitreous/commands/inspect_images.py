@@ -114,7 +114,7 @@ def data_split(data: str) -> tuple[Source | Stream, list[str]]:
     names = [name for name in ("test", "validation") if name in dataset.splits] or list(dataset.splits)
     if not names:
         raise VitreousError(f"--data {data}: there are no images")
-    return dataset.splits[names[0]], list(dataset.said())
+    return dataset.splits[names[0]], list(dataset.summary())
 
 
 def data_images(source: Source | Stream, preprocess: Preprocess, count: int, batch_size: int, seed: int) -> Reading:

@@ -97,7 +97,7 @@ def shard(
         so_far = written.get(entry.split, Written(entry.split, 0, 0, 0))
         images, size = so_far.images + entry.count, so_far.bytes + entry.bytes
         written[entry.split] = Written(entry.split, so_far.shards + 1, images, size)
-    notes = [*dataset.said(), *report.notes]
+    notes = [*dataset.summary(), *report.notes]
     if report.bad:
         notes.append(f"{len(report.bad):,} bad images were left out; {out}/{BAD_IMAGES} lists them")
     return Sharded(str(report.out), len(report.classes), tuple(written.values()), len(report.bad), tuple(notes))

@@ -68,7 +68,7 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
 
 
 def _open_originals(text: str, folder: Path) -> Dataset | None:
-    """A folder that bears a known set's name and holds its original files is that set, and no folder of pictures or shards."""
+    """A folder that bears a known set's name and holds its original files is that set, and no folder of images or shards."""
     from vitreous.data.datasets import registry as named
     from vitreous.data.datasets.dataset_dir import MissingFiles
 

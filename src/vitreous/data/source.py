@@ -222,7 +222,7 @@ class Dataset:
     def __repr__(self) -> str:
         return f"<Dataset {self.describe()}>"
 
-    def said(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """How it was read, the notes, and how much was left out."""
         return (self.describe(), *self.notes, *self._left_out_note())
 

@@ -60,7 +60,7 @@ def _preview(scan: Scan, which: str, item: int, preprocess: Preprocess) -> Previ
     try:
         original = decode(scan.read(item), place=scan.id(item))
         draws = DRAWS if preprocess.random else 1
-        outcomes = tuple(to_image(preprocess.picture(original, random.Random(draw))) for draw in range(draws))
+        outcomes = tuple(to_image(preprocess.transform(original, random.Random(draw))) for draw in range(draws))
     except VitreousError as error:
         return Preview(which, item, original, (), scale, str(error))
     return Preview(which, item, original, outcomes, scale)

@@ -90,7 +90,7 @@ def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any]
     run = _Run(asked, world, precision.name)
 
     answers, numbers = run.measured(own, source, features=training is not None)
-    said = [precision.note or "", *dataset.said(), *notes, *own.said(), *own.mapping.notes, *_left_out(answers)]
+    said = [precision.note or "", *dataset.summary(), *notes, *own.said(), *own.mapping.notes, *_left_out(answers)]
     others = []
     if other is not None:
         theirs, about = run.measured(other, source)

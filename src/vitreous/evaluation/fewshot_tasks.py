@@ -97,7 +97,7 @@ def task_of(
     if "test" in dataset.splits:
         dataset = replace(dataset, splits={split: part for split, part in dataset.splits.items() if split != "validation"})
     few = subset is not None or per_class is not None
-    notes = [*dataset.said()]
+    notes = [*dataset.summary()]
     if few and "train" in dataset.splits:  # as in training: what is held out of it belongs to the budget too
         fewer, chosen = reduce_training_images(dataset.splits["train"], subset, per_class, data_seed)
         dataset = replace(dataset, splits={**dataset.splits, "train": fewer})

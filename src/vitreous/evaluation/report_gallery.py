@@ -176,13 +176,13 @@ def gallery(
                     left_out += 1
                     continue
                 try:
-                    seen = preprocess.picture(content, place=answers.ids[row])
+                    seen = preprocess.transform(content, place=answers.ids[row])
                 except VitreousError:  # it was there a moment ago; the page does without
                     continue
                 truth = " + ".join(names[label] for label in answers.labels[row])
                 images[row] = picture(np.ascontiguousarray(to_bytes(seen)), truth)
                 size += len(images[row])
-                prepared.append((row, preprocess.finished(to_tensor(seen))))
+                prepared.append((row, preprocess.scale(to_tensor(seen))))
             looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
             if looking:
                 for (row, _), map_ in zip(looking, _looked(clf, looking, answers.top[:, 0], device), strict=True):

@@ -128,7 +128,7 @@ class _Prepare:
         set_current_item(str(number))
         try:
             content = image.path if image.content is None else image.content
-            picture = self.preprocess.picture(content, place=image.path)
+            picture = self.preprocess.transform(content, place=image.path)
             if self.preprocess.eight_bit:
                 slot[row] = to_bytes(picture).transpose(2, 0, 1)
             else:

@@ -63,7 +63,7 @@ def raw_pixels(content: bytes, preprocess: Preprocess, limits: Limits) -> Tensor
 def _decoded(opened: Image.Image, preprocess: Preprocess) -> Tensor:
     opened.load()
     ImageOps.exif_transpose(opened, in_place=True)
-    return to_tensor(preprocess.picture(opened))
+    return to_tensor(preprocess.transform(opened))
 
 
 def _formats() -> list[str]:

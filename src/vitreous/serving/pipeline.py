@@ -115,7 +115,7 @@ class Pipeline:
 
 def _ran(loaded: ServedModel, kind: Kind, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
     clf = loaded.clf
-    images = clf.prepare(clf.preprocess.finished(torch.stack([pixels for pixels, _ in items])))
+    images = clf.prepare(clf.preprocess.scale(torch.stack([pixels for pixels, _ in items])))
     if kind == "predict":
         found = clf.predict(images, max(top for _, top in items), len(items))
         return [

@@ -41,10 +41,10 @@ def final_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
     _check_classes(task, dataset)
     if task.whole:
         train, test = dataset.source("train"), dataset.source("test")
-        return Parts(task.data, dataset.classes, train, test, dataset.said())
+        return Parts(task.data, dataset.classes, train, test, dataset.summary())
     pool, test, said = _pool_and_test(task, dataset, data_seed)
     train, drawn = _drawn(task, pool, protocol, data_seed)
-    return Parts(task.data, dataset.classes, train, test, (*dataset.said(), *said, *drawn))
+    return Parts(task.data, dataset.classes, train, test, (*dataset.summary(), *said, *drawn))
 
 
 def sweep_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
@@ -52,7 +52,7 @@ def sweep_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
     if task.sweep_data:
         dataset = open_data(task.sweep_data)
         _check_classes(task, dataset)
-        return Parts(task.sweep_data, dataset.classes, dataset.source("train"), dataset.source("validation"), dataset.said())
+        return Parts(task.sweep_data, dataset.classes, dataset.source("train"), dataset.source("validation"), dataset.summary())
     final = final_parts(task, protocol, data_seed)
     if not isinstance(final.train, Source):
         raise VitreousError(f"task {task.name}: --sweep cannot hold a part of shards out; leave --sweep out, or give a folder")

@@ -46,7 +46,7 @@ def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None
     `dataset` is what `asked.data` stands for, where somebody has opened it already and perhaps drawn from it.
     """
     dataset = dataset or open_data(asked.data, bad_shards=asked.bad_images)
-    decisions = list(dataset.said())
+    decisions = list(dataset.summary())
     share = asked.held_out or 0.1
     if not dataset.classes and asked.objective == "classification":
         other = "--objective masked-patch" if asked.verb == "pretrain" else "`vitreous pretrain --objective masked-patch`"

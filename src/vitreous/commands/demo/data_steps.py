@@ -127,7 +127,7 @@ def draw_augmentations(path: Path) -> Path:
         row[0].imshow(content)
         row[0].set_title(text, fontsize=8, loc="left")
         for epoch, axis in enumerate(row[1:]):
-            axis.imshow(to_bytes(Preprocess(text).picture(content, random.Random(epoch))))
+            axis.imshow(to_bytes(Preprocess(text).transform(content, random.Random(epoch))))
     for axis in axes.flat:
         axis.axis("off")
     figure.suptitle("The original, and what training sees of it in eight epochs", fontsize=11)

@@ -73,7 +73,7 @@ def open_builtin(name: str) -> Dataset:
             splits[split] = letters.Letters(where, split, count=count, size=size, seed=seed)
         else:
             splits[split] = Rendered(where, split, base, count=count, size=size, seed=seed)
-    note = f"{where}: rendered pictures, not photographs; {size} x {size} pixels, seed {seed}"
+    note = f"{where}: rendered images, not photographs; {size} x {size} pixels, seed {seed}"
     return Dataset(where, splits["train"].classes, splits, notes=(note,))
 
 

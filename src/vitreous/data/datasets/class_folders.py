@@ -17,7 +17,7 @@ _NO_SPLIT = "has no official division into training and test images"
 
 
 def open_eurosat(place: DatasetDir) -> Dataset:
-    folders = ("2750", "EuroSAT_RGB")  # what the two releases of the same pictures call it
+    folders = ("2750", "EuroSAT_RGB")  # what the two releases of the same images call it
     root = place.find(*(f"{prefix}{name}" for prefix in ("", "eurosat/", "EuroSAT/") for name in folders))
     if root is None and (place.root / "AnnualCrop").is_dir():
         root = place.root
@@ -45,7 +45,7 @@ def open_caltech101(place: DatasetDir) -> Dataset:
 
 
 def _unpack_objects(archive: Path, into: Path) -> None:
-    """The pictures lie in a tar, and that lies in a zip."""
+    """The images lie in a tar, and that lies in a zip."""
 
     def wanted(name: str) -> bool:
         return name.startswith(f"{_OBJECTS}/") and name.lower().endswith(_JPEG)

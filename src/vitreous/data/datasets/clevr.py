@@ -57,7 +57,7 @@ def open_clevr(place: DatasetDir, task: VtabTask) -> Parts:
 
 
 def _find_scenes(place: DatasetDir) -> tuple[Path, Path | None]:
-    """The folder with `scenes` in it, and the archive if the pictures are still in one."""
+    """The folder with `scenes` in it, and the archive if the images are still in one."""
     if base := place.base("scenes/CLEVR_train_scenes.json", FOLDER):
         return base, None
     archive = place.need(ARCHIVE)
@@ -67,7 +67,7 @@ def _find_scenes(place: DatasetDir) -> tuple[Path, Path | None]:
 
 
 def _unpack_images(place: DatasetDir, archive: Path, paths: set[str]) -> Path:
-    """Unpacks the 16,000 pictures that are used, of 100,000."""
+    """Unpacks the 16,000 images that are used, of 100,000."""
     wanted = {f"{FOLDER}/{path}" for path in paths}
     return unpack_archives(dataclasses.replace(place, name="vtab-clevr-images"), [archive], wanted.__contains__) / FOLDER
 
@@ -96,13 +96,13 @@ def _summarise_scenes(scenes: dict[str, Path], folder: Path) -> None:
                 closest.append(min(distances, default=float("inf")))
                 advance(1)
         if len(set(names)) != len(names):
-            raise VitreousError(f"{path}: describes a picture twice; another file than the original")
+            raise VitreousError(f"{path}: describes an image twice; another file than the original")
         save_arrays(folder, {f"{split}-names": np.array(names, str), f"{split}-counts": np.array(counts, np.int64)})
         save_arrays(folder, {f"{split}-closest": np.array(closest, np.float64)})
 
 
 def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, list[float]]:
-    """The picture's name, and how far each object is: the third of its pixel coordinates."""
+    """The image's name, and how far each object is: the third of its pixel coordinates."""
     try:
         name = scene["image_filename"]
         distances = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
@@ -112,7 +112,7 @@ def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, list[float]]
             f"another file than the original"
         ) from error
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.png", name):
-        raise VitreousError(f"{path}: scene {number:,} names the picture {name!a}; another file than the original")
+        raise VitreousError(f"{path}: scene {number:,} names the image {name!a}; another file than the original")
     return name, distances
 
 

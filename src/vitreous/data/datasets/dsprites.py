@@ -1,4 +1,4 @@
-"""dSprites: 737,280 pictures of 64 x 64, black and white, in one .npz; every combination of shape, scale, orientation, x, y.
+"""dSprites: 737,280 images of 64 x 64, black and white, in one .npz; every combination of shape, scale, orientation, x, y.
 
 There is one split. VTAB's own is 80, 10 and 10 % of the order that TensorFlow Datasets gives it (see `tfds_order`).
 """
@@ -28,7 +28,7 @@ from vitreous.data.datasets.vtab_tasks import DSPRITES_BINS, DSPRITES_ORIENTATIO
 FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
 
 _FACTORS = 6  # colour, shape, scale, orientation, x, y
-_MOST = 10_000_000  # pictures; more are not believed
+_MOST = 10_000_000  # images; more are not believed
 _RULES = {"dsprites-location": (4, DSPRITES_X), "dsprites-orientation": (3, DSPRITES_ORIENTATIONS)}
 
 

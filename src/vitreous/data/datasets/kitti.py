@@ -1,6 +1,6 @@
 """KITTI's object set: training/image_2/000000.png and training/label_2/000000.txt, unpacked or in their two zip files.
 
-The pictures are frames of drives, and neighbouring frames look alike. TensorFlow Datasets, and VTAB with it, therefore
+The images are frames of drives, and neighbouring frames look alike. TensorFlow Datasets, and VTAB with it, therefore
 deals whole drives to the splits: a tenth for testing, a tenth for validation, drawn with a fixed seed from the list of
 drives in the development kit (mapping/train_rand.txt and mapping/train_mapping.txt of devkit_object.zip). With that kit the
 splits are the same here. Without it nobody can tell which frames belong together, and frames are dealt one by one.
@@ -51,7 +51,7 @@ def open_kitti(place: DatasetDir, task: VtabTask) -> Parts:
         distances = np.array([closest_vehicle(folder / f"{name}.txt") for name in own])
         labels = check_labels(str(folder), own, bin_by_thresholds(distances, KITTI_DISTANCES), task.classes)
         listed[split] = [(f"training/image_2/{name}.png", label) for name, label in zip(own, labels.tolist(), strict=True)]
-    root = _find_images(place, {path for pictures in listed.values() for path, _ in pictures})
+    root = _find_images(place, {path for images in listed.values() for path, _ in images})
     notes = (f"{place.where}: {_NOTE}",) if kit is None else ()
     return image_parts(place, root, task, listed, len(part.train), notes)
 

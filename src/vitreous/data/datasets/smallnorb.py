@@ -1,8 +1,8 @@
 """smallNORB: 24,300 pairs of 96 x 96 for training and as many for testing, in the matrix files of its authors.
 
 A matrix file is, little-endian: a magic number for the type, the number of dimensions, at least three sizes, the values.
-The first picture of each pair is used. `info` has instance, elevation (0 to 8), azimuth (0, 2 ... 34) and lighting.
-VTAB takes 800 of the training pictures, 200 of the first half of the test pictures, and is judged by the second half.
+The first image of each pair is used. `info` has instance, elevation (0 to 8), azimuth (0, 2 ... 34) and lighting.
+VTAB takes 800 of the training images, 200 of the first half of the test images, and is judged by the second half.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _read_first_of_pairs(path: Path, count: int, wanted: NDArray[np.int64]) -> N
     with _open_matrix(path) as (stream, shape, kind):
         if kind != np.uint8 or len(shape) != 4 or shape[:2] != (count, 2) or min(shape[2:]) < 1:
             raise VitreousError(
-                f"{path}: a matrix of {kind} and {shape}, where {count:,} pairs of pictures should be; a wrong file"
+                f"{path}: a matrix of {kind} and {shape}, where {count:,} pairs of images should be; a wrong file"
             )
         return read_rows(path, stream, shape, wanted, lambda pairs: pairs[:, 0])
 

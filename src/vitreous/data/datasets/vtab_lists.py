@@ -1,4 +1,4 @@
-"""VTAB-1k as most papers pass it around: a folder for each task, with pictures and lists of them.
+"""VTAB-1k as most papers pass it around: a folder for each task, with images and lists of them.
 
     clevr_count/train800.txt  val200.txt  train800val200.txt  test.txt      images/test/000000.jpg 3
     clevr_count/images/...
@@ -58,24 +58,24 @@ def _read_list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, 
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        picture, label = _parse_entry(path, number, line, task)
-        if picture in seen:
-            raise VitreousError(f"{path}: line {number}: {picture} stands on line {seen[picture]} already; remove one of them")
-        seen[picture] = number
-        found.append((picture, label))
+        image, label = _parse_entry(path, number, line, task)
+        if image in seen:
+            raise VitreousError(f"{path}: line {number}: {image} stands on line {seen[image]} already; remove one of them")
+        seen[image] = number
+        found.append((image, label))
     if not found:
         raise VitreousError(f"{path}: lists no images; each line names one and its label, as in images/{name}/000000.jpg 3")
     return found
 
 
 def _parse_entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int]:
-    picture, _, word = line.strip().replace("\t", " ").rpartition(" ")
-    picture = picture.rstrip()
-    if not picture or not (word.isascii() and word.removeprefix("-").isdigit()):
+    image, _, word = line.strip().replace("\t", " ").rpartition(" ")
+    image = image.rstrip()
+    if not image or not (word.isascii() and word.removeprefix("-").isdigit()):
         raise VitreousError(f"{path}: line {number}: {line.strip()!a} is not PATH LABEL, as in images/test/000000.jpg 3")
-    plain = PurePosixPath(picture)
-    if plain.is_absolute() or ".." in plain.parts or any(sign in picture for sign in "\\:\0"):
-        raise VitreousError(f"{path}: line {number}: {picture!a} leads out of the task's folder; such a list is not read")
+    plain = PurePosixPath(image)
+    if plain.is_absolute() or ".." in plain.parts or any(sign in image for sign in "\\:\0"):
+        raise VitreousError(f"{path}: line {number}: {image!a} leads out of the task's folder; such a list is not read")
     label = int(word)
     if not 0 <= label < task.classes:
         raise VitreousError(

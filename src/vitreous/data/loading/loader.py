@@ -74,17 +74,15 @@ class Loader:
         """Batches of `batch_size` over all `processes`, of which this is number `process`.
 
         `bad_images` "stop" raises at the first image that cannot be read; "skip" leaves it out of its batch, keeps it in
-        `bad` and writes it to `bad_log`. `quick` allows the decoding of `pictures.JPEG`, which may differ by a shade from
+        `bad` and writes it to `bad_log`. `quick` allows the decoding of `images.JPEG`, which may differ by a shade from
         the exact one; by default, strings for training do and others do not.
         """
         self.preprocess = Preprocess(preprocess) if isinstance(preprocess, str) else preprocess
         if self.preprocess.size is None:
-            raise VitreousError(
-                f"preprocessing {str(self.preprocess)!r} leaves pictures of different sizes; end it with a crop"
-            )
+            raise VitreousError(f"preprocessing {str(self.preprocess)!r} leaves images of different sizes; end it with a crop")
         for op in self.preprocess.scales:
             if isinstance(op, Normalise) and len(op.mean) != self.preprocess.channels:
-                raise VitreousError(f"{op} is for {len(op.mean)} channels, the pictures have {self.preprocess.channels}")
+                raise VitreousError(f"{op} is for {len(op.mean)} channels, the images have {self.preprocess.channels}")
         if not 0 <= process < processes:
             raise VitreousError(f"process {process} of {processes}: they are numbered from 0")
         if batch_size < 1 or batch_size % processes:
@@ -245,7 +243,7 @@ class _BatchBuilder:
         start = len(self)
         count = min(len(ids), self._size - start)
         images = self._images.numpy()
-        for row in range(count):  # one by one: a picture stays in the processor's cache while it is scaled
+        for row in range(count):  # one by one: an image stays in the processor's cache while it is scaled
             images[start + row] = pixels[row]
             for scale in preprocess.scales:
                 scale.in_place(images[start + row])

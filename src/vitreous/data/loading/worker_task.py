@@ -80,7 +80,7 @@ class SlotFiller:
 
     def __call__(self, task: FillTask) -> FilledSlot:
         threads = torch.get_num_threads()
-        try:  # one picture is too little to share, and waiting for other threads takes longer than the work
+        try:  # one image is too little to share, and waiting for other threads takes longer than the work
             torch.set_num_threads(1)
             return self._filled(task)
         finally:
@@ -116,12 +116,12 @@ class SlotFiller:
     def _put(self, slot: NDArray[Any], filled: FilledSlot, item: Item, epoch: int) -> None:
         rng = item_generator(self.seed, epoch, item.id) if self.preprocess.random else None
         try:
-            picture = self.preprocess.picture(item.content, rng, item.place, quick=self.quick)
+            image = self.preprocess.transform(item.content, rng, item.place, quick=self.quick)
             row = len(filled.ids)
             if self.preprocess.eight_bit:
-                slot[row] = to_bytes(picture).transpose(2, 0, 1)
+                slot[row] = to_bytes(image).transpose(2, 0, 1)
             else:
-                slot[row] = to_tensor(picture).numpy()
+                slot[row] = to_tensor(image).numpy()
         except BadImage:
             raise
         except VitreousError as error:

@@ -39,8 +39,8 @@ def open_hub(text: str) -> Dataset:
         canonical = SPLIT_NAMES.get(name, name)
         if canonical in sources:
             raise VitreousError(f"{text}: two of its splits, {', '.join(splits)}, mean {canonical}")
-        pictures = HubSource(text, canonical, labels.classes, library, split, image, folder)
-        sources[canonical] = Relabelled(pictures, [labels.of(value) for value in split[label]]) if label else pictures
+        images = HubSource(text, canonical, labels.classes, library, split, image, folder)
+        sources[canonical] = Relabelled(images, [labels.of(value) for value in split[label]]) if label else images
     order = sorted(sources, key=lambda name: (SPLITS.index(name) if name in SPLITS else len(SPLITS), name))
     notes = () if label else (f"{text}: no column of labels",)
     return Dataset(text, labels.classes, {name: sources[name] for name in order}, notes)
@@ -154,7 +154,7 @@ def _collect_labels(library: Any, text: str, splits: dict[str, Any], column: str
 
 
 class HubSource(Source):
-    """A split's pictures. The library maps its table from the disk, and sends to other processes the way to it."""
+    """A split's images. The library maps its table from the disk, and sends to other processes the way to it."""
 
     def __init__(
         self, where: str, split: str, classes: tuple[str, ...], library: Any, table: Any, image: str, folder: Path | None

@@ -2,7 +2,7 @@
 
 What they are for: to pre-train a model for marks on paper where only a few of them have labels. No digit is among the
 classes, so whatever the digits gain from it was learnt from other signs. The fonts come with matplotlib. Which letter, font
-and pose a picture has is a function of (seed, index), as for all rendered sets; the pixels are FreeType's, and another
+and pose an image has is a function of (seed, index), as for all rendered sets; the pixels are FreeType's, and another
 version of it may shade an edge differently.
 """
 
@@ -20,9 +20,9 @@ from vitreous.core.hashing import hash_words
 from vitreous.data.source import Source
 from vitreous.data.synthetic.random_draws import Draws, derive_keys, draw_bytes, draw_uniform
 
-EDITION = 1  # to be raised when a change makes any picture or label another one
+EDITION = 1  # to be raised when a change makes any image or label another one
 IMAGES = {"train": 50_000, "validation": 5_000, "test": 5_000}
-FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the pictures of each split begin: none in common
+FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the images of each split begin: none in common
 
 # Upper-case letters, and the lower-case ones that are not just smaller: c and C have one shape, a and A two.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghijlmnqrty"
@@ -34,12 +34,12 @@ _FONTS = (
     *(f"{name}.ttf" for name in ("cmb10", "cmr10", "cmss10", "cmti10", "cmtt10")),
 )
 _SCENE = 1 << 20  # far from the scenes' numbers, so that no draw is shared with them
-_CANVAS = 64  # pixels of the drawing from which small pictures are reduced; large ones are drawn at twice their size
-_DRAWS = 16  # numbers a picture may use; the label's is the first of them
+_CANVAS = 64  # pixels of the drawing from which small images are reduced; large ones are drawn at twice their size
+_DRAWS = 16  # numbers an image may use; the label's is the first of them
 
 
 class Letters(Source):
-    """One split. A picture is drawn when it is read."""
+    """One split. An image is drawn when it is read."""
 
     encoded = False
 
@@ -85,7 +85,7 @@ def _draw_letter(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
     canvas = max(_CANVAS, 2 * size)
     ink = _draw_ink(letter, draw.below(len(_FONTS)), canvas)
 
-    # Stretched to fill most of the picture, as somebody cuts out a sign; then turned, slanted and moved a little.
+    # Stretched to fill most of the image, as somebody cuts out a sign; then turned, slanted and moved a little.
     height, width = draw.between(0.78, 0.98) * canvas, draw.between(0.45, 0.9) * canvas
     narrow = ink.width < 0.45 * ink.height  # I and l stay narrow
     across = (draw.between(0.2, 0.4) * canvas if narrow else width) / ink.width
@@ -93,19 +93,19 @@ def _draw_letter(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
     turn, slant = math.radians(draw.between(-12, 12)), draw.between(-0.25, 0.25)
     x, y = (canvas * (0.5 + draw.between(-0.05, 0.05)) for _ in range(2))
     cosine, sine = math.cos(turn), math.sin(turn)
-    a, b = cosine / across, (sine + slant * cosine) / across  # from a place of the picture back to a place of the ink
+    a, b = cosine / across, (sine + slant * cosine) / across  # from a place of the image back to a place of the ink
     c, d = -sine / up, (cosine - slant * sine) / up
     place = (a, b, ink.width / 2 - a * x - b * y, c, d, ink.height / 2 - c * x - d * y)
-    picture = ink.transform((canvas, canvas), Image.Transform.AFFINE, place, Image.Resampling.BILINEAR)
+    image = ink.transform((canvas, canvas), Image.Transform.AFFINE, place, Image.Resampling.BILINEAR)
 
     thick = draw.below(4)  # a thin or a broad pen
     if thick < 2:
-        picture = picture.filter(ImageFilter.MaxFilter(5 if thick else 3))
-    picture = picture.filter(ImageFilter.GaussianBlur(draw.between(0, 0.03) * canvas))
-    picture = picture.resize((size, size), Image.Resampling.BOX)
+        image = image.filter(ImageFilter.MaxFilter(5 if thick else 3))
+    image = image.filter(ImageFilter.GaussianBlur(draw.between(0, 0.03) * canvas))
+    image = image.resize((size, size), Image.Resampling.BOX)
     light, dark = draw.between(170, 255), draw.between(0, 30)
     noise = draw_bytes(draw.key(), size * size).reshape(size, size).astype(np.float64) / 255 - 0.5
-    shade = np.asarray(picture, np.float64)
+    shade = np.asarray(image, np.float64)
     shade /= max(1.0, float(shade.max()))  # a thin line, a fraction of a pixel wide, is as light as a broad one
     values = dark + (light - dark) * shade + draw.between(0, 24) * noise
     return np.clip(np.round(values), 0, 255).astype(np.uint8)
@@ -117,9 +117,9 @@ def _draw_ink(letter: int, font: int, canvas: int) -> Image.Image:
     drawn = _load_font(font, canvas)
     left, top, right, bottom = drawn.getbbox(LETTERS[letter])
     edge = 2
-    picture = Image.new("L", (int(right - left) + 2 * edge, int(bottom - top) + 2 * edge))
-    ImageDraw.Draw(picture).text((edge - left, edge - top), LETTERS[letter], fill=255, font=drawn)
-    return picture
+    image = Image.new("L", (int(right - left) + 2 * edge, int(bottom - top) + 2 * edge))
+    ImageDraw.Draw(image).text((edge - left, edge - top), LETTERS[letter], fill=255, font=drawn)
+    return image
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Random numbers for rendered pictures, by address: each is a function of (seed, scene, picture, slot) and of nothing else.
+"""Random numbers for rendered images, by address: each is a function of (seed, scene, image, slot) and of nothing else.
 
 Only 64-bit integer arithmetic is used, which every machine does alike; numpy's and torch's generators promise no such
 thing from one version to the next.
@@ -14,10 +14,10 @@ from vitreous.data.sampling import mix_bits
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: neighbours end up far apart
 
 
-def derive_keys(seed: int, scene: int, pictures: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A key for each picture; no two pictures of a seed and a scene share one, because every step is one to one."""
+def derive_keys(seed: int, scene: int, images: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A key for each image; no two images of a seed and a scene share one, because every step is one to one."""
     base = mix_bits(mix_bits(np.array([seed], np.uint64) + _ODD) + np.uint64(scene))
-    return mix_bits(mix_bits(pictures * _ODD) ^ base)
+    return mix_bits(mix_bits(images * _ODD) ^ base)
 
 
 def draw_uniform(key: NDArray[np.uint64], slot: NDArray[np.uint64] | int) -> NDArray[np.float64]:
@@ -32,7 +32,7 @@ def draw_bytes(key: int, count: int) -> NDArray[np.uint8]:
 
 
 class Draws:
-    """The numbers of one picture from a slot on, one after another, in the words of whoever composes it."""
+    """The numbers of one image from a slot on, one after another, in the words of whoever composes it."""
 
     def __init__(self, key: int, first: int, count: int) -> None:
         slots = np.arange(first, first + count, dtype=np.uint64)

@@ -1,6 +1,6 @@
-"""Rendered pictures with labels: any number of them, each a function of (seed, index) that is painted when it is read.
+"""Rendered images with labels: any number of them, each a function of (seed, index) that is painted when it is read.
 
-A task is a question to a scene (see rendered_scenes). Tasks of one scene share their pictures: `position` and
+A task is a question to a scene (see rendered_scenes). Tasks of one scene share their images: `position` and
 `orientation` ask two questions of the same ones, as do `count` and `objects`.
 """
 
@@ -22,8 +22,8 @@ from vitreous.data.synthetic.symbols import GLYPHS, SHAPES, SYMBOLS
 
 Matrix = NDArray[np.int64]
 
-EDITION = 1  # to be raised when a change makes any picture or label another one
-FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the pictures of each split begin: none in common
+EDITION = 1  # to be raised when a change makes any image or label another one
+FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the images of each split begin: none in common
 LARGEST = 2**63 - 1  # what Python's len() can say
 _LISTED = 10**9  # items whose labels fit into the memory of a large machine
 _BLOCK = 1 << 16
@@ -33,13 +33,13 @@ _BLOCK = 1 << 16
 class RenderedTask:
     scene: str
     classes: tuple[str, ...]
-    answer: Callable[[Matrix], Matrix]  # facts -> labels, one row for each picture, padded with -1 at the end
+    answer: Callable[[Matrix], Matrix]  # facts -> labels, one row for each image, padded with -1 at the end
     images: tuple[int, int, int]  # train, validation, test
     question: str
 
 
 def _list_symbols(found: Matrix) -> Matrix:
-    """Each symbol in the picture once, in order."""
+    """Each symbol in the image once, in order."""
     count, symbols = found[:, :1], found[:, 1:]
     none = len(SYMBOLS)
     symbols = np.sort(np.where(np.arange(MOST) < count, symbols, none), axis=1)
@@ -80,7 +80,7 @@ TASKS = {
 
 
 class Rendered(Source):
-    """One split of one task. Holds no picture and no label: both are computed when asked for."""
+    """One split of one task. Holds no image and no label: both are computed when asked for."""
 
     encoded = False
 
@@ -112,7 +112,7 @@ class Rendered(Source):
         return counted
 
     def fingerprint(self) -> str:
-        """What it is made from says all, so that a billion pictures need not be gone through."""
+        """What it is made from says all, so that a billion images need not be gone through."""
         return hash_words(EDITION, self.task, self.split, self.size, self.seed, self._count)
 
     def _checked(self, index: int) -> int:
@@ -125,8 +125,8 @@ class Rendered(Source):
             raise VitreousError(f"{self.where}: too many items to list their labels; choose count={_LISTED} or less")
 
     def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
-        pictures = np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first)
-        return derive_keys(self.seed, SCENES.index(TASKS[self.task].scene), pictures)
+        images = np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first)
+        return derive_keys(self.seed, SCENES.index(TASKS[self.task].scene), images)
 
     def _labels(self, first: int, count: int) -> Matrix:
         task = TASKS[self.task]

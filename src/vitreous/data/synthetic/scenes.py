@@ -1,6 +1,6 @@
-"""What is in each rendered picture: from a key to a description that the painter follows.
+"""What is in each rendered image: from a key to a description that the painter follows.
 
-Four scenes. The same picture answers all the questions of its scene:
+Four scenes. The same image answers all the questions of its scene:
 
     single   one large symbol among smaller ones and bars       what is it?
     pose     one shape that points somewhere, and bars          where is it? where does it point?
@@ -46,7 +46,7 @@ class Surface:
 @dataclass(frozen=True)
 class Thing:
     symbol: int
-    x: float  # its centre of mass, as a share of the picture; y goes down
+    x: float  # its centre of mass, as a share of the image; y goes down
     y: float
     radius: float
     turn: float  # clockwise, as a fraction of a turn
@@ -68,7 +68,7 @@ class Scene:
 
 
 def draw_facts(scene: str, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """A row for each picture: single (symbol), pose (symbol, cell, angle), several (count, symbols), sign (shape, glyph)."""
+    """A row for each image: single (symbol), pose (symbol, cell, angle), several (count, symbols), sign (shape, glyph)."""
     bounds = {
         "single": (len(SYMBOLS),),
         "pose": (len(POINTERS), GRID * GRID, ANGLES),

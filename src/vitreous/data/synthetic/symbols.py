@@ -1,9 +1,9 @@
-"""The things in rendered pictures: ten shapes (closed outlines) and twenty glyphs (strokes), as fields of distance.
+"""The things in rendered images: ten shapes (closed outlines) and twenty glyphs (strokes), as fields of distance.
 
 No font is used: fonts differ between machines. Each symbol is defined here by points, x to the right and y down, upright
 as it stands. Each is moved so that its centre of mass is at 0 and scaled into the unit circle, and becomes a table of
 distances, from which the painter reads a symbol of any size, angle and line width. No two are alike after a rotation or
-in a mirror, so that turned and flipped pictures keep their class.
+in a mirror, so that turned and flipped images keep their class.
 
 Results are the same on every machine: sines are rounded before use, everything else is + - * / and square root, which
 IEEE 754 defines to the last bit.

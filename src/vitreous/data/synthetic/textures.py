@@ -22,7 +22,7 @@ Plane = NDArray[np.float32]
 class Texture:
     family: str
     turn: float = 0.0  # its direction, as a fraction of a turn
-    frequency: float = 4.0  # repetitions across the picture
+    frequency: float = 4.0  # repetitions across the image
     phase: float = 0.0
     warp: float = 0.0  # how far cloudy noise bends it, in repetitions
     hardness: float = 1.0  # 1: soft waves; larger: edges
@@ -30,7 +30,7 @@ class Texture:
 
 
 def evaluate_texture(look: Texture, x: Plane, y: Plane) -> Plane:
-    """Values for pixel centres at `x` and `y`, in pictures: 0 is one edge and 1 the other. Shape (y, x)."""
+    """Values for pixel centres at `x` and `y`, in images: 0 is one edge and 1 the other. Shape (y, x)."""
     return FAMILIES[look.family](look, x, y)
 
 
@@ -123,7 +123,7 @@ def _bricks(look: Texture, x: Plane, y: Plane) -> Plane:
 
 
 def _wood(look: Texture, x: Plane, y: Plane) -> Plane:
-    """Rings around a point outside the picture, drawn out along the grain and bent."""
+    """Rings around a point outside the image, drawn out along the grain and bent."""
     along, across = _texture_axes(look, x, y)
     along, across = along * 0.25 + 1, across + 1.5
     return _sharpen(_wave(np.sqrt(along * along + across * across)), look.hardness)

@@ -5,7 +5,7 @@
     EXIF orientation              turned upright       more than PIXELS    refused: a small file can claim any size
 
 A small file (under a megabyte) is also refused if decoding it would take more than a gigabyte or far more time than its
-size explains: solid pictures compress a million times, and a few bytes make a JPEG decoder pass over all pixels again.
+size explains: solid images compress a million times, and a few bytes make a JPEG decoder pass over all pixels again.
 
 A file that cannot be read is a `BadImage`, which says what kind of bad it is and which file; nothing is put in its place.
 """
@@ -38,7 +38,7 @@ EXPANSION = 1000  # bytes of memory, or pixels of effort, that each byte of a fi
 SLOW_PIXELS = 1 << 22  # by decoders that are written in Python and take a microsecond for each
 _BAND = 1 << 18  # pixels that are converted at once
 
-# Bytes for each pixel that decoders take beyond the image itself, measured on pictures of 16 million pixels.
+# Bytes for each pixel that decoders take beyond the image itself, measured on images of 16 million pixels.
 _DECODER_BYTES = {"WEBP": 13, "AVIF": 9, "JPEG2000": 21, "QOI": 5, "DDS": 5, "SGI": 2}
 _PROGRESSIVE_BYTES = 6
 _JPEG = ("JPEG", "MPO")
@@ -56,7 +56,7 @@ class BadImage(VitreousError):
 
 
 def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Image.Image:
-    """A picture with 3 (RGB) or 1 (grey) channels and 8 bits, upright. `place` names it in errors."""
+    """An image with 3 (RGB) or 1 (grey) channels and 8 bits, upright. `place` names it in errors."""
     if channels not in (1, 3):
         raise VitreousError(f"an image file gives 1 or 3 channels, not {channels}; pass a preprocessed tensor instead")
     if isinstance(image, np.ndarray):
@@ -77,7 +77,7 @@ def load_upright(opened: Image.Image) -> int:
     """Read the pixels and turn them upright; gives the EXIF orientation that they had, 1 to 8."""
     orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)  # first: reading a TIFF turns it and drops the note
     opened.load()
-    ImageOps.exif_transpose(opened, in_place=True)  # in place: otherwise it copies pictures that need no turning
+    ImageOps.exif_transpose(opened, in_place=True)  # in place: otherwise it copies images that need no turning
     return orientation if orientation in range(1, 9) else 1
 
 
@@ -174,7 +174,7 @@ def _bytes_per_pixel(opened: Image.Image) -> int:
 
 
 def check_scans(content: bytes, pixels: int, place: str) -> None:
-    """A few bytes for each scan make the decoder of JPEG pass over the whole picture again."""
+    """A few bytes for each scan make the decoder of JPEG pass over the whole image again."""
     scans = content.count(b"\xff\xda")  # no other FF DA is in compressed data
     if scans * pixels > max(2 * PIXELS, EXPANSION * len(content)):
         why = f"a JPEG of {len(content):,} bytes with {scans:,} scans of {pixels:,} pixels; save it again, not progressive"
@@ -234,7 +234,7 @@ def _read_values(image: Image.Image) -> NDArray[np.float64]:
 
 
 def _scale_to_8_bits(image: Image.Image, top: float) -> Image.Image:
-    """More than 8 bits of grey, scaled; Pillow's own conversion clips, which turns such pictures white."""
+    """More than 8 bits of grey, scaled; Pillow's own conversion clips, which turns such images white."""
     return Image.fromarray(np.round(np.clip(_read_values(image), 0, top) * (255.0 / top)).astype(np.uint8))
 
 

@@ -1,6 +1,6 @@
 """Pixels on their way through the preprocessing, and the few things that are done to them.
 
-A picture is one of four things:
+An image is one of four things:
 
     Image      a Pillow image: exact, what evaluation uses
     JPEG       a file that is not decoded yet; the first crop and resize decide at which scale it is
@@ -98,7 +98,7 @@ _UPRIGHT: dict[int, Any] = {
 
 
 def open_image_data(image: ImageLike, channels: int, place: str | None, quick: bool) -> ImageData:
-    """The picture to begin with. `quick` puts off the decoding of JPEG files, and leaves pixels what they are."""
+    """The image to begin with. `quick` puts off the decoding of JPEG files, and leaves pixels what they are."""
     if quick and isinstance(image, np.ndarray) and image.dtype == np.uint8:
         pixels = image[:, :, None] if image.ndim == 2 else image
         if pixels.ndim == 3 and pixels.shape[2] == channels in (1, 3):
@@ -132,7 +132,7 @@ def _open_jpeg(content: bytes, place: str) -> JPEG | None:
 
 
 def _find_header_end(content: bytes) -> int:
-    """Where the notes end and the compressed picture begins."""
+    """Where the notes end and the compressed image begins."""
     at = 2
     while at + 4 <= len(content) and content[at] == 0xFF and content[at + 1] != 0xDA:
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big") if content[at + 1] != 0xFF else 1
@@ -155,44 +155,44 @@ def _decode_jpeg(content: bytes, height: int, width: int, scale: int, place: str
         return np.array(image.convert("RGB"))
 
 
-def size_of(picture: ImageData) -> tuple[int, int]:
+def size_of(image: ImageData) -> tuple[int, int]:
     """Height and width."""
-    if isinstance(picture, Tensor):
-        return picture.shape[1], picture.shape[2]
-    if isinstance(picture, np.ndarray):
-        return picture.shape[0], picture.shape[1]
-    return picture.height, picture.width
+    if isinstance(image, Tensor):
+        return image.shape[1], image.shape[2]
+    if isinstance(image, np.ndarray):
+        return image.shape[0], image.shape[1]
+    return image.height, image.width
 
 
-def crop(picture: ImageData, box: Box) -> ImageData:
+def crop(image: ImageData, box: Box) -> ImageData:
     top, left, height, width = box
-    if isinstance(picture, JPEG):
-        return picture.part(box)
-    if isinstance(picture, np.ndarray):
-        return picture[top : top + height, left : left + width]
-    if isinstance(picture, Tensor):
-        return picture[:, top : top + height, left : left + width]
-    return picture.crop((left, top, left + width, top + height))
+    if isinstance(image, JPEG):
+        return image.part(box)
+    if isinstance(image, np.ndarray):
+        return image[top : top + height, left : left + width]
+    if isinstance(image, Tensor):
+        return image[:, top : top + height, left : left + width]
+    return image.crop((left, top, left + width, top + height))
 
 
-def resize(picture: ImageData, height: int, width: int, how: str, box: Box | None = None) -> ImageData:
+def resize(image: ImageData, height: int, width: int, how: str, box: Box | None = None) -> ImageData:
     """The part in the box (or all of it), brought to that size. No filter sees beyond the box."""
-    if isinstance(picture, JPEG) and how in _QUICK_FILTERS:
-        return picture.resized(box or (0, 0, picture.height, picture.width), height, width, how)
+    if isinstance(image, JPEG) and how in _QUICK_FILTERS:
+        return image.resized(box or (0, 0, image.height, image.width), height, width, how)
     if box:
-        picture = crop(picture, box)
+        image = crop(image, box)
     if how == PLAIN:
-        pixels = to_tensor(picture)
+        pixels = to_tensor(image)
         if tuple(pixels.shape[1:]) == (height, width):
             return pixels
         return F.interpolate(pixels[None], size=(height, width), mode="bilinear", align_corners=False)[0]
-    if isinstance(picture, Tensor):
+    if isinstance(image, Tensor):
         raise VitreousError(f"a resize with filter {how!r} must come before range, normalise and {PLAIN} resizes")
-    if size_of(picture) == (height, width):
-        return picture
-    if isinstance(picture, np.ndarray) and how in _QUICK_FILTERS:
-        return _resize_quickly(picture, height, width, how)
-    return to_image(picture).resize((width, height), FILTERS[how])
+    if size_of(image) == (height, width):
+        return image
+    if isinstance(image, np.ndarray) and how in _QUICK_FILTERS:
+        return _resize_quickly(image, height, width, how)
+    return to_image(image).resize((width, height), FILTERS[how])
 
 
 def _resize_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: str) -> NDArray[np.uint8]:
@@ -203,48 +203,48 @@ def _resize_quickly(pixels: NDArray[np.uint8], height: int, width: int, how: str
     return np.asarray(small[0].permute(1, 2, 0))
 
 
-def pad(picture: ImageData, margin: int) -> ImageData:
+def pad(image: ImageData, margin: int) -> ImageData:
     """With so many black pixels around it."""
-    if isinstance(picture, Tensor):
+    if isinstance(image, Tensor):
         raise VitreousError(
             "pad must come before range, normalise and bilinear-plain resizes: it adds black, which is 0 of 255"
         )
-    pixels = to_bytes(picture)
+    pixels = to_bytes(image)
     height, width, channels = pixels.shape
     around = np.zeros((height + 2 * margin, width + 2 * margin, channels), np.uint8)  # np.pad takes more than ten times as long
     around[margin : margin + height, margin : margin + width] = pixels
     return around
 
 
-def flip(picture: ImageData) -> ImageData:
-    if isinstance(picture, Tensor):
-        return picture.flip(2)
-    if isinstance(picture, np.ndarray):
-        return picture[:, ::-1]
-    return to_image(picture).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+def flip(image: ImageData) -> ImageData:
+    if isinstance(image, Tensor):
+        return image.flip(2)
+    if isinstance(image, np.ndarray):
+        return image[:, ::-1]
+    return to_image(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
 
 
-def to_image(picture: ImageData) -> Image.Image:
+def to_image(image: ImageData) -> Image.Image:
     """As a Pillow image; a tensor's values lose their fraction, as when the authors cast to uint8."""
-    if isinstance(picture, Image.Image):
-        return picture
-    if isinstance(picture, JPEG):
-        return decode(picture.content, place=picture.place)
-    array = to_bytes(picture)
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, JPEG):
+        return decode(image.content, place=image.place)
+    array = to_bytes(image)
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
-def to_bytes(picture: ImageData) -> NDArray[np.uint8]:
+def to_bytes(image: ImageData) -> NDArray[np.uint8]:
     """Height x width x channels, 8 bits; often a view with other strides, which is not copied for its looks."""
-    if isinstance(picture, Tensor):
-        return picture.clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
-    array = picture if isinstance(picture, np.ndarray) else np.asarray(to_image(picture))
+    if isinstance(image, Tensor):
+        return image.clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
+    array = image if isinstance(image, np.ndarray) else np.asarray(to_image(image))
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def to_tensor(picture: ImageData) -> Tensor:
+def to_tensor(image: ImageData) -> Tensor:
     """Channels first, in floating point."""
-    if isinstance(picture, Tensor):
-        return picture
-    array = np.array(picture if isinstance(picture, np.ndarray) else to_image(picture), dtype=np.float32)
+    if isinstance(image, Tensor):
+        return image
+    array = np.array(image if isinstance(image, np.ndarray) else to_image(image), dtype=np.float32)
     return torch.from_numpy(array if array.ndim == 3 else array[:, :, None]).permute(2, 0, 1)

@@ -42,7 +42,7 @@ def _needs_other_program(name: str) -> bool:
 @functools.cache
 def suffixes() -> frozenset[str]:
     """How the names of image files end, in lower case."""
-    read = {*formats(), "MPO"}  # which has no reader of its own: the one of JPEG gives its first picture
+    read = {*formats(), "MPO"}  # which has no reader of its own: the one of JPEG gives its first image
     return frozenset(suffix.lower() for suffix, name in Image.registered_extensions().items() if name in read)
 
 

@@ -1,4 +1,4 @@
-"""What can be done to a picture, one class per operation. The strings that name them are read in `preprocess`."""
+"""What can be done to an image, one class per operation. The strings that name them are read in `preprocess`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Resize:
     width: int
     filter: str = "bilinear"
 
-    def __call__(self, picture: ImageData) -> ImageData:
-        return resize(picture, self.height, self.width, self.filter)
+    def __call__(self, image: ImageData) -> ImageData:
+        return resize(image, self.height, self.width, self.filter)
 
     def __str__(self) -> str:
         return f"resize({_format_size(self.height, self.width)},{self.filter})"
@@ -42,12 +42,12 @@ class ResizeSmall:
     filter: str = "bilinear"
     floor: bool = False  # the authors round the longer side, and timm too for a rectangle; torchvision cuts its fraction off
 
-    def __call__(self, picture: ImageData) -> ImageData:
-        height, width = size_of(picture)
+    def __call__(self, image: ImageData) -> ImageData:
+        height, width = size_of(image)
         tall, wide = self.size_for(height, width)
         if tall * wide > PIXELS:  # of a line one pixel high it would make gigapixels
-            raise VitreousError(f"a picture of {height} x {width} is too long and thin for {self}; crop it, or use resize(...)")
-        return resize(picture, tall, wide, self.filter)
+            raise VitreousError(f"an image of {height} x {width} is too long and thin for {self}; crop it, or use resize(...)")
+        return resize(image, tall, wide, self.filter)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width that an image of this size gets; whole numbers throughout, so that no fraction is lost."""
@@ -68,10 +68,10 @@ class CentralCrop:
     width: int
     round: bool = False
 
-    def __call__(self, picture: ImageData) -> ImageData:
-        height, width = _find_margins(self, picture)
+    def __call__(self, image: ImageData) -> ImageData:
+        height, width = _find_margins(self, image)
         top, left = (round(margin / 2) if self.round else margin // 2 for margin in (height, width))
-        return crop(picture, (top, left, self.height, self.width))
+        return crop(image, (top, left, self.height, self.width))
 
     def __str__(self) -> str:
         return f"central_crop({_format_size(self.height, self.width)}{',round' if self.round else ''})"
@@ -79,15 +79,15 @@ class CentralCrop:
 
 @dataclass(frozen=True)
 class Pad:
-    """Black around the picture, so that a random crop moves things without enlarging them."""
+    """Black around the image, so that a random crop moves things without enlarging them."""
 
     margin: int
 
-    def __call__(self, picture: ImageData) -> ImageData:
-        height, width = size_of(picture)
+    def __call__(self, image: ImageData) -> ImageData:
+        height, width = size_of(image)
         if (height + 2 * self.margin) * (width + 2 * self.margin) > PIXELS:
-            raise VitreousError(f"{self} around a picture of {height} x {width} makes more than {PIXELS:,} pixels")
-        return pad(picture, self.margin)
+            raise VitreousError(f"{self} around an image of {height} x {width} makes more than {PIXELS:,} pixels")
+        return pad(image, self.margin)
 
     def __str__(self) -> str:
         return f"pad({self.margin})"
@@ -98,9 +98,9 @@ class RandomCrop:
     height: int
     width: int
 
-    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
-        height, width = _find_margins(self, picture)
-        return crop(picture, (_draw_below(rng, height + 1), _draw_below(rng, width + 1), self.height, self.width))
+    def __call__(self, image: ImageData, rng: random.Random) -> ImageData:
+        height, width = _find_margins(self, image)
+        return crop(image, (_draw_below(rng, height + 1), _draw_below(rng, width + 1), self.height, self.width))
 
     def __str__(self) -> str:
         return f"random_crop({_format_size(self.height, self.width)})"
@@ -108,7 +108,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class InceptionCrop:
-    """A random part of the picture, of any size and of a shape near a square, brought to one size.
+    """A random part of the image, of any size and of a shape near a square, brought to one size.
 
     The paper's is TensorFlow's `sample_distorted_bounding_box`, whose way of drawing differs from torchvision's: the ratio
     is uniform, not its logarithm, and so is the height, not the area; hence small crops are more frequent.
@@ -116,19 +116,19 @@ class InceptionCrop:
 
     height: int
     width: int
-    smallest: float = 0.05  # share of the picture's area; torchvision's default is 0.08
+    smallest: float = 0.05  # share of the image's area; torchvision's default is 0.08
     largest: float = 1.0
     filter: str = "bilinear"
 
     RATIOS: ClassVar[tuple[float, float]] = (0.75, 1.33)
     ATTEMPTS: ClassVar[int] = 100
 
-    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
-        part = resize(picture, self.height, self.width, self.filter, self.box(*size_of(picture), rng))
+    def __call__(self, image: ImageData, rng: random.Random) -> ImageData:
+        part = resize(image, self.height, self.width, self.filter, self.box(*size_of(image), rng))
         return to_image(part) if isinstance(part, Tensor) else part  # the authors go back to 8 bits here
 
     def box(self, height: int, width: int, rng: random.Random) -> Box:
-        """Top, left, height and width; the whole picture if no attempt succeeds, as with very long ones."""
+        """Top, left, height and width; the whole image if no attempt succeeds, as with very long ones."""
         low, high = self.RATIOS
         for _ in range(self.ATTEMPTS):
             found = self._attempt(height, width, low + rng.random() * (high - low), rng)
@@ -167,10 +167,10 @@ class InceptionCrop:
 
 @dataclass(frozen=True)
 class Flip:
-    """Left and right exchanged, for every other picture by chance."""
+    """Left and right exchanged, for every other image by chance."""
 
-    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
-        return flip(picture) if rng.random() < 0.5 else picture
+    def __call__(self, image: ImageData, rng: random.Random) -> ImageData:
+        return flip(image) if rng.random() < 0.5 else image
 
     def __str__(self) -> str:
         return "flip"
@@ -181,12 +181,12 @@ class RandAugment:
     layers: int
     magnitude: float
 
-    def __call__(self, picture: ImageData, rng: random.Random) -> ImageData:
+    def __call__(self, image: ImageData, rng: random.Random) -> ImageData:
         from vitreous.data.transforms.randaugment import randaugment
 
-        if isinstance(picture, Tensor):
+        if isinstance(image, Tensor):
             raise VitreousError(f"{self} must come before range, normalise and {PLAIN} resizes: it needs pixels of 8 bits")
-        return randaugment(to_image(picture), self.layers, self.magnitude, rng)
+        return randaugment(to_image(image), self.layers, self.magnitude, rng)
 
     def __str__(self) -> str:
         return f"randaug({self.layers},{_format_number(self.magnitude)})"
@@ -197,8 +197,8 @@ class Range:
     low: float
     high: float
 
-    def __call__(self, picture: ImageData) -> Tensor:
-        return self.on_tensor(to_tensor(picture))
+    def __call__(self, image: ImageData) -> Tensor:
+        return self.on_tensor(to_tensor(image))
 
     def on_tensor(self, pixels: Tensor) -> Tensor:
         return pixels * ((self.high - self.low) / 255.0) + self.low
@@ -217,12 +217,12 @@ class Normalise:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
-    def __call__(self, picture: ImageData) -> Tensor:
-        return self.on_tensor(to_tensor(picture))
+    def __call__(self, image: ImageData) -> Tensor:
+        return self.on_tensor(to_tensor(image))
 
     def on_tensor(self, pixels: Tensor) -> Tensor:
         if pixels.shape[-3] != len(self.mean):
-            raise VitreousError(f"{self} has {len(self.mean)} channels, the picture {pixels.shape[-3]}")
+            raise VitreousError(f"{self} has {len(self.mean)} channels, the image {pixels.shape[-3]}")
         mean = torch.tensor(self.mean)[:, None, None]
         return (pixels / 255.0 - mean) / torch.tensor(self.std)[:, None, None]
 
@@ -251,11 +251,11 @@ def _format_size(height: int, width: int) -> str:
     return f"{height}" if height == width else f"{height},{width}"
 
 
-def _find_margins(op: CentralCrop | RandomCrop, picture: ImageData) -> tuple[int, int]:
-    """How much higher and wider than the crop the picture is."""
-    height, width = size_of(picture)
+def _find_margins(op: CentralCrop | RandomCrop, image: ImageData) -> tuple[int, int]:
+    """How much higher and wider than the crop the image is."""
+    height, width = size_of(image)
     if height < op.height or width < op.width:
-        raise VitreousError(f"{op} does not fit into a picture of {height} x {width}; put a resize before it")
+        raise VitreousError(f"{op} does not fit into an image of {height} x {width}; put a resize before it")
     return height - op.height, width - op.width
 
 

@@ -139,7 +139,7 @@ def _inception_crop(a: _OpArguments) -> Op:
     area = a.option("area")
     match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", area if area is not None else "0.05:1")
     if not match or not 0 < float(match[1]) <= float(match[2]) <= 1:
-        raise a.fail("the area is written area=0.05:1, two shares of the picture, the smaller first")
+        raise a.fail("the area is written area=0.05:1, two shares of the image, the smaller first")
     height, width = a.pair()
     return InceptionCrop(height, width, float(match[1]), float(match[2]), a.filter())
 
@@ -188,7 +188,7 @@ OPS: dict[str, Callable[[_OpArguments], Op]] = {
     "normalise": _normalise,
 }
 MOST_OPS, MOST_CHARACTERS = 32, 4_000  # a string may come from a file; 64 means and deviations take 2,600 characters
-_FIXING = (Resize, CentralCrop, RandomCrop, InceptionCrop)  # whatever came before, every picture then has this size
+_FIXING = (Resize, CentralCrop, RandomCrop, InceptionCrop)  # whatever came before, every image then has this size
 _CALL = re.compile(r"\s*([a-z_]+)\s*(?:\(([^()|]*)\))?\s*")
 
 
@@ -221,24 +221,24 @@ class Preprocess:
         self.channels = channels
 
     def __call__(self, image: ImageLike, rng: random.Random | None = None, place: str | None = None) -> Tensor:
-        return self.finished(to_tensor(self.picture(image, rng, place)))
+        return self.scale(to_tensor(self.transform(image, rng, place)))
 
-    def picture(
+    def transform(
         self, image: ImageLike, rng: random.Random | None = None, place: str | None = None, *, quick: bool = False
     ) -> ImageData:
-        """All operations but the last ones that only scale values. `quick` may differ by a shade: see `pictures`."""
-        picture = open_image_data(image, self.channels, place, quick)
+        """All operations but the last ones that only scale values. `quick` may differ by a shade: see `images`."""
+        data = open_image_data(image, self.channels, place, quick)
         for op in self.ops[: len(self.ops) - len(self.scales)]:
             if not isinstance(op, RANDOM_OPS):
-                picture = op(picture)
+                data = op(data)
             elif rng is None:
-                raise VitreousError(f"{op} works by chance, which is for training; evaluation needs a fixed string")
+                raise VitreousError(f"{op} is random, which is for training; evaluation needs a fixed string")
             else:
-                picture = op(picture, rng)
-        return picture
+                data = op(data, rng)
+        return data
 
-    def finished(self, pixels: Tensor) -> Tensor:
-        """The last operations, on one picture (C, H, W) or many (B, C, H, W)."""
+    def scale(self, pixels: Tensor) -> Tensor:
+        """The last operations, on one image (C, H, W) or many (B, C, H, W)."""
         for op in self.scales:
             pixels = op.on_tensor(pixels)
         return pixels
@@ -279,7 +279,7 @@ class Preprocess:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width of what comes out, where every picture comes out alike."""
+        """Height and width of what comes out, where every image comes out alike."""
         for at in reversed(range(len(self.ops))):
             op = self.ops[at]
             if isinstance(op, _FIXING):
@@ -295,14 +295,14 @@ class Preprocess:
             return self
         old_height, old_width = self.size
         last = max(at for at, op in enumerate(self.ops) if isinstance(op, _FIXING))
-        # Margins around what comes out are whole pixels on both sides, so they go first and the picture takes the rest.
-        # The smaller proportion is theirs: else the margins of a picture twice as wide would leave nothing of its height.
+        # Margins around what comes out are whole pixels on both sides, so they go first and the image takes the rest.
+        # The smaller proportion is theirs: else the margins of an image twice as wide would leave nothing of its height.
         outer = min(height / old_height, width / old_width)
         after = tuple(_scale_pad(op, outer) if isinstance(op, Pad) else op for op in self.ops[last + 1 :])
         old_height, old_width = old_height - _sum_margins(self.ops[last:]), old_width - _sum_margins(self.ops[last:])
         new_height, new_width = height - _sum_margins(after), width - _sum_margins(after)
         if min(new_height, new_width) < 1:
-            raise VitreousError(f"preprocessing {self}: in {height} x {width} pixels, its margins leave no room for a picture")
+            raise VitreousError(f"preprocessing {self}: in {height} x {width} pixels, its margins leave no room for an image")
         larger = max(new_height / old_height, new_width / old_width)
 
         def scaled(op: Op) -> Op:

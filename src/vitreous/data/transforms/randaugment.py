@@ -10,11 +10,11 @@ models saw it, and their magnitudes (0, 10, 15, 20) only mean something together
     Posterize   keeps magnitude x 0.4 bits; none, and more than eight, were clamped to a shift by seven: one bit is left
     Contrast    scales around (number of pixels) / 256, not around the mean grey; that is 196 for 224 x 224, and white
                 from 256 x 256 on
-    Translate, Cutout   pixels, chosen for pictures of about 224: neither grows with the picture
+    Translate, Cutout   pixels, chosen for images of about 224: neither grows with the image
 
 Geometry takes the nearest pixel and paints what comes from outside in mid-grey; arithmetic cuts the fraction off.
-A grey picture is treated as a colour picture with three equal channels. Sharpness leaves pictures below 3 x 3 as
-they are. The same `rng` state always gives the same picture; only `rng.random()` is used, whose values Python guarantees.
+A grey image is treated as a colour image with three equal channels. Sharpness leaves images below 3 x 3 as
+they are. The same `rng` state always gives the same image; only `rng.random()` is used, whose values Python guarantees.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from PIL import Image, ImageChops, ImageFilter, ImageOps
 
 from vitreous.core.errors import VitreousError
 
-Picture: TypeAlias = Image.Image
 Table: TypeAlias = NDArray[np.float32] | NDArray[np.int64]
 """The new value of each of the 256 bytes; may have a fraction, or lie outside 0..255."""
 
@@ -40,11 +39,11 @@ BYTES: NDArray[np.int64] = np.arange(256, dtype=np.int64)
 MOST = 100  # people use up to 30; whatever is above this is a slip of the keyboard
 
 
-def randaugment(image: Picture, layers: int, magnitude: float, rng: Random) -> Picture:
+def randaugment(image: Image.Image, layers: int, magnitude: float, rng: Random) -> Image.Image:
     """`layers` operations one after another, each drawn anew, all with the same magnitude. Size and mode stay."""
     check_randaugment(layers, magnitude)
     if image.mode not in ("RGB", "L"):
-        raise VitreousError(f"randaug works on 8-bit RGB or grey pictures, not on mode {image.mode}; decode the image first")
+        raise VitreousError(f"randaug works on 8-bit RGB or grey images, not on mode {image.mode}; decode the image first")
     operations = tuple(OPERATIONS.values())
     for _ in range(layers):
         operation = operations[int(rng.random() * len(operations))]
@@ -56,19 +55,19 @@ def randaugment(image: Picture, layers: int, magnitude: float, rng: Random) -> P
 
 
 def check_randaugment(layers: int, magnitude: float) -> None:
-    """Refuses what cannot be meant, before a picture is at hand."""
+    """Refuses what cannot be meant, before an image is at hand."""
     if layers < 0 or not 0 <= magnitude <= MOST:
         raise VitreousError(f"randaug({layers},{magnitude:g}): needs layers >= 0, a magnitude in 0..{MOST}, as randaug(2,10)")
 
 
 @dataclass(frozen=True)
 class Operation:
-    apply: Callable[[Picture, float, Random], Picture]
+    apply: Callable[[Image.Image, float, Random], Image.Image]
     argument: Callable[[float], float] = lambda level: 0.0  # from the magnitude over 10
     either_way: bool = False  # the argument is negated half of the time
 
 
-def _auto_contrast(image: Picture, argument: float, rng: Random) -> Picture:
+def _auto_contrast(image: Image.Image, argument: float, rng: Random) -> Image.Image:
     """Each channel stretched to 0..255, in single precision: in double, some values would land one higher."""
     tables: list[Table] = []
     for band in image.split():
@@ -81,28 +80,28 @@ def _auto_contrast(image: Picture, argument: float, rng: Random) -> Picture:
     return _apply_tables(image, *tables)
 
 
-def _equalize(image: Picture, argument: float, rng: Random) -> Picture:
+def _equalize(image: Image.Image, argument: float, rng: Random) -> Image.Image:
     return ImageOps.equalize(image)  # whole numbers only, and the same ones
 
 
-def _invert(image: Picture, argument: float, rng: Random) -> Picture:
+def _invert(image: Image.Image, argument: float, rng: Random) -> Image.Image:
     return ImageChops.invert(image)
 
 
-def _posterize(image: Picture, bits: float, rng: Random) -> Picture:
+def _posterize(image: Image.Image, bits: float, rng: Random) -> Image.Image:
     shift = min((8 - int(bits)) % 256, 7)  # the byte wraps round, then the shift is clamped
     return _apply_tables(image, BYTES >> shift << shift)
 
 
-def _solarize(image: Picture, threshold: float, rng: Random) -> Picture:
+def _solarize(image: Image.Image, threshold: float, rng: Random) -> Image.Image:
     return _apply_tables(image, np.where(int(threshold) % 256 > BYTES, BYTES, 255 - BYTES))
 
 
-def _solarize_add(image: Picture, addition: float, rng: Random) -> Picture:
+def _solarize_add(image: Image.Image, addition: float, rng: Random) -> Image.Image:
     return _apply_tables(image, np.where(BYTES < 128, BYTES + int(addition), BYTES))
 
 
-def _color(image: Picture, factor: float, rng: Random) -> Picture:
+def _color(image: Image.Image, factor: float, rng: Random) -> Image.Image:
     """Towards or away from grey: TensorFlow's grey, which scales to 255.5 and cuts off where Pillow adds a half."""
     if image.mode == "L":
         return image
@@ -111,15 +110,15 @@ def _color(image: Picture, factor: float, rng: Random) -> Picture:
     return Image.blend(grey.convert("RGB"), image, factor)
 
 
-def _contrast(image: Picture, factor: float, rng: Random) -> Picture:
+def _contrast(image: Image.Image, factor: float, rng: Random) -> Image.Image:
     return _apply_tables(image, _blend_table(min(image.width * image.height // 256, 255), factor))
 
 
-def _brightness(image: Picture, factor: float, rng: Random) -> Picture:
+def _brightness(image: Image.Image, factor: float, rng: Random) -> Image.Image:
     return _apply_tables(image, _blend_table(0, factor))
 
 
-def _sharpness(image: Picture, factor: float, rng: Random) -> Picture:
+def _sharpness(image: Image.Image, factor: float, rng: Random) -> Image.Image:
     """Away from a blurred copy whose outermost pixels are the original's.
 
     Pillow's filter adds a half to round; taking it off again, but for half a step (1/26) against float error, cuts off.
@@ -128,7 +127,7 @@ def _sharpness(image: Picture, factor: float, rng: Random) -> Picture:
     return Image.blend(blurred, image, factor)
 
 
-def _rotate(image: Picture, degrees: float, rng: Random) -> Picture:
+def _rotate(image: Image.Image, degrees: float, rng: Random) -> Image.Image:
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     right, bottom = image.width - 1, image.height - 1
     return _transform_affine(
@@ -138,24 +137,24 @@ def _rotate(image: Picture, degrees: float, rng: Random) -> Picture:
     )
 
 
-def _shear_x(image: Picture, slope: float, rng: Random) -> Picture:
+def _shear_x(image: Image.Image, slope: float, rng: Random) -> Image.Image:
     return _transform_affine(image, (1, slope, _up_at_ties(image)), (0, 1, 0))
 
 
-def _shear_y(image: Picture, slope: float, rng: Random) -> Picture:
+def _shear_y(image: Image.Image, slope: float, rng: Random) -> Image.Image:
     return _transform_affine(image, (1, 0, 0), (slope, 1, _up_at_ties(image)))
 
 
-def _translate_x(image: Picture, pixels: float, rng: Random) -> Picture:
+def _translate_x(image: Image.Image, pixels: float, rng: Random) -> Image.Image:
     return _transform_affine(image, (1, 0, pixels), (0, 1, 0))
 
 
-def _translate_y(image: Picture, pixels: float, rng: Random) -> Picture:
+def _translate_y(image: Image.Image, pixels: float, rng: Random) -> Image.Image:
     return _transform_affine(image, (1, 0, 0), (0, 1, pixels))
 
 
-def _cutout(image: Picture, reach: float, rng: Random) -> Picture:
-    """A square of twice `reach` around a pixel anywhere in the picture; what hangs over the edge is lost."""
+def _cutout(image: Image.Image, reach: float, rng: Random) -> Image.Image:
+    """A square of twice `reach` around a pixel anywhere in the image; what hangs over the edge is lost."""
     y, x = int(rng.random() * image.height), int(rng.random() * image.width)
     left, top = max(0, x - int(reach)), max(0, y - int(reach))
     right, bottom = min(image.width, x + int(reach)), min(image.height, y + int(reach))
@@ -165,7 +164,7 @@ def _cutout(image: Picture, reach: float, rng: Random) -> Picture:
     return cut
 
 
-def _apply_tables(image: Picture, *tables: Table) -> Picture:
+def _apply_tables(image: Image.Image, *tables: Table) -> Image.Image:
     """A new value for each byte: one table for all channels, or one for each. Fractions are cut off."""
     joined = np.concatenate(tables if len(tables) > 1 else tables * len(image.getbands()))
     return image.point(np.clip(joined, 0, 255).astype(np.uint8).tolist())
@@ -176,7 +175,7 @@ def _blend_table(centre: int, factor: float) -> Table:
     return np.float32(centre) + np.float32(factor) * (BYTES - centre).astype(np.float32)
 
 
-def _transform_affine(image: Picture, across: tuple[float, float, float], down: tuple[float, float, float]) -> Picture:
+def _transform_affine(image: Image.Image, across: tuple[float, float, float], down: tuple[float, float, float]) -> Image.Image:
     """Each pixel (x, y) from the one nearest to (across, down), which are (a, b, c) for ax + by + c.
 
     Pillow counts from the corner of a pixel, TensorFlow from its middle; the halves go from one to the other.
@@ -186,7 +185,7 @@ def _transform_affine(image: Picture, across: tuple[float, float, float], down: 
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=_grey_fill(image))
 
 
-def _up_at_ties(image: Picture) -> float:
+def _up_at_ties(image: Image.Image) -> float:
     """A shear by 0.3 meets the exact middle of two pixels in every tenth line, and there TensorFlow goes up.
 
     Pillow adds the slope up in steps of 1/65536, which alone would decide it; this is the most by which that errs.
@@ -194,7 +193,7 @@ def _up_at_ties(image: Picture) -> float:
     return max(image.size) / 131072
 
 
-def _grey_fill(image: Picture) -> int | tuple[int, int, int]:
+def _grey_fill(image: Image.Image) -> int | tuple[int, int, int]:
     return GREY if image.mode == "L" else (GREY, GREY, GREY)
 
 
