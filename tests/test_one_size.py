@@ -31,7 +31,7 @@ from vitreous.serving.served_model import load_models
 from vitreous.studies.suite_options import study_of
 from vitreous.studies.suite_run import evaluation_string
 from vitreous.studies.suite_task import Machine
-from vitreous.training.options import parse_options
+from vitreous.training.build_options import build_options
 from vitreous.training.resolve import resolve
 
 from conftest import random_checkpoint
@@ -106,7 +106,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def _finetune(place: Place, **options: Any) -> Any:
     given = dict(data=str(place.data), from_=place.checkpoint, out=str(place.folder / "run"), device="cpu", steps=1)
     with init_distributed("cpu") as world:
-        return resolve(*parse_options("finetune", {**given, **options}), world)
+        return resolve(*build_options("finetune", {**given, **options}), world)
 
 
 def strings(place: Place) -> dict[str, str]:

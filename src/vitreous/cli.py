@@ -258,7 +258,9 @@ def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple
         "quiet": Annotated[bool, tyro.conf.arg(help="print nothing but errors.")],
     }
     parameters = list(inspect.signature(function).parameters.values())
-    optional = _unpacked(hints.pop(parameters.pop().name)) if parameters and parameters[-1].kind is _MORE else {}
+    optional = _training_options(function.__name__) if parameters and parameters[-1].kind is _MORE else {}
+    if optional:  # of those that may be given by position in Python, too, the types and help texts stand there
+        parameters = [parameter for parameter in parameters[:-1] if parameter.name not in optional]
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Callable[[], Result], bool, bool]:
@@ -295,11 +297,12 @@ def _with_default_said(parameter: inspect.Parameter) -> Any:
 _MORE = inspect.Parameter.VAR_KEYWORD
 
 
-def _unpacked(hint: Any) -> dict[str, Any]:
-    """The options of `**options: Unpack[SomeTypedDict]`. One that is not given is not passed on."""
-    fields = get_type_hints(get_args(hint)[0], include_extras=True)
+def _training_options(command: str) -> dict[str, Any]:
+    """The options of `**options: Annotated[Any, TrainOptions]`. One that is not given is None, and is not passed on."""
+    from vitreous.training.options import command_line_options
+
     found = {}
-    for name, annotated in fields.items():
+    for name, annotated in command_line_options(command).items():
         bare, *notes = get_args(annotated)
         found[name] = annotated if _default(annotated) is not None else Annotated[(bare | None, *notes)]
     return found

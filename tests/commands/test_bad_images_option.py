@@ -8,7 +8,6 @@ from typing import get_type_hints
 import pytest
 
 from vitreous.cli import COMMANDS, load_command, main
-from vitreous.commands.run_options import RunOptions
 from vitreous.commands.types import BadImages
 from vitreous.training.options import TrainOptions
 
@@ -21,7 +20,7 @@ def test_one_type_and_one_default() -> None:
     for name in plain:
         assert inspect.signature(load_command(name)).parameters["bad_images"].default == "stop"
         assert get_type_hints(load_command(name), include_extras=True)["bad_images"] == BadImages
-    assert get_type_hints(RunOptions, include_extras=True)["bad_images"] == BadImages
+    assert get_type_hints(TrainOptions, include_extras=True)["bad_images"] == BadImages
     assert TrainOptions.bad_images == "stop"
 
 

@@ -212,5 +212,5 @@ def test_an_option_of_the_wrong_type_is_named(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("size", [0, -5])
 def test_a_resnet_needs_pixels(size: int) -> None:
-    with pytest.raises(VitreousError, match="at least one pixel"):
+    with pytest.raises(VitreousError, match="between 1 and"):
         create("R26x1", image_size=size)

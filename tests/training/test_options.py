@@ -16,8 +16,8 @@ from vitreous.commands.training_run import Run
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
 from vitreous.training import data_split as training_images
+from vitreous.training.build_options import build_options
 from vitreous.training.data_split import choose_images
-from vitreous.training.options import parse_options
 from vitreous.training.run_folder import read_config
 
 
@@ -34,7 +34,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def held_out(data: Path, **options: Any) -> tuple[set[str], set[str]]:
-    asked, _ = parse_options("pretrain", {"data": str(data), "out": "run", "model": "ViT-Ti/2", "workers": 0, **options})
+    asked, _ = build_options("pretrain", {"data": str(data), "out": "run", "model": "ViT-Ti/2", "workers": 0, **options})
     with silence():
         found = choose_images(asked, stop_early=False)
     train, judges = found.train, found.held_out
@@ -59,14 +59,14 @@ def test_the_data_seed_is_recorded_and_replayed(photos: Path, tmp_path: Path) ->
     assert "(the largest class alone: 50.0%)" in (tmp_path / "run" / "log.txt").read_text()
     config = read_config(tmp_path / "run" / "config.json")
     assert (config["seed"], config["data_seed"], result["seed"], result["data_seed"]) == (1, 3, 1, 3)
-    asked, _ = parse_options("pretrain", {"config": str(tmp_path / "run"), "out": str(tmp_path / "again")})
+    asked, _ = build_options("pretrain", {"config": str(tmp_path / "run"), "out": str(tmp_path / "again")})
     assert (asked.seed, asked.data_seed) == (1, 3)
     older = tmp_path / "older.json"  # before --data-seed, the seed was that of splits too
     older.write_text((tmp_path / "run" / "config.json").read_text().replace('"data_seed": 3,', ""))
-    asked, _ = parse_options("pretrain", {"config": str(older), "out": str(tmp_path / "again")})
+    asked, _ = build_options("pretrain", {"config": str(older), "out": str(tmp_path / "again")})
     assert (asked.seed, asked.data_seed) == (1, 1)
-    with pytest.raises(VitreousError, match="--data-seed -1: must be 0 or more"):
-        parse_options("pretrain", {"data": str(photos), "out": "run", "data_seed": -1})
+    with pytest.raises(VitreousError, match="--data-seed -1: must be at least 0"):
+        build_options("pretrain", {"data": str(photos), "out": "run", "data_seed": -1})
 
 
 @pytest.mark.parametrize(("top1", "warned"), [(0.217, True), (0.238, True), (0.3, False)])
@@ -111,7 +111,7 @@ def test_what_is_typed_is_checked_before_anything_is_opened(
 
 @pytest.mark.parametrize("name", ["ViT-H/14", "ViT-Ti/5", "R50+ViT-B/16", "R+ViT-Ti/16", "R50x1", "ViT-B/15"])
 def test_a_name_is_not_refused_for_a_size_that_is_not_known_yet(name: str) -> None:
-    assert parse_options("pretrain", {"data": "photos", "out": "run", "model": name})[0].model == name
+    assert build_options("pretrain", {"data": "photos", "out": "run", "model": name})[0].model == name
 
 
 def test_results_inside_the_data_are_refused(photos: Path, tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ def test_a_folder_that_is_not_free_is_refused_before_the_first_trial(start: Path
 def test_a_sweep_chooses_by_accuracy(tmp_path: Path) -> None:
     """Masked patches learn no classes: said at once, and nothing is trained."""
     from vitreous.core.distributed import init_distributed
-    from vitreous.training.options import parse_options
+    from vitreous.training.build_options import build_options
     from vitreous.training.sweep import run_training
 
     options = {**SMALL, "out": str(tmp_path / "run"), "objective": "masked-patch"}
     options |= {"sweep": True, "set": (*TINY, "sweep=0.001:0.01")}
-    asked, _ = parse_options("pretrain", options)
+    asked, _ = build_options("pretrain", options)
     with silence(), init_distributed("cpu") as world, pytest.raises(VitreousError, match="--sweep chooses by accuracy"):
         run_training(asked, None, world)
     assert not (tmp_path / "run").exists()

@@ -186,7 +186,7 @@ def damaged(tmp_path: Path, file: str, change: Any) -> Path:
         ("model.json", lambda data: data.replace(b'"version": 1', b'"version": 2'), "version 2 is not known"),
         ("model.json", lambda data: data.replace(b'"width": 24', b'"width": 48'), "asks for"),
         ("model.json", lambda data: data.replace(b'"width"', b'"wdith"'), "did you mean 'width'"),
-        ("model.json", lambda data: data.replace(b'"mlp": 48', b'"mlp": "48"'), "should be int"),
+        ("model.json", lambda data: data.replace(b'"mlp": 48', b'"mlp": "48"'), "must be a whole number"),
         ("model.json", lambda data: data.replace(b'"preprocess"', b'"prep"'), "'preprocess' is missing"),
         ("model.json", lambda data: data.replace(b"resize(32", b"reisze(32"), "did you mean 'resize'"),
         ("model.json", lambda data: data.replace(b'"ant",\n', b""), "2 class names"),

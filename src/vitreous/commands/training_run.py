@@ -1,4 +1,4 @@
-"""What `pretrain` and `finetune` have in common: from options to a finished run."""
+"""What `pretrain` and `finetune` share: from options to a finished run, and its text."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def train(verb: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
+def run_training(command: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
     """`given` holds the options that were given and no others."""
     from vitreous.core.device import choose_device
     from vitreous.core.distributed import init_distributed
-    from vitreous.training.options import parse_options
+    from vitreous.training.build_options import build_options
 
-    asked, replayed = parse_options(verb, given)
-    with init_distributed(choose_device(asked.device)) as world:
+    options, replayed = build_options(command, given)
+    with init_distributed(choose_device(options.device)) as world:
         from vitreous.training.sweep import run_training
 
-        finished = run_training(asked, replayed, world)
-    return Run(asked.out, finished.result, finished.already, finished.notes)
+        finished = run_training(options, replayed, world)
+    return Run(options.out, finished.result, finished.already, finished.notes)

@@ -8,13 +8,14 @@ must be run: the official weights want the tanh form of GELU and an epsilon of 1
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 import reprlib
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
-from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.errors import VitreousError
+from vitreous.core.fields import Between, check_fields, check_names
+from vitreous.core.fields import from_json as fields_from_json
 
 Size: TypeAlias = tuple[int, int]
 """Height and width: always both, because a grid of patches need not be square."""
@@ -30,6 +31,12 @@ Form = Literal["pre", "post"]
 Standardise = Literal["std+eps", "sqrt(var+eps)"]
 RootPadding = Literal["zero", "-inf"]
 
+# Far beyond any model that was ever trained. A config may come from a file, and building it must end.
+_MOST_PIXELS = 65_536  # along a side
+_MOST_TOKENS = 1 << 20
+_MOST_SINCOS = 1 << 26
+_MOST_UNITS, _MOST_STAGES = 1_000, 8
+
 
 @dataclass(frozen=True)
 class ResNetConfig:
@@ -41,31 +48,22 @@ class ResNetConfig:
 
     name: str = "ResNet"
     units: tuple[int, ...] = (3, 4, 6, 3)
-    width: int = 64
+    width: Annotated[int, Between(1, 65_536)] = 64
     form: Form = "pre"
-    image_size: Size = (224, 224)
-    channels: int = 3
-    classes: int = 1000
+    image_size: Annotated[Size, Between(1, _MOST_PIXELS)] = (224, 224)
+    channels: Annotated[int, Between(1, 4_096)] = 3
+    classes: Annotated[int, Between(0, 1 << 24)] = 1000
     head_bias: float = 0.0
-    norm_eps: float = 1e-5
+    norm_eps: Annotated[float, Between(1e-30)] = 1e-5
     standardise: Standardise = "sqrt(var+eps)"
-    standardise_eps: float = 1e-10
+    standardise_eps: Annotated[float, Between(1e-30)] = 1e-10
     root_padding: RootPadding = "zero"  # what the pre-activation form pads with before its max pool
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _check_choices(self)
-        _check_positive(self, "width", "channels")
-        if min(self.image_size) < 1:
-            raise VitreousError(
-                f"image size {self.image_size[0]}x{self.image_size[1]}: {self.name} needs at least one pixel; try 224"
-            )
-        _check_at_least_zero(self, "classes")
+        check_fields(self, lambda name, value: f"{name}={value}:")
         if self.width % 32:
             near = max(32, round(self.width / 32) * 32)
             raise VitreousError(f"width {self.width} does not divide into the 32 groups of group norm; try width={near}")
-        if not all(type(units) is int for units in self.units):
-            raise VitreousError(f"units {self.units!r}: should be whole numbers, one for each stage, as (3, 4, 6, 3)")
         if len(self.units) > _MOST_STAGES or sum(self.units) > _MOST_UNITS:
             raise VitreousError(f"units {reprlib.repr(self.units)}: at most {_MOST_STAGES} stages and {_MOST_UNITS:,} units")
         if any(units < 1 for units in self.units):
@@ -91,26 +89,28 @@ class ViTConfig:
     """A Vision Transformer, or a hybrid if it has a `trunk`."""
 
     name: str = "ViT"
-    width: int = 768  # D
-    depth: int = 12  # L
-    heads: int = 12  # k
-    mlp: int = 3072
-    patch: Size = (16, 16)  # of the trunk's output where there is a trunk
-    image_size: Size = (224, 224)
-    channels: int = 3
-    classes: int = 1000
+    width: Annotated[int, Between(1, 65_536)] = 768  # D
+    depth: Annotated[int, Between(1, 1_000)] = 12  # L
+    heads: Annotated[int, Between(1, 4_096)] = 12  # k
+    mlp: Annotated[int, Between(1, 1 << 20)] = 3072
+    patch: Annotated[Size, Between(1, _MOST_PIXELS)] = (16, 16)  # of the trunk's output where there is a trunk
+    image_size: Annotated[Size, Between(1, _MOST_PIXELS)] = (224, 224)
+    channels: Annotated[int, Between(1, 4_096)] = 3
+    classes: Annotated[int, Between(0, 1 << 24)] = 1000
     trunk: ResNetConfig | None = None
 
     # How the sequence becomes one vector, and that vector the logits.
     pool: Pool = "token"
-    representation: int | None = None  # size of the tanh layer that pre-training puts before the head
+    representation: Annotated[int | None, Between(1, 1 << 20)] = (
+        None  # size of the tanh layer that pre-training puts before the head
+    )
     head_bias: float = 0.0  # initial bias of the head; -10 for pre-training with the sigmoid loss
 
     # Tokens before the patches. `position_prefix` of them, counted from the first, own a row of the position table.
     class_token: bool = True
     distillation_token: bool = False  # DeiT
     distillation_head: bool = False  # DeiT: logits are the mean of the two heads
-    registers: int = 0  # DINOv2 with registers
+    registers: Annotated[int, Between(0, 4_096)] = 0  # DINOv2 with registers
     mask_token: bool = False  # stands in for hidden patches in masked-patch training
     position_prefix: int = 1
 
@@ -131,27 +131,20 @@ class ViTConfig:
     qkv_bias: bool = True
 
     # Numerics.
-    norm_eps: float = 1e-6
+    norm_eps: Annotated[float, Between(1e-30)] = 1e-6
     activation: Activation = "gelu-tanh"
     norm_after_pool: bool = False  # timm's `fc_norm`: pool first, then normalise
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _check_choices(self)
-        _check_positive(self, "width", "depth", "heads", "mlp", "channels")
-        _check_at_least_zero(self, "classes", "registers")
+        check_fields(self, lambda name, value: f"{name}={value}:")
         for option in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0.0 <= getattr(self, option) < 1.0:
                 raise VitreousError(f"{option} {getattr(self, option)} is not in [0, 1)")
-        if self.representation is not None and self.representation < 1:
-            raise VitreousError(f"representation {self.representation} is not a size; use None for no representation layer")
         if self.width % self.heads:
             fits = min((h for h in range(1, self.width + 1) if self.width % h == 0), key=lambda h: abs(h - self.heads))
             raise VitreousError(
                 f"width {self.width} does not divide into {self.heads} heads; the nearest that fits is heads={fits}"
             )
-        if min(self.patch) < 1:
-            raise VitreousError(f"patch {self.patch} must be at least 1")
         if self.pool in ("token", "token+mean") and not self.class_token:
             raise VitreousError(f"pool {self.pool!r} needs a class token: drop class_token=False, or use pool='gap'")
         if self.distillation_head and not self.distillation_token:
@@ -234,10 +227,7 @@ ModelConfig: TypeAlias = ViTConfig | ResNetConfig
 
 def replace(config: ModelConfig, **changes: Any) -> Any:
     """`dataclasses.replace`, with an error that names the nearest option for one that does not exist."""
-    fields = {field.name for field in dataclasses.fields(config)}
-    for option in changes:
-        if option not in fields:
-            raise unknown_name(f"option of {config.name}", option, fields)
+    check_names(changes, type(config), f"option of {config.name}")
     return dataclasses.replace(config, **changes)
 
 
@@ -262,104 +252,8 @@ def from_json(fields: dict[str, Any]) -> ModelConfig:
     kind = fields.pop("kind", None)
     if kind not in ("vit", "resnet"):
         raise VitreousError(f"model kind {kind!r} is neither 'vit' nor 'resnet'")
-    if kind == "resnet":
-        return _resnet_from_json(fields)
-    _check_fields(ViTConfig, fields)
     for key in ("patch", "image_size"):
         if key in fields:
             fields[key] = pair(fields[key])
-    trunk = fields.get("trunk")
-    if isinstance(trunk, dict):
-        fields["trunk"] = _resnet_from_json(dict(trunk))
-    return ViTConfig(**fields)
-
-
-def _resnet_from_json(fields: dict[str, Any]) -> ResNetConfig:
-    _check_fields(ResNetConfig, fields)
-    if "image_size" in fields:
-        fields["image_size"] = pair(fields["image_size"])
-    if "units" in fields:
-        if not isinstance(fields["units"], (list, tuple)) or not all(isinstance(count, int) for count in fields["units"]):
-            raise VitreousError(f"units={fields['units']!r}: should be a list of whole numbers")
-        fields["units"] = tuple(fields["units"])
-    return ResNetConfig(**fields)
-
-
-def _check_fields(kind: type[ViTConfig] | type[ResNetConfig], fields: dict[str, Any]) -> None:
-    known = {field.name for field in dataclasses.fields(kind)}
-    for key in fields:
-        if key not in known:
-            raise unknown_name("model field", key, known)
-
-
-# Far beyond any model that was ever trained. A config may come from a file, and building it must end.
-_MOST = {
-    "width": 65_536,
-    "depth": 1_000,
-    "heads": 4_096,
-    "mlp": 1 << 20,
-    "channels": 4_096,
-    "classes": 1 << 24,
-    "representation": 1 << 20,
-    "registers": 4_096,
-}
-_MOST_PIXELS = 65_536  # along a side
-_MOST_TOKENS = 1 << 20
-_MOST_SINCOS = 1 << 26
-_MOST_UNITS, _MOST_STAGES = 1_000, 8
-
-_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "Size": (tuple,)}
-
-
-def _check_types(config: ModelConfig) -> None:
-    """A field of the wrong type would fail far from here, or worse, not at all."""
-    for field in dataclasses.fields(config):
-        value, kind = getattr(config, field.name), str(field.type)
-        if kind.endswith(" | None") and value is None:
-            continue
-        wanted = _TYPES.get(kind.removesuffix(" | None"))
-        if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-            raise VitreousError(f"{field.name}={reprlib.repr(value)}: should be {kind.replace('Size', '(height, width)')}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise VitreousError(f"{field.name}={value!r}: must be finite")
-        for number in value if kind == "Size" else (value,):
-            most = _MOST_PIXELS if kind == "Size" else _MOST.get(field.name, math.inf)
-            if isinstance(number, (int, float)) and number > most:
-                raise VitreousError(f"{field.name}={reprlib.repr(value)}: at most {most:,} is possible")
-        if field.name.endswith("eps") and value <= 0:
-            raise VitreousError(f"{field.name}={value!r}: must be more than 0")
-    if isinstance(config, ViTConfig) and not isinstance(config.trunk, (ResNetConfig, type(None))):
-        raise VitreousError(f"trunk={config.trunk!r}: should be a ResNetConfig")
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "activation": get_args(Activation),
-    "pool": get_args(Pool),
-    "positions": get_args(PositionKind),
-    "position_placement": get_args(PositionPlacement),
-    "position_resize": get_args(PositionResize),
-    "attention": ("full", "axial"),
-    "mlp_form": ("plain", "swiglu"),
-    "form": get_args(Form),
-    "standardise": get_args(Standardise),
-    "root_padding": get_args(RootPadding),
-}
-
-
-def _check_choices(config: ModelConfig) -> None:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in _CHOICES and value not in _CHOICES[field.name]:
-            raise unknown_name(f"{field.name} of {config.name}", str(value), _CHOICES[field.name])
-
-
-def _check_positive(config: ModelConfig, *options: str) -> None:
-    for option in options:
-        if not isinstance(getattr(config, option), int) or getattr(config, option) < 1:
-            raise VitreousError(f"{option}={getattr(config, option)!r}: must be a whole number of at least 1")
-
-
-def _check_at_least_zero(config: ModelConfig, *options: str) -> None:
-    for option in options:
-        if not isinstance(getattr(config, option), int) or getattr(config, option) < 0:
-            raise VitreousError(f"{option}={getattr(config, option)!r}: must be a whole number of at least 0")
+    config: ModelConfig = fields_from_json(ResNetConfig if kind == "resnet" else ViTConfig, fields, "model field")
+    return config

@@ -13,16 +13,16 @@ flip = false              # a mirrored screw has another label
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from vitreous.core.errors import VitreousError, one_line, unknown_name
+from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types
 from vitreous.core.files import user_path
 
 PACKAGED = ("small",)
@@ -34,27 +34,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # it becomes the name of a f
 class Protocol:
     """How every task is learnt. The defaults are the paper's, with the batch and warm-up of its authors' configuration."""
 
-    steps: int = 2_500
-    lr: float = 0.01
-    batch_size: int = 512
-    image_size: tuple[int, int] = (384, 384)
+    steps: Annotated[int, Between(1)] = 2_500
+    lr: Annotated[float, Between(1e-12, 1e6)] = 0.01
+    batch_size: Annotated[int, Between(1)] = 512
+    image_size: Annotated[tuple[int, int], Between(1)] = (384, 384)
     warmup: int = 200
-    seeds: int = 3
-    examples: int = 1_000  # of each task, to learn from
-    sweep_lr: tuple[float, ...] = ()  # none: 0.3 times `lr`, and `lr`
-    sweep_steps: tuple[int, ...] = ()  # none: a fifth of `steps`, and `steps`
+    seeds: Annotated[int, Between(1)] = 3
+    examples: Annotated[int, Between(1)] = 1_000  # of each task, to learn from
+    sweep_lr: Annotated[tuple[float, ...], Between(1e-12, 1e6)] = ()  # none: 0.3 times `lr`, and `lr`
+    sweep_steps: Annotated[tuple[int, ...], Between(1)] = ()  # none: a fifth of `steps`, and `steps`
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "seeds", "examples"):
-            if getattr(self, name) < 1:
-                raise VitreousError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name, rates in (("lr", (self.lr,)), ("sweep_lr", self.sweep_lr)):
-            if not all(0 < rate < 1e6 for rate in rates):
-                raise VitreousError(f"{name}={getattr(self, name)}: learning rates must be above 0, as 0.01")
-        if min(self.image_size) < 1:
-            raise VitreousError(f"image_size={self.image_size}: must be at least 1 pixel")
-        if any(length < 1 for length in self.sweep_steps):
-            raise VitreousError(f"sweep_steps={self.sweep_steps}: must be numbers of steps, as [500, 2500]")
+        check_fields(self, lambda name, value: f"{name}={value}:")
         if not 0 <= self.warmup < max(2, self.steps):
             raise VitreousError(f"warmup={self.warmup}: must be below the {self.steps:,} steps of a run")
 
@@ -183,30 +174,17 @@ def _protocol(table: object, where: str) -> Protocol:
     if not isinstance(table, dict):
         raise VitreousError(f"{where}: protocol must be a table, [protocol]")
     where = f"{where} [protocol]"
-    fields = {field.name: field for field in dataclasses.fields(Protocol)}
-    _known(table, fields, f"key in {where}")
+    check_names(table, Protocol, f"key in {where}")
     values: dict[str, Any] = {}
-    for name in table:
-        kind = {"lr": float, "sweep_lr": list, "sweep_steps": list, "image_size": object}.get(name, int)
-        values[name] = _typed(table, name, kind, where, None)
-    for name, number in (("sweep_lr", float), ("sweep_steps", int)):
-        if name in values:
-            rows = [{name: value} for value in values[name]]
-            values[name] = tuple(_typed(row, name, number, where, None) for row in rows)
-    if "image_size" in values:
-        values["image_size"] = _size(values["image_size"], where)
+    for name, value in table.items():
+        if name == "image_size":
+            value = [value, value] if isinstance(value, int) else value
+        plain = {name: tuple(value) if isinstance(value, list) else value}
+        values[name] = _typed(plain, name, field_types(Protocol)[name], where, None)
     try:
         return Protocol().at(**values)
     except VitreousError as error:
         raise VitreousError(f"{where}: {error}") from None
-
-
-def _size(value: object, where: str) -> tuple[int, int]:
-    sides = value if isinstance(value, list) else [value, value]
-    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool)]
-    if not len(sides) == len(whole) == 2:
-        raise VitreousError(f"{where}: image_size = {value!r} must be a number of pixels, as 384, or [height, width]")
-    return whole[0], whole[1]
 
 
 def _task(table: Mapping[str, Any], number: int, where: str, base: Path) -> Task:
@@ -217,9 +195,7 @@ def _task(table: Mapping[str, Any], number: int, where: str, base: Path) -> Task
         raise VitreousError(f'{where}: needs a name of letters, digits, - and _, as name = "screws"')
     if not data.strip():
         raise VitreousError(f'{where} ({name}): needs data, as data = "photos/screws"')
-    examples = _typed(table, "examples", int, where, None)
-    if examples is not None and examples < 1:
-        raise VitreousError(f"{where} ({name}): examples = {examples} must be at least 1")
+    examples = _typed(table, "examples", Annotated[int, Between(1)], where, None)
     return Task(
         name=name,
         data=resolve_data(data, base),
@@ -231,17 +207,10 @@ def _task(table: Mapping[str, Any], number: int, where: str, base: Path) -> Task
     )
 
 
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list of numbers"}
-
-
-def _typed(table: Mapping[str, Any], key: str, kind: Any, where: str, default: Any) -> Any:
-    if key not in table:
-        return default
-    value = table[key]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise VitreousError(f"{where}: {key} = {value!r} must be {_WORDS[kind]}")
+def _typed(table: Mapping[str, Any], key: str, hint: Any, where: str, default: Any) -> Any:
+    value = table.get(key, default)
+    if key in table:
+        check_value(hint, value, key, lambda name, shown: f"{where}: {name} = {shown}")
     return value
 
 

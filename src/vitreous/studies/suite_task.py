@@ -89,7 +89,7 @@ def finetune_task(
 ) -> Score:
     """A run of its own in `out`, which goes on where it was."""
     asked = TrainOptions(
-        verb="finetune",
+        command="finetune",
         data=parts.where,
         out=str(out),
         from_=checkpoint,

@@ -16,17 +16,15 @@ from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.models.config import ModelConfig
 from vitreous.models.config import to_json as model_json
-from vitreous.training.parallel import Parallel
+from vitreous.training.options import Command, Engine, Parallel
 from vitreous.training.recipes.recipe import Recipe
 from vitreous.training.recipes.recipe import to_json as recipe_json
 from vitreous.weights.checkpoint import Checkpoint
 
-Engine = Literal["eager", "compile"]
-
 
 @dataclass(frozen=True, eq=False)
 class RunConfig:
-    verb: Literal["pretrain", "finetune"]
+    command: Command
     out: Path
     recipe: Recipe  # fitted to the data: `steps` is set
     model: ModelConfig
@@ -75,7 +73,7 @@ def _decoders() -> dict[str, str | None]:
 
 def config_json(plan: RunConfig, processes: int) -> dict[str, Any]:
     return {
-        "verb": plan.verb,
+        "verb": plan.command,
         "data": dict(plan.data),
         "from": dict(plan.parent),
         "model": model_json(plan.model),

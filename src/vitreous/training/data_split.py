@@ -49,7 +49,7 @@ def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None
     decisions = list(dataset.summary())
     share = asked.held_out or 0.1
     if not dataset.classes and asked.objective == "classification":
-        other = "--objective masked-patch" if asked.verb == "pretrain" else "`vitreous pretrain --objective masked-patch`"
+        other = "--objective masked-patch" if asked.command == "pretrain" else "`vitreous pretrain --objective masked-patch`"
         raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or {other}")
     few = asked.subset is not None or asked.per_class is not None
     if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -22,8 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitreous.core.distributed import World, local_world_size
 from vitreous.core.errors import VitreousError
 from vitreous.models.vit import ViT
-
-Parallel = Literal["ddp", "fsdp", "hybrid"]
+from vitreous.training.options import Parallel
 
 
 def shard_size(how: Parallel, shard_group: int | None, world: World) -> int:

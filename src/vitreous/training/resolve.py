@@ -22,13 +22,14 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
 from vitreous.models.cost import cost_of
 from vitreous.models.names import parse
+from vitreous.training.build_options import model_fields, recipe_changes
 from vitreous.training.config import RunConfig
 from vitreous.training.data_split import SMALL, RunImages, choose_images
-from vitreous.training.options import TrainOptions, model_fields, options_to_json
+from vitreous.training.options import TrainOptions
 from vitreous.training.recipes import tables
 from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
 from vitreous.training.recipes.fitting import fit
-from vitreous.training.recipes.recipe import Recipe, from_json, parse_set, parse_value, replace_fields
+from vitreous.training.recipes.recipe import Recipe, from_json, replace_fields
 from vitreous.training.run_folder import recorded_config
 from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.checkpoint import Checkpoint, file_hash
@@ -52,7 +53,7 @@ def resolve(
     `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
     """
     for_model = model_fields(asked.set)
-    changes = {key: parse_value(key, value) for key, value in parse_set(asked.set).items() if not key.startswith("model.")}
+    changes = recipe_changes(asked.set)
     as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
     before = recorded_config(user_path(asked.out))
     extended = before is not None and (asked.extend or bool(before.get("extended")))
@@ -78,7 +79,7 @@ def resolve(
     if recipe.average:
         said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
     return RunConfig(
-        verb=asked.verb,
+        command=asked.command,
         out=user_path(asked.out),
         recipe=recipe,
         model=model,
@@ -105,7 +106,7 @@ def resolve(
         track=installed(parse_trackers(asked.track)),
         extend=asked.extend,
         decisions=tuple(said),
-        arguments=options_to_json(asked),
+        arguments=asked.to_json(),
         begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
         bad=images.bad,
     )

@@ -78,7 +78,7 @@ def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
         say(line)
 
     trackers = Trackers(plan.track if world.is_main else (), plan.out, settings, loop.progress.step, notice)
-    title = f"{plan.verb} {plan.model.name}"
+    title = f"{plan.command} {plan.model.name}"
     with (
         contextlib.closing(trackers),
         silence(is_silent() or not world.is_main),

@@ -39,7 +39,7 @@ def said(call: Any) -> str:
         (dict(steps=1, clip=0.0), "clip=0.0 must lie between"),
         (dict(steps=1, smoothing=1.0), "smoothing"),
         (dict(steps=1, mixup=-1.0), "mixup"),
-        (dict(steps=1, representation=1), "representation=1 must be yes or no"),
+        (dict(steps=1, representation=1), "representation=1 must be true or false"),
         (dict(steps=1, name=3), "name=3 must be text"),
         (dict(steps=1, loss="softmx"), "'softmax'"),
         (dict(steps=1, schedule="cosin"), "'cosine'"),

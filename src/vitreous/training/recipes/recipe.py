@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
-from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.errors import VitreousError
+from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types, split_annotated
+from vitreous.core.fields import from_json as fields_from_json
 from vitreous.data.transforms.mixup import check_mixup
 from vitreous.data.transforms.parse import Preprocess
 
@@ -30,53 +30,64 @@ class Recipe:
     # What is learnt.
     objective: Objective = "classification"
     loss: Loss = "softmax"
-    smoothing: float = 0.0  # sigmoid: targets are 1 - s and s (the paper's 1e-4); softmax: s is spread over all classes
+    smoothing: Annotated[float, Between(0, 0.999)] = (
+        0.0  # sigmoid: targets are 1 - s and s (the paper's 1e-4); softmax: s is spread over all classes
+    )
     head_bias: float = 0.0  # -10 in pre-training: at first, every class is unlikely
     representation: bool = False  # a tanh layer before the head, which fine-tuning drops
-    class_weights: Literal["none", "balanced"] = "none"  # balanced: every class counts alike, however many images it has
-    mask_share: float = 0.5  # of patches, corrupted
+    # Balanced: every class counts alike, however many images it has.
+    class_weights: Literal["none", "balanced"] = "none"
+    mask_share: Annotated[float, Between(0.001, 1)] = 0.5  # of patches, corrupted
     mask_target: MaskTarget = "mean"
 
     # How long, and in what steps. Exactly one of steps and epochs is given.
-    batch_size: int = 512
-    steps: int | None = None
-    epochs: float | None = None
-    warmup: int = 0  # steps
+    batch_size: Annotated[int, Between(1, 2**24)] = 512
+    steps: Annotated[int | None, Between(1, 2**40)] = None
+    epochs: Annotated[float | None, Between(1e-9, 1e9)] = None
+    warmup: Annotated[int, Between(0, 2**40)] = 0  # steps
 
     # The optimiser.
     optimizer: Optimizer = "sgd"
-    lr: float = 0.01
+    lr: Annotated[float, Between(0, 1e6)] = 0.01
     schedule: Schedule = "cosine"
-    lr_end: float = 0.0
-    milestones: tuple[float, ...] = ()  # staircase: shares of the run after which the rate is divided by ten
-    beta1: float = 0.9
-    beta2: float = 0.999
-    momentum: float = 0.9
-    weight_decay: float = 0.0  # adam: decoupled, every step takes lr * weight_decay of each weight; sgd: joins the gradient
-    decay: Literal["all", "kernels"] = "all"  # kernels: biases, norms, tokens and position embeddings are spared
-    clip: float | None = None  # the gradient's largest norm
-    layer_decay: float = 1.0  # each layer learns this many times as fast as the one above it
+    lr_end: Annotated[float, Between(0, 1e6)] = 0.0
+    # Staircase: shares of the run after which the rate is divided by ten.
+    milestones: tuple[float, ...] = ()
+    beta1: Annotated[float, Between(0, 0.999999)] = 0.9
+    beta2: Annotated[float, Between(0, 0.9999999)] = 0.999
+    momentum: Annotated[float, Between(0, 0.999999)] = 0.9
+    weight_decay: Annotated[float, Between(0, 1e3)] = (
+        0.0  # adam: decoupled, every step takes lr * weight_decay of each weight; sgd: joins the gradient
+    )
+    # Kernels: biases, norms, tokens and position embeddings are spared.
+    decay: Literal["all", "kernels"] = "all"
+    clip: Annotated[float | None, Between(1e-12, 1e12)] = None  # the gradient's largest norm
+    # Each layer learns this many times as fast as the one above it.
+    layer_decay: Annotated[float, Between(0.01, 1)] = 1.0
     train: Literal["all", "head"] = "all"  # head: a linear probe
-    average: float = 0.0  # Polyak: the share of the old average that a step keeps, 0.9999 in table 2
+    average: Annotated[float, Between(0, 0.9999999)] = (
+        0.0  # Polyak: the share of the old average that a step keeps, 0.9999 in table 2
+    )
 
     # Against overfitting.
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
+    dropout: Annotated[float, Between(0, 0.99)] = 0.0
+    stochastic_depth: Annotated[float, Between(0, 0.99)] = 0.0
     mixup: float = 0.0
-    patience: int | None = None  # stop after so many evaluations without a better one
+    # Stop after so many evaluations without a better one.
+    patience: Annotated[int | None, Between(1, 2**31)] = None
 
     # Pictures: strings for this size, which follow another size in proportion.
-    image_size: int | None = None  # None: the pictures' own, or the checkpoint's
+    # None: the pictures' own, or the checkpoint's.
+    image_size: Annotated[int | None, Between(1, 65_536)] = None
     preprocess: str = "inception_crop(224)|flip|range(-1,1)"
     evaluation: str = "resize(224)|range(-1,1)"
 
     # The learning rates that `--sweep` tries, and how much of the training set it judges them by.
     sweep: tuple[float, ...] = ()
-    sweep_share: float = 0.1
+    sweep_share: Annotated[float, Between(0.001, 0.9)] = 0.1
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _check_field(f"recipe {self.name}:", field.name, getattr(self, field.name))
+        check_fields(self, lambda name, value: f"recipe {self.name}: {name}={value}")
         if (self.steps is None) == (self.epochs is None):
             raise VitreousError(
                 f"recipe {self.name}: give steps or epochs, one of them (steps={self.steps}, epochs={self.epochs})"
@@ -104,21 +115,9 @@ class Recipe:
         Preprocess(self.preprocess)
 
 
-_LIMITS = (
-    ("smoothing", 0, 0.999), ("mask_share", 0.001, 1), ("batch_size", 1, 2**24), ("steps", 1, 2**40), ("epochs", 1e-9, 1e9),
-    ("warmup", 0, 2**40), ("lr", 0, 1e6), ("lr_end", 0, 1e6), ("beta1", 0, 0.999999), ("beta2", 0, 0.9999999),
-    ("momentum", 0, 0.999999), ("weight_decay", 0, 1e3), ("clip", 1e-12, 1e12), ("layer_decay", 0.01, 1),
-    ("average", 0, 0.9999999), ("dropout", 0, 0.99), ("stochastic_depth", 0, 0.99), ("patience", 1, 2**31),
-    ("image_size", 1, 65_536), ("sweep_share", 0.001, 0.9),
-)  # fmt: skip
-
-
 def replace_fields(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with other values; to give steps drops epochs and the reverse."""
-    names = {field.name for field in dataclasses.fields(Recipe)}
-    for key in changes:
-        if key not in names:
-            raise unknown_name("recipe field", key, names)
+    check_names(changes, Recipe, "recipe field")
     values = dict(changes)
     if values.get("steps") is not None and "epochs" not in values:
         values["epochs"] = None
@@ -154,10 +153,8 @@ def _outside_brackets(text: str) -> list[str]:
 
 def _parsed(name: str, text: str) -> Any:
     """`none` for nothing, `0.01:0.03` for several numbers."""
-    hints = _hints()
-    if name not in hints:
-        raise unknown_name("recipe field", name, hints)
-    hint = hints[name]
+    check_names({name: text}, Recipe, "recipe field")
+    hint, _ = split_annotated(field_types(Recipe)[name])
     choices = get_args(hint)
     if text.lower() == "none" and type(None) in choices:
         return None
@@ -180,7 +177,7 @@ def _parsed(name: str, text: str) -> Any:
 def parse_value(name: str, text: str) -> Any:
     """A recipe field's value from what was typed for it, of the right type and within its limits."""
     value = _parsed(name, text)
-    _check_field("--set", name, value)
+    check_value(field_types(Recipe)[name], value, name, lambda name, value: f"--set {name}={value}")
     return value
 
 
@@ -190,45 +187,5 @@ def to_json(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_json(fields: Mapping[str, Any]) -> Recipe:
-    names = {field.name for field in dataclasses.fields(Recipe)}
-    for key in fields:
-        if key not in names:
-            raise unknown_name("recipe field", key, names)
-    lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
-    return Recipe(**{**fields, **lists})
-
-
-@functools.cache
-def _hints() -> dict[str, Any]:
-    """The types of the fields; evaluated once, because every recipe that is made asks for each of them."""
-    return get_type_hints(Recipe)
-
-
-def _check_field(where: str, name: str, value: Any) -> None:
-    """The type of a field's value, and its limits."""
-    hint = _hints()[name]
-    choices = get_args(hint)
-    if getattr(hint, "__origin__", None) is Literal:
-        if value not in choices:
-            raise unknown_name(f"{where} {name}", str(value), choices)
-        return
-    if hint == tuple[float, ...]:
-        good = isinstance(value, tuple) and all(map(_is_number, value))
-    elif float in (hint, *choices):
-        good = (value is None and type(None) in choices) or _is_number(value)
-    elif int in (hint, *choices):
-        good = (value is None and type(None) in choices) or (isinstance(value, int) and not isinstance(value, bool))
-    else:
-        good = isinstance(value, hint)
-    if not good:
-        wanted = "finite numbers" if hint == tuple[float, ...] else "a finite number" if float in (hint, *choices) else ""
-        wanted = wanted or ("a whole number" if int in (hint, *choices) else "yes or no" if hint is bool else "text")
-        raise VitreousError(f"{where} {name}={value!r} must be {wanted}")
-    for least, most in (limits for field, *limits in _LIMITS if field == name and value is not None):
-        if not least <= value <= most:
-            raise VitreousError(f"{where} {name}={value!r} must lie between {least:g} and {most:g}")
-
-
-def _is_number(value: object) -> bool:
-    """A finite one. (An integer may be too large to be a float; JSON knows no bounds.)"""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    recipe: Recipe = fields_from_json(Recipe, fields, "recipe field")
+    return recipe

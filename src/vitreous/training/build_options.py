@@ -1,0 +1,164 @@
+"""From what is typed, given in Python or recorded in a config.json to checked `TrainOptions`, before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.device import choose_device
+from vitreous.core.errors import VitreousError
+from vitreous.core.fields import check_names, check_value, field_types, split_annotated
+from vitreous.core.files import user_path
+from vitreous.core.output_dir import check_outside, find_data_folder
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.models.names import check_name
+from vitreous.training.options import Command, TrainOptions, option_name
+from vitreous.training.recipes import tables
+from vitreous.training.recipes.recipe import Objective, parse_set, parse_value
+from vitreous.training.run_folder import CONFIG, read_config
+from vitreous.training.trackers import installed, parse_trackers
+from vitreous.weights.locate import check_source
+
+# Options that a recipe has as fields, so that `--set` could give them too.
+_ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess", "train"}
+
+# Given by hand, the first takes the place of the second in a config that is replayed.
+_INSTEAD_OF = {
+    "steps": "epochs", "epochs": "steps", "subset": "per_class", "per_class": "subset", "from_": "model", "model": "from_",
+    "recipe": "objective", "objective": "recipe",
+}  # fmt: skip
+
+
+def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOptions, dict[str, Any] | None]:
+    """The options, and the config that is replayed, if any; what is given here overrides what is recorded there."""
+    given = _as_typed(given)
+    typed_changes = parse_set(given.get("set", ()))
+    for name in sorted(_ALSO_FIELDS & given.keys() & typed_changes.keys()):
+        raise VitreousError(
+            f"{option_name(name)} and --set {name}={typed_changes[name]} both give {name}; leave one of them out"
+        )
+    replayed: dict[str, Any] | None = None
+    if path := given.get("config"):
+        file = user_path(path)
+        replayed = read_config(file / CONFIG if file.is_dir() else file, "check --config")
+        if replayed.get("verb") != command:
+            raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {command}`")
+        recorded = {"data_seed": replayed["data_seed"], **_as_typed(replayed["arguments"])}
+        before = parse_set(recorded.pop("set", ()))
+        by_hand = {*given, *typed_changes}
+        dropped = (_ALSO_FIELDS & by_hand) | {_INSTEAD_OF.get(name) for name in by_hand} | {"out", "config", "extend"}
+        changes = {name: value for name, value in before.items() if name not in dropped} | typed_changes
+        given = {**{name: value for name, value in recorded.items() if name not in dropped}, **given}
+        given["set"] = tuple(f"{field}={value}" for field, value in changes.items())
+    if given.get("from_") == "scratch":
+        given["from_"] = None
+    if command == "pretrain" and not given.get("model"):
+        given["model"] = "ViT-B/16"
+    options = TrainOptions(command, **{**given, "objective": _objective(given)})
+    _check(options)
+    return options, replayed
+
+
+def _check(options: TrainOptions) -> None:
+    """What types and ranges do not tell: options that go together, and names that must exist."""
+    for name, what in (("data", "DATA"), ("out", "--out")):
+        if not getattr(options, name):
+            raise VitreousError(f"{what} is missing; for example: vitreous {options.command} photos/ --out runs/photos")
+    if options.subset is not None and options.per_class is not None:
+        raise VitreousError("--subset and --per-class both choose images; give one of them")
+    size = options.micro_batch
+    if size not in (None, "auto") and not (size.isdecimal() and int(size) > 0):
+        raise VitreousError(f"--micro-batch {size}: give a number of images, at least 1, or auto")
+    check_outside(user_path(options.out), find_data_folder(options.data))
+    choose_device(options.device)
+    installed(parse_trackers(options.track))
+    changes = recipe_changes(options.set)
+    for string in (options.preprocess, changes.get("preprocess"), changes.get("evaluation")):
+        if string is not None:
+            Preprocess(string)
+    _check_model(options)
+
+
+def _check_model(options: TrainOptions) -> None:
+    """The name of a model and its fields, or that of the weights."""
+    if options.from_ is not None:
+        if options.model is not None:
+            raise VitreousError(
+                f"--model {options.model} begins from scratch and --from {options.from_} from weights; give one of them"
+            )
+        check_source(options.from_)
+        return
+    if options.train == "head":
+        raise VitreousError("--train head: a head on a model from scratch learns from random features; give --from CHECKPOINT")
+    if options.model is None:
+        raise VitreousError("say what to train: --model ViT-B/16 from scratch, or --from CHECKPOINT")
+    overrides = model_fields(options.set)
+    for name in ("classes", "image_size"):
+        if name in overrides:
+            raise VitreousError(f"--set model.{name}={overrides[name]}: is decided by the data, and the size by --image-size")
+    check_name(options.model, options.image_size, **overrides)
+
+
+def recipe_changes(changes: Iterable[str]) -> dict[str, Any]:
+    """Fields of the recipe from --set NAME=VALUE, each of its type and within its range."""
+    typed = parse_set(changes).items()
+    return {name: parse_value(name, text) for name, text in typed if not name.startswith("model.")}
+
+
+def model_fields(changes: Iterable[str]) -> dict[str, Any]:
+    """Fields of the model's config from --set model.NAME=VALUE; the config itself checks name, type and range."""
+    typed = parse_set(changes).items()
+    return {name.removeprefix("model."): _model_field(text) for name, text in typed if name.startswith("model.")}
+
+
+def _model_field(text: str) -> Any:
+    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    parts = text.replace("x", ",").split(",")
+    return tuple(map(int, parts)) if len(parts) > 1 and all(part.isdecimal() for part in parts) else text
+
+
+def _as_typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the command line would give them, from Python or a config; checked for name, type and range."""
+    check_names({name: None for name in given if name != "command"}, TrainOptions, "option")
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None and value != "":
+            hint = field_types(TrainOptions)[name]
+            found[name] = _convert(name, split_annotated(hint)[0], value)
+            check_value(hint, found[name], name, lambda name, shown: f"{option_name(name)} {shown}:")
+    return found
+
+
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    """Paths as text, 8 or [8, 8] for a size, a dict or one text for `set`, 2 for 2.0 epochs."""
+    if isinstance(value, Path) or (name == "micro_batch" and type(value) is int):
+        return str(value)
+    if name == "image_size" and isinstance(value, int):
+        return value, value
+    if name == "set" and isinstance(value, Mapping):
+        return tuple(f"{field}={inner}" for field, inner in value.items())
+    if name == "set" and isinstance(value, str):
+        return (value,)
+    if hint == float | None and type(value) is int:
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _objective(given: Mapping[str, Any]) -> Objective:
+    """What is learnt: as asked, or what a recipe that was named is for."""
+    asked: Objective | None = given.get("objective")
+    of_recipe = tables.find_recipe(given["recipe"]).objective if given.get("recipe") else None
+    if asked and of_recipe and asked != of_recipe:
+        remedy = "; for masked patches there is jft-masked-patch" if asked == "masked-patch" else ""
+        raise VitreousError(
+            f"recipe {given['recipe']} is for {of_recipe}, not for --objective {asked}; leave one of them out{remedy}"
+        )
+    return asked or of_recipe or "classification"
