@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 VOID = {"meta", "img", "br", "line", "path", "circle", "rect", "input"}
@@ -34,7 +35,8 @@ class Page(HTMLParser):
         if self._open and self._open[-1] == "script":
             self.scripts += data
         elif self._open and self._open[-1] != "style":
-            self.said += data
+            # Line breaks of the template are no text.
+            self.said += re.sub(r"\s*\n\s*", " ", re.sub(r"^\s*\n\s*|\s*\n\s*$", "", data))
 
     def of(self, tag: str, kind: str = "") -> list[dict[str, str | None]]:
         return [a for name, a in self.elements if name == tag and (not kind or kind in (a.get("class") or "").split())]

@@ -22,7 +22,7 @@ from PIL import Image
 import vitreous
 from vitreous.core.progress import silence
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
-from vitreous.reports.curves import read_series
+from vitreous.reports.series import read_series
 from vitreous.serving import run_metrics, runs
 from vitreous.serving.run_metrics import Metrics
 from vitreous.serving.runs import UnknownRun, listing, run_view, runs_in

@@ -24,7 +24,9 @@ from vitreous.evaluation.class_tables import confused_pairs, per_class
 from vitreous.evaluation.counts import PerClass
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
-from vitreous.reports.curves import Curve, chart, read_series, running_mean, thin
+from vitreous.reports.charts import Curve, line_chart
+from vitreous.reports.render import environment
+from vitreous.reports.series import read_series, running_mean, thin
 from vitreous.training.run_report import write_report
 
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a'b\n\x1b[31m\u202e</svg>")
@@ -62,6 +64,11 @@ def mistake(side: int | tuple[int, ...] = 8, truth: str = "cat", **more: Any) ->
     return Mistake(picture=picture, **{**settings, **more})
 
 
+def draw(title: str, curves: list[Curve], **options: Any) -> str:
+    page = environment().from_string("{% from 'charts.html' import line_chart %}{{ line_chart(chart) }}")
+    return page.render(chart=line_chart(title, curves, **options))
+
+
 # Numbers ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -97,7 +104,7 @@ def test_the_interval_is_wilsons(right: int, n: int) -> None:
 
 def test_the_headline_says_the_result_and_its_n(tmp_path: Path) -> None:
     _, page = written(tmp_path, outcome=outcome(np.array([[700, 100], [50, 150]]), top5=0.9971))
-    assert "85.00 % of 1,000 test images right (95 % interval 82.65 to 87.08); 99.71 % within five guesses." in page.said
+    assert "85.00 % of 1,000 test images correct (95 % interval 82.65 to 87.08); top-5 accuracy 99.71 %." in page.said
     assert "40 steps, 4 epochs, 1,280 images seen, 20 s, 2 classes, test loss 0.5." in page.said
 
 
@@ -151,7 +158,7 @@ def test_a_step_recorded_twice_counts_once_and_the_later_record_wins() -> None:
 def test_points_lie_where_the_axis_says(logarithmic: bool) -> None:
     """The labels of the axis are read back from the drawing, and the curve by them."""
     values = np.array([100.0, 1.0, 10.0, 0.5])
-    drawn = chart("Loss", [Curve("train", np.array([0.0, 10, 20, 40]), values)], logarithmic=logarithmic)
+    drawn = draw("Loss", [Curve("train", np.array([0.0, 10, 20, 40]), values)], logarithmic=logarithmic)
     assert ("(logarithmic)" in drawn) == logarithmic
     ticks = re.findall(r'x="50" y="([\d.]+)" text-anchor="end">([\d.,e-]+)<', drawn)
     heights = np.array([float(y) - 4 for y, _ in ticks])
@@ -168,7 +175,7 @@ def test_points_lie_where_the_axis_says(logarithmic: bool) -> None:
 
 def test_what_is_not_finite_leaves_a_gap_and_a_lone_point_is_seen() -> None:
     values = np.array([1.0, 2.0, np.nan, 3.0, np.inf, 5.0, 4.0])
-    drawn = chart("Loss", [Curve("train", np.arange(7.0), values)])
+    drawn = draw("Loss", [Curve("train", np.arange(7.0), values)])
     path = re.search(r'<path class="curve c0" d="([^"]+)"', drawn)
     assert path
     assert path[1].count("M") == 3
@@ -183,15 +190,15 @@ def test_what_is_not_finite_leaves_a_gap_and_a_lone_point_is_seen() -> None:
 )
 @pytest.mark.parametrize("percent", [False, True])
 def test_odd_ranges_can_be_drawn(values: list[float], percent: bool) -> None:
-    drawn = chart("x", [Curve("a", np.arange(len(values), dtype=float), np.array(values))], logarithmic=True, percent=percent)
+    drawn = draw("x", [Curve("a", np.arange(len(values), dtype=float), np.array(values))], logarithmic=True, percent=percent)
     heights = [float(y) for y in re.findall(r'(?:cy="|[ML][\d.]+ )([-\d.]+)', drawn)]
     assert heights
     assert all(9 <= y <= 217 for y in heights)
 
 
 def test_nothing_to_draw_draws_nothing() -> None:
-    assert chart("Loss", []) == ""
-    assert chart("Loss", [Curve("train", np.array([1.0]), np.array([np.nan]))]) == ""
+    assert line_chart("Loss", []) is None
+    assert line_chart("Loss", [Curve("train", np.array([1.0]), np.array([np.nan]))]) is None
 
 
 # The page ---------------------------------------------------------------------------------------------------------------------
@@ -290,7 +297,7 @@ def test_too_many_classes_to_count_pairs(tmp_path: Path) -> None:
     bare = ValidationResult("validation", names, np.zeros((0, 0), np.int64), 0.5, 0.7, 100, 2.0, ())
     html, page = written(tmp_path, outcome=bare)
     assert "Confusion" not in page.said
-    assert "Class by class" not in page.said
+    assert "Per-class accuracy" not in page.said
     counted = tuple(PerClass(0.5, 0.5, k / 3000, 1) for k in range(3000))
     html, page = written(tmp_path, outcome=replace(bare, per_class=counted))
     assert "The 1,000 lowest of 3,000 classes." in page.said

@@ -1,12 +1,11 @@
-"""An evaluation's page: from a number to the pictures behind it, by a click. One file, and it reads without its script."""
+"""The report of an evaluation: every number leads to the images behind it."""
 
 from __future__ import annotations
 
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from vitreous.core.files import write_text
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.accuracy import pairs
-from vitreous.evaluation.class_tables import CELLS, class_table, confusion_section, guess_bars, pairs_table
+from vitreous.evaluation.class_tables import CELLS, ConfusionTables, class_table, confusion_tables, list_pairs
+from vitreous.evaluation.headline import accuracy_headline
+from vitreous.evaluation.image_cards import ImageCard, Suggestion, prediction_bars
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.label_errors import Suspect, class_names, label_errors, write_relabel
-from vitreous.evaluation.majority import beats_majority, majority_words
+from vitreous.evaluation.majority import beats_majority
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions
 from vitreous.evaluation.report_charts import calibration_section, robustness_section
@@ -30,33 +31,59 @@ from vitreous.evaluation.report_gallery import Cell, Gallery, cells_of, choose_i
 from vitreous.evaluation.robustness import Robustness
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.inference.features import Features
-from vitreous.reports.html import asset, page, scrolled, text
+from vitreous.reports.render import render
 
-SUSPECTS = 24  # likely label errors, as pictures; relabel.csv has all
-_MANY = 0.2  # of the images suspected: well-known test sets have up to a tenth of wrong labels (Northcutt and others 2021)
-DISAGREEMENTS = 12  # of two checkpoints, for each of the two that is right
-LISTED = 50  # images that could not be read
+SUSPECTS = 24
+"""Likely label errors, as images; relabel.csv has all."""
+DISAGREEMENTS = 12
+"""Of two checkpoints, for each of the two that is correct."""
+LISTED = 50
+"""Images that could not be read."""
+# A share of the images suspected. Well-known test sets have up to a tenth of wrong labels (Northcutt et al. 2021).
+_MANY = 0.2
 RELABEL = "relabel.csv"
 
 Other = tuple[str, Predictions, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """What the sections are written from."""
+@dataclass(frozen=True)
+class GalleryCell:
+    """The images of one cell of the confusion matrix."""
 
-    answers: Predictions
-    numbers: Mapping[str, Any]
-    outcome: ValidationResult  # over the classes that occur, as the data or the model names them
-    there: tuple[int, ...]  # those classes, as numbers of the model's
-    cells: Mapping[Cell, Sequence[int]]
-    shown: Mapping[Cell, Sequence[int]]
-    suspects: Sequence[Suspect]
-    relabel: str | None  # why relabel.csv cannot be read as a manifest, if it cannot
-    others: Sequence[Other]
-    pictures: Gallery
-    training: Features | None
-    robustness: Robustness | None
+    anchor: str
+    truth: str
+    predicted: str
+    correct: bool
+    count: int
+    cards: Sequence[ImageCard]
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    count: int
+    many: bool
+    """So many that they are rather the model's own errors."""
+    relabel: str | None
+    """Why relabel.csv cannot be read as a manifest, if it cannot."""
+    cards: Sequence[ImageCard]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    name: str
+    top1: float
+    interval: tuple[float, float]
+    loss: float
+    correct_alone: int
+    cards: Sequence[ImageCard]
+    """Images that only this checkpoint classifies correctly."""
+
+
+@dataclass(frozen=True)
+class ComparisonSection:
+    name: str
+    summary: str
+    rows: Sequence[ComparisonRow]
 
 
 def write_report(
@@ -76,7 +103,7 @@ def write_report(
     """Writes `report.html` and `relabel.csv` in the folder, each whole.
 
     `numbers` is what `evaluation.json` has. `training` are features of the training images by the same model and
-    preprocessing, and `training_data` where their pictures are. `others` are further checkpoints on the same data, by name.
+    preprocessing, and `training_data` where their images are. `others` are further checkpoints on the same data, by name.
     """
     names = _names(answers)
     suspects = label_errors(answers, training)
@@ -84,14 +111,15 @@ def write_report(
     outcome, there = _outcome(answers, names)
     cells = cells_of(answers)
     shown = choose_images(cells, [(truth, guess) for truth, guess, _ in pairs(answers)] if len(there) > CELLS else None)
-    wrong, right = ([rows for cell, rows in shown.items() if (cell[0] == cell[1]) == same] for same in (False, True))
+    wrong, correct = ([rows for cell, rows in shown.items() if (cell[0] == cell[1]) == same] for same in (False, True))
+    # Where room or time ends, the last do without.
     wanted = [
         *_in_turns(wrong),
         *(suspect.row for suspect in suspects[:SUSPECTS]),
-        *(row for other in others for rows in _disagreements(answers, other[1]) for row in rows),
-        *_in_turns(right),
-    ]  # where room or time ends, the last do without
-    pictures = gallery(
+        *(row for other in others for rows in _disagreements(answers, other[1]) for row in rows[:DISAGREEMENTS]),
+        *_in_turns(correct),
+    ]
+    images = gallery(
         clf,
         data,
         answers,
@@ -102,56 +130,49 @@ def write_report(
         training=training,
         training_data=training_data,
     )
-    found = _Found(answers, numbers, outcome, there, cells, shown, suspects, relabel, others, pictures, training, robustness)
+    counts, majority = answers.counts, numbers.get("majority")
+    gallery_cells = [
+        GalleryCell(_anchor(cell), names[cell[0]], names[cell[1]], cell[0] == cell[1], len(cells[cell]), [*cards.values()])
+        for cell in sorted(shown, key=lambda cell: (cell[0] == cell[1], -len(cells[cell]), cell))
+        if (cards := images.cards(shown[cell]))
+    ]
+    page = render(
+        "evaluation.html",
+        title=f"{numbers.get('checkpoint', clf.config.name)} on {answers.where} ({answers.split})",
+        verdict=accuracy_headline(
+            counts.top1, counts.n, answers.split, _interval(answers, numbers), numbers.get("top5"), majority
+        ),
+        verdict_style="plain" if majority is None or beats_majority(counts.top1, majority) else "bad",
+        facts=_facts(answers, numbers, len(there)),
+        split=answers.split,
+        n=counts.n,
+        confusion=_confusion(answers, names, outcome, there, {cell.anchor for cell in gallery_cells}),
+        gallery=gallery_cells,
+        images_shown=sum(len(cell.cards) for cell in gallery_cells),
+        images_count=sum(len(rows) for rows in cells.values()),
+        has_attention=bool(images.attention),
+        has_neighbours=training is not None,
+        label_errors=LabelErrors(
+            len(suspects), len(suspects) > _MANY * counts.n, relabel, _suspect_cards(images, suspects[:SUSPECTS])
+        ),
+        classes=class_table(outcome),
+        calibration=calibration_section(numbers),
+        robustness=robustness_section(robustness) if robustness is not None else None,
+        comparisons=[_comparison(images, numbers, other) for other in others],
+        unread=answers.bad[:LISTED],
+        unread_count=len(answers.bad),
+        relabel_file=RELABEL,
+        commands=_commands(answers, numbers, bool(suspects) and relabel is None, training, robustness, others),
+    )
     path = folder / "report.html"
-    title = f"{numbers.get('checkpoint', clf.config.name)} on {answers.where} ({answers.split})"
-    styles = (asset("assets/results.css"), asset("report.css", "vitreous.evaluation"))
-    script = asset("assets/results.js") + asset("report.js", "vitreous.evaluation")
-    write_text(path, page(title, "\n".join(_body(title, found)), styles=styles, script=script))
+    write_text(path, page)
     return path
 
 
-# Sections ---------------------------------------------------------------------------------------------------------------------
-
-
-def _body(title: str, found: _Found) -> Iterator[str]:
-    rate = found.numbers.get("majority")
-    kind = "plain" if rate is None or beats_majority(found.answers.counts.top1, rate) else "bad"
-    yield f'<header><h1>{text(title)}</h1><p class="verdict {kind}">{text(_headline(found))}</p>'
-    yield f'<p class="quiet">{text(_facts(found))}</p></header><main>'
-    for heading, name, inside in (
-        ("Confusion", "confusion", _confusion(found)),
-        ("Likely label errors", "labels", _label_errors(found)),
-        ("Class by class", "classes", class_table(found.outcome)),
-        ("Calibration", "calibration", calibration_section(found.numbers)),
-        ("Robustness", "robustness", robustness_section(found.robustness)),
-        *((f"Compared with {other[0]}", f"compared-{k}", _compared(found, other)) for k, other in enumerate(found.others)),
-        ("Images that could not be read", "unread", _unread(found.answers)),
-        ("How to go on", "next", _next(found)),
-    ):
-        if inside:
-            yield f'<section id="{name}"><h2>{text(heading)}</h2>{inside}</section>'
-    told = "Every number is in evaluation.json beside this page, every image in answers.csv."
-    yield f"</main><footer>Made by vitreous {text(version('vitreous'))}. {told}</footer>"
-
-
-def _headline(found: _Found) -> str:
-    counts = found.answers.counts
-    low, high = _interval(found.answers, found.numbers)
-    share = found.numbers.get("top5")  # None where there are no more than five to choose from
-    top5 = f"; {100 * share:.2f} % within five guesses" if share is not None else ""
-    rate = found.numbers.get("majority")
-    alone = f"; {majority_words(rate)}" if rate is not None else ""
-    return (
-        f"{100 * counts.top1:.2f} % of {counts.n:,} {found.answers.split} images right "
-        f"(95 % interval {100 * low:.2f} to {100 * high:.2f}){top5}{alone}."
-    )
-
-
-def _facts(found: _Found) -> str:
-    answers, counts = found.answers, found.answers.counts
-    parts = [f"{len(found.there):,} classes", f"loss {counts.loss:.4g}"]
-    if isinstance(ece := found.numbers.get("ece"), float):
+def _facts(answers: Predictions, numbers: Mapping[str, Any], classes: int) -> str:
+    counts = answers.counts
+    parts = [f"{classes:,} classes", f"loss {counts.loss:.4g}"]
+    if isinstance(ece := numbers.get("ece"), float):
         parts.append(f"calibration error {100 * ece:.2f} %")
     if counts.unlabelled:
         parts.append(f"{counts.unlabelled:,} images without a label that counts left out")
@@ -162,155 +183,81 @@ def _facts(found: _Found) -> str:
     return ", ".join(parts) + "."
 
 
-def _confusion(found: _Found) -> str:
-    pictured = {
-        cell: rows for cell, every in found.shown.items() if (rows := [row for row in every if row in found.pictures.shown])
-    }
+def _confusion(
+    answers: Predictions, names: Mapping[int, str], outcome: ValidationResult, there: Sequence[int], anchors: set[str]
+) -> ConfusionTables:
+    """With links to the cells that have images on the page."""
 
-    def link(cell: Cell) -> str | None:
-        return _anchor(cell) if cell in pictured else None
+    def link(truth: int, guess: int) -> str | None:
+        anchor = _anchor((truth, guess))
+        return anchor if anchor in anchors else None
 
-    if found.outcome.confusion.size:
-        table = confusion_section(found.outcome, lambda truth, guess: link((found.there[truth], found.there[guess])))
-    else:  # too many classes for a matrix in memory
-        classes = [found.pictures.names[k] for k in range(len(found.answers.classes))]
-        there = [row.n for row in found.answers.counts.per_class()]
-        table = pairs_table(classes, pairs(found.answers), there, lambda truth, guess: link((truth, guess)))
-    if not pictured:
-        return table
-    count, every = (sum(len(rows) for rows in part.values()) for part in (pictured, found.cells))
-    told = "Choose a cell to see its images: the wrong ones with the highest loss first, the right ones least sure first."
-    if count < every:
-        told += f" {count:,} of {every:,} are on this page; answers.csv has them all."
-    cells = sorted(pictured, key=lambda cell: (cell[0] == cell[1], -len(found.cells[cell]), cell))
-    return (
-        f'<p class="quiet">{told}</p>{table}<div id="gallery" class="gallery"><div class="tools">'
-        f'<p role="status" class="chosen"></p>{_toggle(found)}</div>'
-        f"{''.join(_cell(found, cell, pictured[cell]) for cell in cells)}</div>"
-    )
+    tables = confusion_tables(outcome, lambda truth, guess: link(there[truth], there[guess]))
+    if tables is not None:
+        return tables
+    # Too many classes for a matrix in memory.
+    classes = [names[k] for k in range(len(answers.classes))]
+    return ConfusionTables(classes, [], list_pairs(classes, pairs(answers), [c.n for c in answers.counts.per_class()], link))
 
 
-def _cell(found: _Found, cell: Cell, rows: Sequence[int]) -> str:
-    truth, guess = (text(found.pictures.names[k]) for k in cell)
-    count = len(found.cells[cell])
-    said = f"{truth}, rightly named" if cell[0] == cell[1] else f"{truth} taken for {guess}"
-    some = f", {len(rows):,} shown" if len(rows) < count else ""
-    return (
-        f'<details class="cell"><summary>{said}: {count:,} {_images(count)}{some}</summary>'
-        f'<div id="{_anchor(cell)}" tabindex="-1">{found.pictures.cards(rows)}</div></details>'
-    )
-
-
-def _label_errors(found: _Found) -> str:
-    count, split = len(found.suspects), found.answers.split
-    if not count:
-        return "<p>None: wherever the model is sure of a class, the label says so too.</p>"
-    told = (
-        f"{count:,} of {found.answers.counts.n:,} images, on which the model is as sure of another class as it usually is "
-        "on that class’s own images. The likeliest errors first; each needs a human eye."
-    )
-    if count > _MANY * found.answers.counts.n:
-        told += " So many are rather the model’s own errors: a better model is needed before this says much about labels."
-    if split == "train":
-        told += " These are training images: a model that has learned their labels finds few of the wrong ones."
-    if found.training is not None:
-        told += " The nearest training images have a say in the order."
-    if found.relabel is None:
-        told += (
-            f" All of them come first in {RELABEL}. Open it, write the right class into new_label where a label is wrong, "
-            f"save it as CSV, and use the file as DATA."
-        )
-    else:
-        told += (
-            f" All of them come first in {RELABEL}. It cannot be used as DATA ({found.relabel}): correct the labels where the "
-            "data comes from."
-        )
-    by_row = {suspect.row: suspect for suspect in found.suspects[:SUSPECTS]}
-
-    def extra(row: int) -> str:
-        suspect = by_row[row]
-        near = ""
+def _suspect_cards(images: Gallery, suspects: Sequence[Suspect]) -> list[ImageCard]:
+    cards = images.cards(suspect.row for suspect in suspects)
+    made = []
+    for suspect in suspects:
+        about = f"margin {suspect.margin:.2f}"
         if (votes := suspect.neighbours) is not None:
-            near = f"; of {votes.asked} neighbours {votes.suggested} say so, {votes.own} say as labelled"
-        name = text(found.pictures.names[suspect.suggested])
-        return (
-            f'<p class="suggested"><span class="quiet">suggested:</span> <span class="label">{name}</span> '
-            f'<span class="quiet">margin {suspect.margin:.2f}{near}</span></p>'
-        )
-
-    return f'<p class="quiet">{text(told)}</p>{_toggle(found)}{found.pictures.cards(by_row, extra)}'
+            about += f"; of {votes.asked} neighbours {votes.suggested} say so, {votes.own} say as labelled"
+        if suspect.row in cards:
+            made.append(replace(cards[suspect.row], suggestion=Suggestion(images.names[suspect.suggested], about)))
+    return made
 
 
-def _compared(found: _Found, compared_with: Other) -> str:
-    name, other, numbers = compared_with
-    mine, theirs = _disagreements(found.answers, other, most=None)
-    said = compare_predictions(found.answers, other).sentence("this one", name)
-    table = "".join(
-        f'<tr><th scope="row">{text(who)}</th><td class="number">{100 * answers.counts.top1:.2f} %</td>'
-        f'<td class="number">{100 * low:.2f} to {100 * high:.2f}</td><td class="number">{answers.counts.loss:.4g}</td>'
-        f'<td class="number">{alone:,}</td></tr>'
-        for who, answers, about, alone in (
-            ("this one", found.answers, found.numbers, len(mine)),
-            (name, other, numbers, len(theirs)),
-        )
-        for low, high in [_interval(answers, about)]
-    )
-    head = "".join(
-        f'<th scope="col" class="number">{title}</th>' for title in ("top 1", "95 % interval", "loss", "right alone")
-    )
-    rows = dict(zip(other.numbers.tolist(), range(len(other)), strict=True))
+def _comparison(images: Gallery, numbers: Mapping[str, Any], compared_with: Other) -> ComparisonSection:
+    answers = images.answers
+    name, other, other_numbers = compared_with
+    row_of = _row_of(other)
 
-    def extra(row: int) -> str:
-        at = rows[int(found.answers.numbers[row])]
-        guesses = [
-            (other.classes[int(k)], float(p), int(k) in other.labels[at])
-            for k, p in zip(other.top[at, :3], other.probabilities[at, :3], strict=True)
-        ]
-        return f'<span class="quiet">{text(name)}:</span>{guess_bars(guesses)}'
-
-    parts = [
-        f"<p>{text(said[:1].upper() + said[1:])}.</p>",
-        scrolled("two checkpoints", f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{table}</tbody></table>"),
-    ]
-    if mine or theirs:
-        parts.append(_toggle(found))
-    for title, every in (("Only this one is right", mine), (f"Only {name} is right", theirs)):
-        if every:
-            kept = every[:DISAGREEMENTS]
-            parts.append(
-                f"<details><summary>{text(title)}: {len(every):,} {_images(len(every))}, {len(kept)} shown</summary>"
-                f"{found.pictures.cards(kept, extra)}</details>"
+    def cards(rows: Sequence[int]) -> list[ImageCard]:
+        made = []
+        for row, card in images.cards(rows[:DISAGREEMENTS]).items():
+            at = row_of[int(answers.numbers[row])]
+            top = zip(other.top[at, :3].tolist(), other.probabilities[at, :3].tolist(), strict=True)
+            made.append(
+                replace(card, other=(name, prediction_bars((other.classes[k], p, k in other.labels[at]) for k, p in top)))
             )
-    return "".join(parts)
+        return made
 
-
-def _unread(answers: Predictions) -> str:
-    if not answers.bad:
-        return ""
-    rows = "".join(f"<li>{text(place)}: {text(why)}</li>" for place, why in answers.bad[:LISTED])
-    more = f"<p>{len(answers.bad) - LISTED:,} more in evaluation.json.</p>" if len(answers.bad) > LISTED else ""
-    return f'<ul class="paths">{rows}</ul>{more}'
-
-
-def _next(found: _Found) -> str:
-    checkpoint = shlex.quote(str(found.numbers.get("checkpoint", "CHECKPOINT")))
-    data = shlex.quote(found.answers.where)
-    lines = []
-    if found.suspects and found.relabel is None:
-        lines.append(f"vitreous evaluate {checkpoint} {RELABEL}    # after filling in new_label")
-    if found.training is None:
-        lines.append(f"vitreous evaluate {checkpoint} {data} --nearest TRAINING_DATA --out DIR    # what mistakes resemble")
-    if found.robustness is None:
-        lines.append(
-            f"vitreous evaluate {checkpoint} {data} --robustness --out DIR    # how it stands blur, light, small pictures"
+    summary = compare_predictions(answers, other).sentence("this one", name)
+    rows = [
+        ComparisonRow(who, of.counts.top1, _interval(of, about), of.counts.loss, len(alone), cards(alone))
+        for (who, of, about), alone in zip(
+            (("this one", answers, numbers), (name, other, other_numbers)), _disagreements(answers, other), strict=True
         )
-    if not found.others:
-        lines.append(f"vitreous evaluate {checkpoint} {data} --compare OTHER --out DIR    # is another checkpoint better")
+    ]
+    return ComparisonSection(name, summary[:1].upper() + summary[1:], rows)
+
+
+def _commands(
+    answers: Predictions,
+    numbers: Mapping[str, Any],
+    relabels: bool,
+    training: Features | None,
+    robustness: Robustness | None,
+    others: Sequence[Other],
+) -> list[str]:
+    checkpoint, data = shlex.quote(str(numbers.get("checkpoint", "CHECKPOINT"))), shlex.quote(answers.where)
+    evaluate = f"vitreous evaluate {checkpoint} {data}"
+    lines = []
+    if relabels:
+        lines.append(f"vitreous evaluate {checkpoint} {RELABEL}    # after filling in new_label")
+    if training is None:
+        lines.append(f"{evaluate} --nearest TRAINING_DATA --out DIR    # which training images the mistakes resemble")
+    if robustness is None:
+        lines.append(f"{evaluate} --robustness --out DIR    # accuracy under blur, brightness changes, downscaling")
+    if not others:
+        lines.append(f"{evaluate} --compare OTHER --out DIR    # is another checkpoint better")
     lines.append(f"vitreous doctor {data} --against TRAINING_DATA --out DIR    # are test images in the training data")
-    return f'<pre class="commands">{chr(10).join(text(line) for line in lines)}</pre>'
-
-
-# Pieces -----------------------------------------------------------------------------------------------------------------------
+    return lines
 
 
 def _interval(answers: Predictions, numbers: Mapping[str, Any]) -> tuple[float, float]:
@@ -326,7 +273,7 @@ def _names(answers: Predictions) -> dict[int, str]:
 
 
 def _outcome(answers: Predictions, names: Mapping[int, str]) -> tuple[ValidationResult, tuple[int, ...]]:
-    """Over the classes that occur, as a label or as a guess: a model of a thousand classes may be judged by ten."""
+    """Over the classes that occur, as a label or as a guess: a model of a thousand classes may be evaluated on ten."""
     counts, every = answers.counts, answers.counts.per_class()
     used = {k for k, row in enumerate(every) if row.n} | set(answers.top[answers.labelled(), 0].tolist())
     there = tuple(sorted(used))
@@ -347,21 +294,24 @@ def _outcome(answers: Predictions, names: Mapping[int, str]) -> tuple[Validation
     ), there
 
 
-def _disagreements(mine: Predictions, other: Predictions, most: int | None = DISAGREEMENTS) -> tuple[list[int], list[int]]:
-    """Rows that only this one, and that only the other has right; those first of which the wrong one was surest."""
-    at = dict(zip(other.numbers.tolist(), range(len(other)), strict=True))
-    right, theirs = mine.right(), other.right()
+def _disagreements(mine: Predictions, other: Predictions) -> tuple[list[int], list[int]]:
+    """Rows that only this one, and that only the other classifies correctly; where the wrong one was surest first."""
+    row_of = _row_of(other)
+    correct, theirs = mine.right(), other.right()
     found: tuple[list[tuple[float, int]], list[tuple[float, int]]] = ([], [])
     for row, number in enumerate(mine.numbers.tolist()):
-        there = at.get(number)
-        if there is None or not mine.labels[row] or not other.labels[there] or right[row] == theirs[there]:
+        at = row_of.get(number)
+        if at is None or not mine.labels[row] or not other.labels[at] or correct[row] == theirs[at]:
             continue
-        if right[row]:
-            found[0].append((-float(other.probabilities[there, 0]), row))
-        else:
-            found[1].append((-float(mine.probabilities[row, 0]), row))
-    first, second = ([row for _, row in sorted(part)[:most]] for part in found)
+        wrong_one = other.probabilities[at, 0] if correct[row] else mine.probabilities[row, 0]
+        found[0 if correct[row] else 1].append((-float(wrong_one), row))
+    first, second = ([row for _, row in sorted(part)] for part in found)
     return first, second
+
+
+def _row_of(answers: Predictions) -> dict[int, int]:
+    """Rows by the number of the image in its data set."""
+    return {number: row for row, number in enumerate(answers.numbers.tolist())}
 
 
 def _in_turns(cells: Sequence[Sequence[int]]) -> Iterator[int]:
@@ -369,15 +319,5 @@ def _in_turns(cells: Sequence[Sequence[int]]) -> Iterator[int]:
     return (row for turn in itertools.zip_longest(*cells) for row in turn if row is not None)
 
 
-def _toggle(found: _Found) -> str:
-    if not found.pictures.looked:
-        return ""
-    return '<label class="toggle"><input type="checkbox" class="looked"> show where it looked</label>'
-
-
 def _anchor(cell: Cell) -> str:
     return f"cell-{cell[0]}-{cell[1]}"
-
-
-def _images(count: int) -> str:
-    return "image" if count == 1 else "images"

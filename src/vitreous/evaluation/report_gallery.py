@@ -1,17 +1,15 @@
-"""The pictures of an evaluation's page: which are shown, what the model said of them, where it looked, what they resemble.
+"""The images of an evaluation's report: which are shown, where the model looked, which training images they resemble.
 
-The page stays one file of a few megabytes, so of each cell of the confusion only some are shown: of the wrong ones those with
-the highest loss, of the right ones those it was least sure of. Each is shown as the model got it, cropped and resized, or the
-places it looked at would lie elsewhere.
+The page stays one file of a few megabytes, so only some images of each cell of the confusion matrix are shown: of the wrong
+ones those with the highest loss, of the correct ones those with the lowest confidence. Each is shown as the model got it,
+cropped and resized, or the attention map would not lie over it.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,14 +25,14 @@ from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.class_tables import guess_bars
+from vitreous.evaluation.image_cards import ImageCard, Neighbour, prediction_bars
 from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inference.features import Features
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.inspection.attention_rollout import attention_map
 from vitreous.models.vit import ViT
-from vitreous.reports.html import TINY, picture, text
+from vitreous.reports.images import TINY, EmbeddedImage, embed_image, encode_image
 
 IN_CELL = 12  # pictures of one wrong cell
 WRONG = 200  # of all wrong cells
@@ -87,62 +85,35 @@ def _finite(losses: NDArray[np.float32]) -> NDArray[np.float32]:
 # What is in them --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    image: str  # HTML, or nothing where the picture is not at hand
-    label: str
-    similarity: float
-    id: str
-
-
-@dataclass(frozen=True)
-class GalleryImage:
-    """One picture, ready for the page."""
-
-    image: str
-    heat: str
-    neighbours: tuple[Neighbour, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Gallery:
+    """The images that are on the page, by row of the predictions."""
+
     answers: Predictions
-    names: Mapping[int, str]  # of the model's classes
-    shown: Mapping[int, GalleryImage]  # by row
-    left_out: int  # for the size of the page
-    unreadable: int
-    looked: int  # pictures of which it is known where the model looked
+    names: Mapping[int, str]
+    """Of the model's classes."""
+    images: Mapping[int, EmbeddedImage]
+    attention: Mapping[int, str]
+    """Data URIs, of those images for which there was time."""
+    neighbours: Mapping[int, Sequence[Neighbour]]
 
-    def card(self, row: int, extra: str = "") -> str:
-        """A figure; nothing where the picture is not there. `extra` is HTML below the guesses."""
-        if row not in self.shown:
-            return ""
-        there, answers = self.shown[row], self.answers
-        own = answers.labels[row]
-        truth = " + ".join(self.names[label] for label in own) or "unknown"
-        guesses = [
-            (self.names[int(k)], float(p), int(k) in own)
-            for k, p in zip(answers.top[row], answers.probabilities[row], strict=True)
-        ]
-        loss = f" · loss {answers.losses[row]:.3g}" if math.isfinite(answers.losses[row]) else ""
-        return (
-            f'<figure class="card"><div class="view">{there.image}{there.heat}</div><figcaption>'
-            f'<span class="quiet">true:</span> <span class="label">{text(truth)}</span>{guess_bars(guesses)}{extra}'
-            f'{_neighbours(there.neighbours)}<span class="quiet id">{text(answers.ids[row])}{loss}</span></figcaption></figure>'
+    def cards(self, rows: Iterable[int]) -> dict[int, ImageCard]:
+        """By row, without images that are not there."""
+        return {row: self._card(row) for row in rows if row in self.images}
+
+    def _card(self, row: int) -> ImageCard:
+        answers = self.answers
+        own, loss = answers.labels[row], answers.losses[row]
+        top = zip(answers.top[row].tolist(), answers.probabilities[row].tolist(), strict=True)
+        return ImageCard(
+            answers.ids[row],
+            self.images[row],
+            truth=" + ".join(self.names[label] for label in own) or "unknown",
+            predictions=prediction_bars((self.names[k], value, k in own) for k, value in top),
+            loss=f"loss {loss:.3g}" if math.isfinite(loss) else "",
+            attention=self.attention.get(row),
+            neighbours=self.neighbours.get(row, ()),
         )
-
-    def cards(self, rows: Iterable[int], extra: Callable[[int], str] = lambda row: "") -> str:
-        return f'<div class="cards">{"".join(self.card(row, extra(row)) for row in rows)}</div>'
-
-
-def _neighbours(neighbours: Sequence[Neighbour]) -> str:
-    if not neighbours:
-        return ""
-    parts = "".join(
-        f'<li title="{text(near.id)}, similarity {near.similarity:.2f}">{near.image}<span>{text(near.label)}</span></li>'
-        for near in neighbours
-    )
-    return f'<span class="quiet">nearest in training:</span><ul class="near">{parts}</ul>'
 
 
 def gallery(
@@ -160,28 +131,26 @@ def gallery(
     """Everything about these rows of the answers, the most important first: later ones are left out where room or time ends."""
     preprocess = preprocess or clf.preprocess
     rows = list(dict.fromkeys(rows))
-    images: dict[int, str] = {}
+    images: dict[int, EmbeddedImage] = {}
     heats: dict[int, str] = {}
     features: dict[int, NDArray[np.float32]] = {}
     looks = _affordable(clf, preprocess, device)
     wants = training is not None and len(training) > 0
     own = answers.features
-    size, left_out, batch = 0, 0, default_batch_size(preprocess, device)
+    size, batch = 0, default_batch_size(preprocess, device)
     room = BYTES - (len(rows) * NEIGHBOURS * 3500 if wants and training_data is not None else 0)
-    with Runner(clf.model, device, lean=True) as runner, progress_bar("pictures for the page", len(rows)) as advance:
+    with Runner(clf.model, device, lean=True) as runner, progress_bar("images for the report", len(rows)) as advance:
         for part in _batches(_contents(data, answers.numbers, answers.ids, rows), batch):
             prepared: list[tuple[int, Tensor]] = []
             for row, content in part:
                 if size > room:
-                    left_out += 1
                     continue
                 try:
                     seen = preprocess.transform(content, place=answers.ids[row])
                 except VitreousError:  # it was there a moment ago; the page does without
                     continue
-                truth = " + ".join(names[label] for label in answers.labels[row])
-                images[row] = picture(np.ascontiguousarray(to_bytes(seen)), truth)
-                size += len(images[row])
+                images[row] = embed_image(np.ascontiguousarray(to_bytes(seen)))
+                size += len(images[row].uri)
                 prepared.append((row, preprocess.scale(to_tensor(seen))))
             looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
             if looking:
@@ -192,22 +161,18 @@ def gallery(
                 found = runner.run(torch.stack([image for _, image in prepared])).features.numpy()
                 features |= {row: values for (row, _), values in zip(prepared, found, strict=True)}
             advance(len(part))
-    near: dict[int, tuple[Neighbour, ...]] = {}
+    near: dict[int, Sequence[Neighbour]] = {}
     if training is not None and wants:
         known = {row: own[row] for row in images} if own is not None else features
         near = _nearest(known, training, training_data)
-    kept = {row: GalleryImage(images[row], heats.get(row, ""), near.get(row, ())) for row in rows if row in images}
-    return Gallery(answers, names, kept, left_out, len(rows) - len(kept) - left_out, len(heats))
+    return Gallery(answers, names, images, heats, near)
 
 
 def heat(values: NDArray[np.float32]) -> str:
-    """Laid over the picture: the higher the value (0 to 1), the more of a colour that few pictures have."""
+    """Laid over the image: the higher the value (0 to 1), the more opaque a colour that few images have."""
     alpha = np.round(np.clip(values, 0, 1) * 190).astype(np.uint8)
     colour = np.broadcast_to(np.array([255, 0, 110], np.uint8), (*alpha.shape, 3))
-    out = io.BytesIO()
-    Image.fromarray(np.concatenate([colour, alpha[..., None]], axis=2)).save(out, "PNG", optimize=True)
-    source = base64.b64encode(out.getvalue()).decode()
-    return f'<img class="heat" alt="" src="data:image/png;base64,{source}">'
+    return encode_image(Image.fromarray(np.concatenate([colour, alpha[..., None]], axis=2)), "PNG", optimize=True)
 
 
 # Pieces -----------------------------------------------------------------------------------------------------------------------
@@ -234,12 +199,12 @@ def _looked(
 
 def _nearest(
     known: Mapping[int, NDArray[np.float32]], training: Features, data: Source | Stream | None
-) -> dict[int, tuple[Neighbour, ...]]:
+) -> dict[int, Sequence[Neighbour]]:
     if not known:
         return {}
     rows = list(known)
     found = nearest_neighbours(np.stack([known[row] for row in rows]), training.values, NEIGHBOURS)
-    pictures: dict[int, str] = {}
+    pictures: dict[int, EmbeddedImage | None] = {}
     if data is not None:
         wanted = sorted(set(found.rows.flatten().tolist()))
         for there, content in _contents(data, training.numbers, training.ids, wanted):
@@ -247,19 +212,19 @@ def _nearest(
 
     def neighbour(there: int, similarity: float) -> Neighbour:
         label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
-        return Neighbour(pictures.get(there, ""), label, similarity, training.ids[there])
+        return Neighbour(pictures.get(there), label, similarity, training.ids[there])
 
     return {row: tuple(map(neighbour, found.rows[k].tolist(), found.similarities[k].tolist())) for k, row in enumerate(rows)}
 
 
-def _thumbnail(content: Content, place: str) -> str:
+def _thumbnail(content: Content, place: str) -> EmbeddedImage | None:
     try:
         image = decode(content, place=place)
     except VitreousError:
-        return ""
+        return None
     if max(image.size) > TINY:
         image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR)
-    return picture(np.asarray(image), "", _THUMBNAIL)
+    return embed_image(np.asarray(image), _THUMBNAIL)
 
 
 def _contents(

@@ -43,9 +43,9 @@ class Seen:
 def report(found: Inspection, told: Mapping[str, Any], drawn: Mapping[str, bytes], seen: Mapping[str, Seen]) -> str:
     """`told` is what inspect.json has, `drawn` the figures by name, as PNG, `seen` the pictures by stem."""
     title = f"Inside {told['checkpoint']}"
-    styles = (asset("assets/results.css"), asset("report.css", "vitreous.inspection"))
+    styles = (asset("assets/results.css"), asset("assets/inspection.css"))
     body = "\n".join(_body(title, found, told, drawn, seen))
-    return page(title, body, styles=styles, script=asset("report.js", "vitreous.inspection"))
+    return page(title, body, styles=styles, script=asset("assets/inspection.js"))
 
 
 def _body(

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from vitreous.inspection.checked_arrays import as_rgb, finite
-from vitreous.reports.html import TINY
+from vitreous.reports.images import TINY
 
 HEAT = "magma"  # from black: nothing, to pale yellow: most. Told apart by all eyes, and in grey
 _FLAT = 1e-6  # a map that varies by less than this share of itself is flat; stretching it would show rounding errors

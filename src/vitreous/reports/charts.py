@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,4 +250,65 @@ def size_chart(width: NDArray[np.int64], height: NDArray[np.int64], target: tupl
             for wide, tall, number in zip(*sizes.tolist(), numbers.tolist(), strict=True)
         ],
         target=(x(target[1]), y(target[0]), f"{target[1]} × {target[0]}") if target else None,
+    )
+
+
+# Calibration ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReliabilityBar:
+    label: str
+    x: float
+    width: float
+    accuracy: float
+    """Height of the bar."""
+    count: float
+    """Height of the bar below, which counts images."""
+    low: float
+    high: float
+    """Ends of the interval."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityChart:
+    label: str
+    box: Box
+    counts: Box
+    most: int
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    bars: Sequence[ReliabilityBar]
+
+
+_ACCURACY, _COUNTS = Box(left=56, right=432, top=10, bottom=190), Box(left=56, right=432, top=200, bottom=236)
+
+
+def reliability_chart(bins: Sequence[Mapping[str, Any]], intervals: Sequence[tuple[float, float]]) -> ReliabilityChart:
+    """Bars of accuracy over confidence, each with its interval, and under them how many images each stands for."""
+    most = max(row["n"] for row in bins)
+    bars = []
+    for row, (low, high) in zip(bins, intervals, strict=True):
+        begin, end = _ACCURACY.x(row["low"]), _ACCURACY.x(row["high"])
+        confidence = f"confidence {100 * row['low']:.0f} to {100 * row['high']:.0f} %"
+        bars.append(
+            ReliabilityBar(
+                label=f"{confidence}: {row['n']:,} images, {100 * row['accuracy']:.1f} % correct",
+                x=begin + 1,
+                width=max(1.0, end - begin - 2),
+                accuracy=_ACCURACY.bottom - _ACCURACY.y(row["accuracy"]),
+                count=_COUNTS.bottom - _COUNTS.y(row["n"] / most),
+                low=_ACCURACY.y(low),
+                high=_ACCURACY.y(high),
+            )
+        )
+    quarters = [(share, f"{100 * share:.0f} %") for share in (0, 0.25, 0.5, 0.75, 1)]
+    return ReliabilityChart(
+        label="; ".join(f"{100 * row['confidence']:.0f} % sure, {100 * row['accuracy']:.0f} % correct" for row in bins),
+        box=_ACCURACY,
+        counts=_COUNTS,
+        most=most,
+        x_ticks=[Tick(_ACCURACY.x(share), label) for share, label in quarters],
+        y_ticks=[Tick(_ACCURACY.y(share), label) for share, label in quarters],
+        bars=bars,
     )

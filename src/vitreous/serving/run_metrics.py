@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from vitreous.core.untrusted_json import parse_json
-from vitreous.reports.curves import POINTS, Floats, number, thin
+from vitreous.reports.series import POINTS, Floats, number, thin
 
 CELLS = POINTS  # of one curve: up to here every record is a point of its own
 CURVES = 64  # of one file; a stranger's file may name any number

@@ -23,7 +23,7 @@ from typing import Any
 from vitreous.core.errors import VitreousError
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json
-from vitreous.reports.curves import Floats, number
+from vitreous.reports.series import Floats, number
 from vitreous.serving.run_metrics import LONGEST, Metrics, plain_file, record_of
 from vitreous.training.mistakes import MISTAKES
 from vitreous.training.run_folder import CONFIG, DONE, METRICS

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitreous.core.files import write_text
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
-from vitreous.reports.html import data_uri
+from vitreous.reports.images import image_uri
 
 MISTAKES = "mistakes.json"
 
@@ -36,7 +36,7 @@ def _as_data(mistake: Mistake) -> dict[str, Any]:
         "probability": _finite(probability),
         "guesses": [[name, _finite(share)] for name, share in mistake.guesses],
         "loss": _finite(mistake.loss),
-        "picture": data_uri(mistake.picture),
+        "picture": image_uri(mistake.picture),
     }
 
 

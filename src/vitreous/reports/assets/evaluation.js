@@ -23,7 +23,7 @@ if (rooms) {
     for (const link of links) {
       if (link.getAttribute("href") === own) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current");
     }
-    status.textContent = here ? here.querySelector("summary").textContent : "All cells that have pictures here";
+    status.textContent = here ? here.querySelector("summary").textContent : "All cells that have images here";
     if (here && cells.length > 1) status.append(all);
     if (moved && here && here.contains(target)) {
       rooms.scrollIntoView({ block: "nearest" });

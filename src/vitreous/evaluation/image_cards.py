@@ -1,0 +1,79 @@
+"""An image on a report's page with its label and the model's predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vitreous.evaluation.validation_result import ValidationResult
+from vitreous.reports.images import EmbeddedImage, embed_image
+
+MISTAKES = 48
+"""Shown of a training run."""
+
+
+@dataclass(frozen=True)
+class PredictionBar:
+    name: str
+    share: float
+    """Length of the bar, from 0 to 1."""
+    probability: str
+    correct: bool
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    image: EmbeddedImage | None
+    """None where the image is not at hand."""
+    label: str
+    similarity: float
+    id: str
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The class that a likely label error should have."""
+
+    name: str
+    about: str
+
+
+@dataclass(frozen=True)
+class ImageCard:
+    id: str
+    image: EmbeddedImage
+    truth: str
+    predictions: Sequence[PredictionBar]
+    loss: str
+    """Empty where it is not known."""
+    attention: str | None = None
+    """Data URI of what is laid over the image."""
+    neighbours: Sequence[Neighbour] = ()
+    """The nearest training images."""
+    suggestion: Suggestion | None = None
+    other: tuple[str, Sequence[PredictionBar]] | None = None
+    """Another checkpoint and its predictions."""
+
+
+def prediction_bars(predictions: Iterable[tuple[str, float, bool]]) -> list[PredictionBar]:
+    """From (class, probability, whether it is correct), best first."""
+    return [
+        PredictionBar(name, min(1.0, max(0.0, value)), f"{value:.0%}", correct)
+        if math.isfinite(value)
+        else PredictionBar(name, 0.0, "–", correct)
+        for name, value, correct in predictions
+    ]
+
+
+def mistake_cards(outcome: ValidationResult) -> list[ImageCard]:
+    return [
+        ImageCard(
+            mistake.id,
+            embed_image(mistake.picture),
+            truth=" + ".join(mistake.truth),
+            predictions=prediction_bars((name, value, name in mistake.truth) for name, value in mistake.guesses[:5]),
+            loss=f"loss {mistake.loss:.3g}" if math.isfinite(mistake.loss) else "loss not finite",
+        )
+        for mistake in outcome.mistakes[:MISTAKES]
+    ]
