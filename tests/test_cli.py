@@ -244,7 +244,7 @@ def test_convert_onto_itself_is_refused(checkpoint: str, capsys: pytest.CaptureF
 
 
 def test_names_that_are_no_unicode_and_names_with_brackets(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    from vitreous.commands.table import table
+    from vitreous.core.table import table
 
     assert "a[/b].jpg" in table(("path",), [("a[/b].jpg",)])
     (tmp_path / "photos" / "a").mkdir(parents=True)

@@ -152,7 +152,7 @@ def test_the_majority_class_is_said(checkpoint: str, tmp_path: Path, capsys: pyt
         (["--l2", "-1"], "--l2 -1: give a number above 0"),
         (["--l2", "joint"], "--l2 joint: chosen over several"),
         (["--seeds", "0"], "--seeds 0"),
-        (["--seed", "-1"], "--seed -1: must be 0 or more"),
+        (["--seed", "-1"], "--seed -1: must be at least 0"),
         (["--workers", "-1"], "--workers -1"),
         (["--batch-size", "0"], "--batch-size 0"),
         (["--preprocess", "resize(9)|range(-1,1)"], "gives pictures of 9 x 9 pixels"),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from vitreous.commands.table import table
 from vitreous.core.files import user_path
 from vitreous.core.progress import progress_bar
+from vitreous.core.table import table
 
 if TYPE_CHECKING:
     from vitreous.doctor.findings import Finding

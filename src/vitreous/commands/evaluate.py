@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.commands.table import table
 from vitreous.commands.types import BadImages, Checkpoint, ImageSize
 from vitreous.core.files import user_path
+from vitreous.core.table import table
 
 _SHOWN = 5  # of the worst classes and of the most confused pairs, on the terminal
 _MATRIX = 12  # classes up to which the whole confusion matrix is shown there

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from vitreous.commands.table import table
 from vitreous.commands.types import Checkpoint, ImageSize
 from vitreous.core.files import user_path
+from vitreous.core.table import table
 
 CLOSELY = 12  # images that are looked at closely, of those that are named
 _OF_DATA, _OF_SCENES = 6, 3  # and of others

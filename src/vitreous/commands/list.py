@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitreous.commands.table import table
+from vitreous.core.table import table
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.commands.table import table
 from vitreous.commands.types import BadImages
 from vitreous.core.files import user_path
+from vitreous.core.table import table
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 

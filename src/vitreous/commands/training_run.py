@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitreous.commands.table import table
 from vitreous.core.files import user_path
+from vitreous.core.table import table
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.commands.table import table
 from vitreous.commands.types import Checkpoint
+from vitreous.core.table import table
 
 if TYPE_CHECKING:
     from vitreous.inspection.compare import Difference

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.commands.table import table
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import say
+from vitreous.core.table import table
 
 
 @dataclass(frozen=True)

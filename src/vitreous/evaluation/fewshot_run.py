@@ -1,0 +1,193 @@
+"""`vitreous fewshot` as a whole: features of every data set, fits for every number of shots, a verdict and its files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitreous.classifier import load
+from vitreous.core.device import choose_device
+from vitreous.core.distributed import init_distributed
+from vitreous.core.errors import VitreousError, check_at_least
+from vitreous.core.files import atomic_folder
+from vitreous.core.output_dir import check_result_folder, find_data_folder
+from vitreous.core.progress import progress_bar
+from vitreous.core.table import table
+from vitreous.data.source import Policy
+from vitreous.evaluation.fewshot import FIXED, Choice, Draw, FewshotResult, Shots, fewshot, fits
+from vitreous.evaluation.fewshot_curve import Point, Verdict, draw_curve, points, verdicts
+from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, possible_shots, task_of
+from vitreous.evaluation.majority import majority_words
+from vitreous.inference.precision import agreed_precision
+from vitreous.models.config import Size
+
+RECORD, MADE_BY = "fewshot.json", "vitreous fewshot"
+FILES = (RECORD, "learning_curve.png", "learning_curve.svg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewshotOptions:
+    """What is measured and how; checked when it is made, before anything is loaded."""
+
+    checkpoint: str
+    data: str
+    shots: tuple[Shots, ...] | None  # None: as many of the default ones as every class has images for
+    seeds: int
+    seed: int
+    data_seed: int
+    subset: int | None
+    per_class: int | None
+    l2: Choice
+    draw: Draw
+    out: Path | None
+    preprocess: str | None
+    image_size: Size | None
+    cache: bool
+    bad_images: Policy
+    batch_size: int | None
+    workers: int | None
+    device: str
+    precision: Literal["auto", "float32", "bfloat16"]
+
+    def __post_init__(self) -> None:
+        check_at_least(0, seed=self.seed, data_seed=self.data_seed, workers=self.workers)
+        check_at_least(1, seeds=self.seeds, subset=self.subset, per_class=self.per_class, batch_size=self.batch_size)
+        if self.subset is not None and self.per_class is not None:
+            raise VitreousError("--subset and --per-class both choose images; give one of them")
+        if self.l2 == "joint" and len(self.names) < 2:
+            raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
+        if self.out is not None:
+            for folder in map(find_data_folder, self.names):
+                check_result_folder(self.out, RECORD, MADE_BY, FILES, folder)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return names_of(self.data)
+
+
+@dataclass(frozen=True)
+class Fewshot:
+    """What a few labels are worth with this checkpoint's frozen features."""
+
+    rounds: tuple[FewshotResult, ...]
+    points: tuple[Point, ...]
+    verdicts: tuple[Verdict, ...]
+    about: dict[str, Any]
+    notes: tuple[str, ...]
+    out: str | None = None
+    exit_code: int = 0
+
+    def text(self) -> str:
+        several = len({point.data for point in self.points}) > 1
+        rows = []
+        for point in self.points:
+            spread = f" ± {100 * point.spread:.1f}" if point.spread is not None else ""
+            l2 = ", ".join(_power(l2) for l2 in sorted(set(point.l2)))
+            cells = (str(point.shots), f"{100 * point.accuracy:.1f}{spread} %", point.seeds, l2, point.n_train, point.n_test)
+            rows.append((point.data, *cells) if several else cells)
+        headings = ("shots", "accuracy", "drawings", "l2", "training images", "test images")
+        lines = [table(("data", *headings) if several else headings, rows), ""]
+        rates = {point.data: point.majority for point in self.points}
+        lines += [f"{name}: {majority_words(rate)}" for name, rate in rates.items()]
+        lines += [verdict.sentence for verdict in self.verdicts]
+        if self.out is not None:
+            lines += ["", f"{self.out}: fewshot.json, learning_curve.png and .svg"]
+        return "\n".join(lines)
+
+    def record(self) -> dict[str, Any]:
+        found = [found.record() for found in self.rounds]
+        said = [verdict.record() for verdict in self.verdicts]
+        return {"results": found, "verdicts": said, **self.about}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        yield self.record()
+
+
+def _power(l2: float) -> str:
+    return f"2^{math.log2(l2):.0f}" if math.log2(l2).is_integer() else f"{l2:g}"
+
+
+def run_fewshot(options: FewshotOptions) -> Fewshot:
+    clf = load(options.checkpoint, image_size=options.image_size)
+    preprocess = chosen_preprocess(clf, options.preprocess)
+    with init_distributed(choose_device(options.device)) as world:
+        precision = agreed_precision(options.precision, world)
+        notes = [*clf.notes, *([precision.note] if precision.note else []), clf.preprocessing_note(preprocess)]
+        tasks = []
+        for name in options.names:
+            task, said = task_of(
+                clf,
+                name,
+                preprocess,
+                shots=options.shots or (),
+                data_seed=options.data_seed,
+                subset=options.subset,
+                per_class=options.per_class,
+                batch_size=options.batch_size,
+                workers=options.workers,
+                precision=precision.name,
+                world=world,
+                bad_images=options.bad_images,
+                cache=options.cache,
+            )
+            tasks.append(task)
+            notes += said
+        shots, left_out = possible_shots(tasks) if options.shots is None else (options.shots, ())
+        notes += left_out
+        seeds = tuple(range(options.seed, options.seed + options.seeds))
+        l2, draw = options.l2, options.draw
+        with progress_bar("few-shot fits", fits(len(tasks), shots, seeds, l2, draw)) as advance:
+            rounds = fewshot(tasks, shots=shots, seeds=seeds, l2=l2, draw=draw, advance=advance)
+        if l2 == "joint":
+            notes.append("l2 was chosen by the test images, as in the paper: accuracies are a little better than on new ones")
+        if l2 == "leave-one-out" and 1 in shots:
+            notes.append(f"1 shot: no image can be left out to choose by, so l2 is {_power(FIXED)}")
+        about = {
+            "checkpoint": options.checkpoint,
+            "preprocess": str(preprocess),
+            "precision": precision.name,
+            **{name: getattr(options, name) for name in ("l2", "draw", "data_seed", "subset", "per_class")},
+        }
+        out = None if options.out is None else str(options.out)
+        found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
+        if options.out is not None and world.is_main:
+            title = f"{clf.config.name}, frozen" + (f": {tasks[0].name}" if len(tasks) == 1 else "")
+            _write(options.out, found, title)
+    return found
+
+
+def _write(out: Path, found: Fewshot, title: str) -> None:
+    with atomic_folder(out) as part:
+        draw_curve(found.rounds, title, part)
+        record = json.dumps({"made_by": MADE_BY, **found.record()}, indent=1, ensure_ascii=False)
+        (part / RECORD).write_text(record + "\n", encoding="utf-8")
+
+
+def parse_shots(text: str | int | Sequence[Shots] | None) -> tuple[Shots, ...] | None:
+    """Also of a number or several, as one writes it in Python."""
+    if text is None:
+        return None
+    text = text if isinstance(text, str) else ",".join(map(str, [text] if isinstance(text, int) else text))
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if word != "all" and not (word.isascii() and word.isdigit() and int(word) >= 1)]
+    if wrong or len(set(words)) < len(words):
+        raise VitreousError(f"--shots {text}: write numbers of images once each, as 1,5,10,25, or all")
+    return tuple("all" if word == "all" else int(word) for word in words)
+
+
+def parse_l2(text: str | float) -> Choice:
+    if text == "leave-one-out":
+        return "leave-one-out"
+    if text == "joint":
+        return "joint"
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise VitreousError(f"--l2 {text}: give a number above 0, as 1024, or leave-one-out or joint")
+    return number
