@@ -31,6 +31,7 @@ from small_server import (
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
+from vitreous.inference.runner import Outputs, Runner
 from vitreous.serving import pipeline
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
@@ -296,22 +297,25 @@ def test_a_model_that_gives_no_numbers_says_so() -> None:
 
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = loaded(), []
-    right = pipeline._ran
+    right = Runner._forward
 
-    def small_memory(one: ServedModel, kind: str, items: Any) -> Any:
-        sizes.append(len(items))
-        if len(items) > 2:
+    def small_memory(self: Runner, images: torch.Tensor) -> Outputs:
+        sizes.append(len(images))
+        if len(images) > 2:
             raise torch.OutOfMemoryError
-        return right(one, kind, items)
+        return right(self, images)
 
-    monkeypatch.setattr(pipeline, "_ran", small_memory)
+    monkeypatch.setattr(Runner, "_forward", small_memory)
     made = build_app([model]).state.service
     items = [(torch.rand(3, 32, 32), 2) for _ in range(5)]
     assert len(made.pipeline.run(pipeline.Work("small", "predict"), items)) == 5
     assert sizes == [5, 2, 3, 1, 2]
-    monkeypatch.setattr(pipeline, "_ran", lambda *rest: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    monkeypatch.setattr(Runner, "_forward", lambda *rest: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(VitreousError, match="does not fit"):
         made.pipeline.run(pipeline.Work("small", "predict"), items)
+    monkeypatch.setattr(pipeline, "build_attention_payload", lambda *rest: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(VitreousError, match="does not fit"):
+        made.pipeline.run(pipeline.Work("small", "attention"), items[:1])
 
 
 # Headers ----------------------------------------------------------------------------------------------------------------------

@@ -578,7 +578,7 @@ def test_what_the_server_refuses_is_told_in_its_words(explorer: Explorer) -> Non
     page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not a picture at all"})
     note = page.locator("#note")
     note.wait_for()
-    assert "not a picture" in note.inner_text()
+    assert "not an image" in note.inner_text()
     page.get_by_role("button", name="Example noise", exact=True).click()
     until(page, "document.querySelector('#note').hidden")
     assert len(explorer.bars()) == 5

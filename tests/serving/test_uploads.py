@@ -402,7 +402,7 @@ def test_no_other_format_is_tried(format: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(subprocess, "Popen", never)
     monkeypatch.setattr(subprocess, "check_call", never)
     refusal = refused(raw_pixels, picture(format=format), PREPROCESS, LIMITS)
-    assert (refusal.status, refusal.error) == (422, "not a picture in a known format")
+    assert (refusal.status, refusal.error) == (422, "not an image in a known format")
 
 
 def test_a_picture_too_small_for_the_crop_says_so() -> None:

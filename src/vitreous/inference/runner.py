@@ -100,7 +100,7 @@ class Runner:
         finally:
             self.seconds += time.monotonic() - began
         if not half:
-            raise VitreousError(f"one image does not fit into the memory of {self.device}; use a smaller --image-size")
+            raise out_of_memory(self.device)
         return concatenate(self.run(part) for part in (images[:half], images[half:]))
 
     @torch.no_grad()
@@ -113,6 +113,10 @@ class Runner:
         finally:
             hook.remove()
         return Outputs(logits.float().cpu(), entered[0].float().cpu())
+
+
+def out_of_memory(device: torch.device | str) -> VitreousError:
+    return VitreousError(f"one image does not fit into the memory of {device}; use a smaller --image-size")
 
 
 def concatenate(outputs: Iterable[Outputs]) -> Outputs:

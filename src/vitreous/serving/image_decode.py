@@ -1,7 +1,7 @@
-"""From the bytes of a picture to pixels of the model's size: what `predict` does with a file, for files of strangers.
+"""From the bytes of an untrusted upload to pixels of the model's size, preprocessed as everywhere else.
 
 Only common formats are tried: of the dozens that Pillow knows, one runs another program. Size and effort are read off the
-header before anything is decoded. Orientation, transparency, palettes and 16 bits are treated as everywhere else.
+header before anything is decoded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitreous.serving.malloc_trim import trim_memory
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SCANS = 16  # passes over all pixels that a JPEG of the largest size may ask for; writers make about ten
-LARGE = 16_000_000  # pixels, more than most cameras have; while it is converted, such a picture may take 16 bytes for each
+LARGE = 16_000_000  # pixels, more than most cameras have; while it is converted, such an image may take 16 bytes for each
 _large = threading.Lock()  # one of them at a time
 _SMALLER = "make it smaller (the server's limit is --max-pixels)"
 
@@ -50,13 +50,13 @@ def raw_pixels(content: bytes, preprocess: Preprocess, limits: Limits) -> Tensor
     except UnidentifiedImageError:
         names = ", ".join(_formats())
         raise ErrorResponse(
-            422, "not a picture in a known format", f"send one of {names}; a URL or path is never opened"
+            422, "not an image in a known format", f"send one of {names}; a URL or path is never opened"
         ) from None
     except Image.DecompressionBombError as error:
         raise ErrorResponse(413, f"too many pixels ({one_line(error, 100)})", _SMALLER) from None
     except Exception as error:  # on broken files Pillow's readers raise errors of a dozen kinds
         raise ErrorResponse(
-            422, f"broken picture ({one_line(error, 100)})", "it may have been cut off on the way; send it again"
+            422, f"broken image ({one_line(error, 100)})", "it may have been truncated on the way; send it again"
         ) from None
 
 
@@ -78,12 +78,12 @@ def _check(opened: Image.Image, content: bytes, preprocess: Preprocess, limits: 
     if pixels > limits.pixels:
         raise ErrorResponse(413, f"too many pixels ({size}; at most {limits.pixels / 1e6:g} million)", _SMALLER)
     if pixels == 0:
-        raise ErrorResponse(422, f"a picture without pixels ({size})", "send another one")
+        raise ErrorResponse(422, f"an image without pixels ({size})", "send another one")
     for op in preprocess.ops:  # bringing the shorter side to 256 would make gigapixels of a line
         if isinstance(op, ResizeSmall) and math.prod(op.size_for(height, width)) > limits.pixels:
             raise ErrorResponse(
-                422, f"a picture of {size} is too long and thin", "cut it into parts that are nearer to a square"
+                422, f"an image of {size} is too long and thin", "cut it into parts that are nearer to a square"
             )
-    # A few bytes for each scan make the decoder pass over the whole picture again. No other FF DA is in compressed data.
+    # A few bytes for each scan make the decoder pass over the whole image again. No other FF DA is in compressed data.
     if opened.format in ("JPEG", "MPO") and content.count(b"\xff\xda") * pixels > SCANS * limits.pixels:
         raise ErrorResponse(422, "a JPEG with too many scans", "save it again, not progressive or with the usual scans")

@@ -1,8 +1,8 @@
-"""A picture through a model: from the body of a request to what the model makes of it.
+"""One image from the body of a request through a model to its predictions, features or attention.
 
-    upload, counted -> a decoder's thread -> batcher -> the model's thread
+    upload, within a byte budget -> a decoder thread -> batcher -> the model's thread
 
-The event loop only passes things on. Pictures are decoded in a few threads, and all work of the models is done by one.
+The event loop only passes things on. Images are decoded in a few threads, and one thread runs all models.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.requests import Request
 from torch import Tensor
 
 from vitreous.core.errors import NonFiniteOutput, VitreousError
+from vitreous.inference.runner import out_of_memory
 from vitreous.serving.attention_payload import build_attention_payload
 from vitreous.serving.batcher import Batcher, Full
 from vitreous.serving.byte_budget import Budget
@@ -55,7 +56,7 @@ class Pipeline:
         return done
 
     async def through(self, request: Request, loaded: ServedModel, kind: Kind, top: int = 0, most: int | None = None) -> Any:
-        """What the model makes of the picture in the request."""
+        """What the model gives for the image in the request."""
         self._check_load()  # before the upload, which would be for nothing
         self.at_work += 1
         arrived = False
@@ -71,7 +72,7 @@ class Pipeline:
                 return await _unless_gone(request, _result(result))
         except TimeoutError:
             if not arrived:
-                hint = "send a smaller picture (the server's limit is --timeout)"
+                hint = "send a smaller image (the server's limit is --timeout)"
                 raise ErrorResponse(400, f"the upload took more than {self.limits.seconds:g} s", hint) from None
             raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
         except Full as full:
@@ -97,35 +98,27 @@ class Pipeline:
             return asyncio.wrap_future(self.batcher.submit(work, (pixels, top), most))
 
     def run(self, work: Work, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
-        """A batch through a model, in the model's thread. One that does not fit into memory is halved."""
+        """A batch of pixels, each with its number of classes, through a model, in the model's thread."""
         loaded = self.models[work.model]
-        try:
-            with loaded.lock:
-                return _ran(loaded, work.kind, items)
-        except torch.OutOfMemoryError:
-            half = len(items) // 2  # the rest is outside of the handler, whose traceback holds the tensors
-        if not half:
-            raise VitreousError(f"one picture does not fit into the memory of {loaded.device}; serve a smaller model")
-        return [*self.run(work, items[:half]), *self.run(work, items[half:])]
-
-    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
-        """In a thread of its own, for what takes too long for the one that answers everybody."""
-        return await asyncio.wrap_future(self._decoders.submit(function, *arguments))
-
-
-def _ran(loaded: ServedModel, kind: Kind, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
-    clf = loaded.clf
-    images = clf.prepare(clf.preprocess.scale(torch.stack([pixels for pixels, _ in items])))
-    if kind == "predict":
-        found = clf.predict(images, max(top for _, top in items), len(items))
+        clf = loaded.clf
+        images = clf.preprocess.scale(torch.stack([pixels for pixels, _ in items]))
+        with loaded.lock:
+            if work.kind == "attention":
+                try:
+                    return [build_attention_payload(loaded, images)]
+                except torch.OutOfMemoryError:
+                    raise out_of_memory(loaded.device) from None
+            if work.kind == "features":
+                return list(clf.features(images, len(items)).tolist())
+            found = clf.predict(images, max(top for _, top in items), len(items))
         return [
             {"classes": one.classes[:top], "probabilities": one.probabilities[:top]}
             for one, (_, top) in zip(found, items, strict=True)
         ]
-    if kind == "features":
-        rows: list[Any] = clf.features(images, len(items)).tolist()
-        return rows
-    return [build_attention_payload(loaded, images)]
+
+    async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
+        """In a thread of its own, for what takes too long for the one that answers everybody."""
+        return await asyncio.wrap_future(self._decoders.submit(function, *arguments))
 
 
 async def _result(waiting: asyncio.Future[T]) -> T:

@@ -36,7 +36,7 @@ class ServedModel:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def card(self) -> dict[str, Any]:
-        """What a page must know before the first picture. `leading` names the tokens before the patches, in their order."""
+        """What a page must know before the first image. `leading` names the tokens before the patches, in their order."""
         config = self.clf.config
         vit = isinstance(config, ViTConfig)
         return {
@@ -93,7 +93,7 @@ def load_models(
     out = []
     for name, checkpoint in zip(names, checkpoints, strict=True):
         clf = load(checkpoint, image_size=image_size)
-        check_fixed_size(clf.preprocess)  # pictures of several people become one batch
+        check_fixed_size(clf.preprocess)  # images of several requests become one batch
         if clf.preprocess.size != clf.config.image_size:  # positions are resized here, once, and not in every pass
             clf = Classifier(adapt(clf.checkpoint, image_size=clf.preprocess.size), copy=False)
         clf.model.to(where).eval()
