@@ -4,8 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
-from pictures import encoded, photo
 from PIL import Image, ImageOps
+from sample_images import encoded, photo
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms import image as pictures

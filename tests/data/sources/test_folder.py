@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import write
+from sample_images import write
 from torchvision.datasets import ImageFolder
 
 from vitreous.core.errors import VitreousError

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pictures import encoded, photo, write
 from PIL import Image
+from sample_images import encoded, photo, write
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.decode import PIXELS, BadImage, decode, raise_bad_image

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pictures import write
+from sample_images import write
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data

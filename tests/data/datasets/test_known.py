@@ -446,7 +446,7 @@ def test_a_folder_in_an_original_layout_is_that_set_under_any_name(name: str, fo
         split: source(expected, split).fingerprint() for split in expected.splits
     }
     assert f"read as {name}@{folder}; folder:{folder} reads it as a plain folder" in found.notes[0]
-    assert f"{len(found.classes)} classes ({found.classes[0]}, {found.classes[1]}" in found.said()[0]
+    assert f"{len(found.classes)} classes ({found.classes[0]}, {found.classes[1]}" in found.summary()[0]
     if "test" in found.splits:
         assert open_data(f"{folder}:test").where == f"{name}@{folder}:test"
 

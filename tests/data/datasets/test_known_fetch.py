@@ -10,8 +10,8 @@ from pathlib import Path
 
 import originals
 import pytest
-from test_download import Server, ok, status
 
+from http_server import Server, ok, status
 from vitreous.cli import main
 from vitreous.core import download
 from vitreous.core.errors import VitreousError

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from pictures import encoded, photo
 from PIL import Image
+from sample_images import encoded, photo
 from scipy import stats
 
 from vitreous.core.errors import VitreousError
@@ -75,7 +75,7 @@ def test_mistakes_are_named(text: str, message: str) -> None:
 
 
 def test_chance_needs_random_numbers() -> None:
-    with pytest.raises(VitreousError, match="works by chance, which is for training"):
+    with pytest.raises(VitreousError, match="is random, which is for training"):
         Preprocess(TRAINING)(photo())
     with pytest.raises(VitreousError, match="must come before range"):
         Preprocess("range(0,1)|randaug(2,10)|range(0,1)").transform(photo(), random.Random(0))

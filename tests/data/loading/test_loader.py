@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pictures import encoded, photo, write
 from PIL import Image
+from sample_images import encoded, photo, write
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.loader import Batch, Loader
