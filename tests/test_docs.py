@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,12 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         return
     names = re.findall(r"\b(?:src|tests|benchmarks|docs)/[\w/-]+\.(?:py|md|png|jpg|toml)", page.read_text(encoding="utf-8"))
     assert not [name for name in names if not (ROOT / name).is_file()]
+
+
+def test_the_diagram_of_layers_is_the_contract_that_is_enforced() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = settings["tool"]["importlinter"]["contracts"]
+    enforced = [set(re.findall(r"vitreous\.(\w+)", layer)) for layer in contract["layers"]]
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    diagram = page.partition("## Layers")[2].split("```")[1].strip().splitlines()
+    assert [set(re.findall(r"(\w+)(?:/|\.py)", line)) for line in diagram] == enforced
