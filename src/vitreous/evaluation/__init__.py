@@ -1,1 +1,32 @@
-"""From a model and labelled images to numbers."""
+"""Metrics of a model on labelled images, with intervals and the images behind them.
+
+Modules:
+    accuracy            predictions to numbers
+    baseline            closed-form accuracy of frozen features before training
+    calibration         calibration error and reliability diagram
+    class_mapping       data classes to model classes
+    class_tables        per-class tables and mistakes of a report
+    corruptions         deterministic image corruptions
+    counts              exact sums over batches and ranks
+    evaluate            `vitreous evaluate`: from options to results
+    evaluation_dir      output folder
+    evaluation_report   contents of the HTML report
+    evaluators          `update(batch, outputs)`, `result()`
+    fewshot             few-shot evaluator
+    fewshot_curve       learning curve and its verdict
+    fewshot_run         `vitreous fewshot`: from options to results
+    fewshot_tasks       data and checkpoint to few-shot features
+    headline            one-sentence summary of an evaluation
+    image_cards         image cards of the reports
+    intervals           Wilson and bootstrap intervals
+    label_errors        likely label errors
+    majority            accuracy of the majority class
+    mcnemar             paired test of two models
+    nearest_neighbours  most similar training images
+    predictions         predictions for every image of a data set
+    report_charts       charts of the report
+    report_gallery      images of the report
+    ridge               ridge regression for all strengths at once
+    robustness          accuracy under corruptions
+    validation_result   metrics and worst mistakes of a validation
+"""

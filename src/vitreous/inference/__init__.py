@@ -1,1 +1,17 @@
-"""Many images in, one row each out: listed lazily, decoded in parallel, written so that nothing is lost or done twice."""
+"""Run models on images: batches, runner, predictions, features.
+
+Modules:
+    batch_memory      batch size that fits into memory
+    batches           images of any kind to preprocessed batches
+    distributed_pass  ranks' shares merged into data order
+    feature_cache     features on disk
+    features          features of a data set
+    image_list        file names, lazily
+    precision         one precision for all ranks
+    predictions       logits to top-k classes
+    predictor         image list to rows of predictions
+    resumable_output  row files that survive a kill
+    rows              JSON and CSV rows
+    runner            a model on a device in a precision
+    throughput        images per second of a stream
+"""

@@ -4,6 +4,38 @@
 
 Modules have other names than functions, so that `inspection.rollout` is always the function. Nothing heavy is imported
 before it is used.
+
+Modules:
+    animation            attention layer by layer as an animation
+    attention_rollout    attention rollout
+    captions             how to read each figure, and what this model shows
+    checked_arrays       validation of arrays before plotting
+    compare              two checkpoints operation by operation
+    data_map             2-D projection of features
+    diagnose             likely causes of a difference
+    distance             attention distance
+    embedding_filters    filters of the patch embedding
+    entropy              attention entropy
+    eval_mode            classifier or bare model in eval mode
+    figure_style         matplotlib style, PNG and SVG output
+    figures              all plot functions
+    figures_embedding    filters and position similarity
+    figures_heads        attention distance and entropy
+    figures_maps         rollout and single heads
+    figures_points       data map
+    figures_tokens       token norms and similarity
+    file_names           safe file names from image names
+    gradient_weights     gradient-weighted rollout
+    head_view            single heads
+    inspect_model        `vitreous inspect`: all results
+    inspection_dir       output folder
+    inspection_report    contents of the HTML report
+    overlay              attention over its image
+    position_embeddings  position-embedding similarity
+    recorded_outputs     a checkpoint against recorded outputs
+    report_map           interactive data map
+    statistics           all statistics in one pass
+    tokens               token norms and similarity
 """
 
 from __future__ import annotations

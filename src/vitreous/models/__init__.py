@@ -1,1 +1,16 @@
-"""Architectures: what the paper's models compute, and nothing else. Knows nothing of files, data or training."""
+"""Architectures: what the paper's models compute. Knows nothing of files, data or training.
+
+Modules:
+    attention_maps  attention probabilities of chosen layers and heads
+    axial           axial attention (appendix D.6)
+    build           config to module
+    config          typed configs with all numerics
+    cost            parameters, MACs, activation memory
+    initialise      the authors' initialisers
+    layers          MLP, LayerScale, stochastic depth
+    names           grammar of model names
+    pooling         attention pooling
+    positions       position embeddings (appendix D.4) and resizing
+    resnet          BiT ResNets in both forms
+    vit             the Vision Transformer (section 3.1)
+"""

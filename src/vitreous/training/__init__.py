@@ -1,1 +1,29 @@
-"""One loop for everything: objectives and recipes differ, loops do not."""
+"""One training loop for all objectives and recipes.
+
+Modules:
+    batch_fitting     batch to passes that fit into memory
+    build_options     options from the command line and Python
+    config            RunConfig: everything resolved
+    data_split        training and validation images of a run
+    ema               Polyak average of the weights
+    loop              batch, loss, gradient, step
+    memory            memory estimate
+    micro_batch       `--micro-batch auto`
+    mistakes          `mistakes.json`
+    objectives/       classification, masked patches
+    optim             parameter groups and optimisers
+    options           TrainOptions
+    parallel          DDP, FSDP2, hybrid
+    progress_display  progress of a run
+    recipes/          how to train: the paper's tables and automatic recipes
+    resolve           options to RunConfig, with reasons
+    run_folder        files of a run
+    run_report        contents of the HTML report
+    schedule          learning rate of each step
+    state             training state for exact resume
+    sweep             learning-rate sweep
+    threads           number of threads, measured once
+    trackers          TensorBoard and W&B
+    trainer           RunConfig to a finished run
+    validation        validation inside training
+"""

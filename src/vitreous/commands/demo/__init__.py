@@ -1,4 +1,12 @@
-"""`vitreous demo`: the whole story on built-in data."""
+"""`vitreous demo`: the whole story on built-in data.
+
+Modules:
+    data_steps        data with planted faults, batches
+    evaluation_steps  evaluation, few-shot, a small suite, predictions
+    inspection_steps  figures, and a request to a server
+    model_steps       models, conversion, verification
+    training_steps    runs, one of them killed and resumed
+"""
 
 from __future__ import annotations
 
