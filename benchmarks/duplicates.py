@@ -26,7 +26,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.doctor import fingerprint
 from vitreous.doctor.description import WINDOWS
-from vitreous.doctor.duplicates import SAME, Pair, confirm, near_duplicates, search
+from vitreous.doctor.duplicates import SAME, Pair, confirm, find_near_duplicates, search
 from vitreous.doctor.examine import examine
 
 Change = Callable[[Image.Image], Image.Image]
@@ -155,7 +155,7 @@ def reduced(picture: Image.Image) -> Image.Image:
 
 
 def prints_of(pictures: list[Image.Image]) -> fingerprint.Fingerprints:
-    found = [(item, one) for item, picture in enumerate(pictures) for one in fingerprint.fingerprints(picture)]
+    found = [(item, one) for item, picture in enumerate(pictures) for one in fingerprint.compute_fingerprints(picture)]
     return fingerprint.Fingerprints(np.stack([one for _, one in found]), np.array([item for item, _ in found]))
 
 
@@ -183,7 +183,7 @@ def recall(paths: list[Path], count: int, sheet: Path | None, rows: str = "") ->
     originals = pictures(paths)
     small = [reduced(picture) for picture in originals]
     prints = prints_of(small)
-    own = near_duplicates(prints)
+    own = find_near_duplicates(prints)
     real = confirmed(own, small, small)
     borders = len(prints.rows) - len(small)
     print(f"{len(small):,} images, {borders:,} with a border; {len(own)} pairs of their own, {len(real)} of them confirmed")
@@ -200,7 +200,7 @@ def recall(paths: list[Path], count: int, sheet: Path | None, rows: str = "") ->
             continue
         change = together(*(SINGLE[name] for name in names))
         copies = [reduced(change(picture)) for picture in originals[:count]]
-        found = near_duplicates(prints, prints_of(copies))
+        found = find_near_duplicates(prints, prints_of(copies))
         found = [pair for pair in found if frozenset((pair.first, pair.second)) not in known]
         stages = (found, confirmed(found, small, copies))
         good = [sum(pair.first == pair.second for pair in stage) for stage in stages]

@@ -15,8 +15,8 @@ from PIL import Image
 
 from data import originals
 from vitreous.cli import COMMANDS, _overview, _parse, load_command, main
-from vitreous.weights.checkpoint import write_folder
-from vitreous.weights.write import write
+from vitreous.weights.checkpoint import write_checkpoint
+from vitreous.weights.write import save_checkpoint
 
 from conftest import random_checkpoint
 
@@ -49,11 +49,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / "photos" / "cat" / "0.png", folder / "cat.jpg")
     tiny = random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, names=PETS)
     for place in ("runs/pets/checkpoint", "runs/older/checkpoint"):
-        write_folder(tiny, folder / place)
+        write_checkpoint(tiny, folder / place)
     weights = folder / "cache" / "vit_models" / "imagenet21k" / "ViT-B_16.npz"
     for place in (folder / "ViT-B_16.npz", weights):
-        write(tiny, place, "official")
-    write(tiny, folder / "cache" / "hf" / "google" / "vit-base-patch16-224", "huggingface")
+        save_checkpoint(tiny, place, "official")
+    save_checkpoint(tiny, folder / "cache" / "hf" / "google" / "vit-base-patch16-224", "huggingface")
     originals.pets(folder / "cache" / "data" / "pets")
     for split in ("train800", "val200", "test"):
         (folder / "vtab-1k" / "patch_camelyon" / split).mkdir(parents=True)

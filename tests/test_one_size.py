@@ -26,7 +26,7 @@ from vitreous.classifier import Classifier, load
 from vitreous.commands.inspect_images import fixed_size
 from vitreous.core.distributed import init_distributed
 from vitreous.core.progress import silence
-from vitreous.evaluation.fewshot_tasks import chosen_preprocess
+from vitreous.evaluation.fewshot_tasks import choose_preprocess
 from vitreous.serving.served_model import load_models
 from vitreous.studies.suite_options import study_of
 from vitreous.studies.suite_run import evaluation_string
@@ -118,7 +118,7 @@ def strings(place: Place) -> dict[str, str]:
         found["predict"] = next(iter(vitreous.predict(place.checkpoint, [image], workers=0).records()))["preprocess"]
         evaluated = vitreous.evaluate(place.checkpoint, str(place.data), workers=0, device="cpu")
         found["evaluate"] = next(iter(evaluated.records()))["preprocess"]
-        found["fewshot"] = str(chosen_preprocess(clf, None))
+        found["fewshot"] = str(choose_preprocess(clf, None))
         found["inspect"] = str(fixed_size(clf)[0])
         found["serve"] = str(load_models([place.checkpoint], device="cpu")[0].clf.preprocess)
         found["verify"] = vitreous.verify(place.checkpoint, place.checkpoint).records()[0]["preprocess"]
@@ -146,7 +146,7 @@ def test_table_every_command_uses_the_checkpoints_own_string(place: tuple[str, P
 def test_the_papers_protocol_in_proportion(place: tuple[str, Place]) -> None:
     clf = load(place[1].checkpoint)
     height, width = clf.evaluation_size
-    first, crop, *_ = chosen_preprocess(clf, "paper").ops
+    first, crop, *_ = choose_preprocess(clf, "paper").ops
     assert (first.height, first.width) == (round(height / 0.875), round(width / 0.875))
     assert (crop.height, crop.width) == (height, width)
 

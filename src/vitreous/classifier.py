@@ -21,14 +21,14 @@ from vitreous.inference.batches import Images, as_sequence, is_single, iterate_b
 from vitreous.inference.predictions import TopClasses, top_predictions
 from vitreous.inference.runner import Outputs, Runner, concatenate
 from vitreous.models.attention_maps import attention_maps
-from vitreous.models.build import Model, assemble
+from vitreous.models.build import Model, build_with_tensors
 from vitreous.models.config import PositionResize, Size
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.formats import Family
 from vitreous.weights.locate import locate
 from vitreous.weights.read import read_path
 from vitreous.weights.transfer import adapt
-from vitreous.weights.write import write
+from vitreous.weights.write import save_checkpoint
 
 _log = logging.getLogger("vitreous")
 
@@ -53,7 +53,7 @@ class Classifier:
         """The model gets weights of its own, so that training it changes no other; without `copy` it takes the checkpoint's."""
         tensors = {name: tensor.clone() for name, tensor in checkpoint.tensors.items()} if copy else checkpoint.tensors
         self._about = dataclasses.replace(checkpoint, tensors={})
-        self.model: Model = assemble(checkpoint.config, tensors).eval()
+        self.model: Model = build_with_tensors(checkpoint.config, tensors).eval()
         self.preprocess = Preprocess(checkpoint.preprocess, checkpoint.config.channels)
 
     @property
@@ -138,7 +138,7 @@ class Classifier:
 
     def save(self, path: str | Path, format: Family | None = None) -> list[str]:
         """Write the checkpoint; the format is guessed from the name, as `vitreous convert` does."""
-        return write(self.checkpoint, Path(path), format)
+        return save_checkpoint(self.checkpoint, Path(path), format)
 
     def __repr__(self) -> str:
         return f"Classifier({self.config.name}, {self.config.classes} classes, {self.preprocess})"

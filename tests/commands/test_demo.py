@@ -20,7 +20,7 @@ from vitreous.commands.demo import training_steps as demo_training
 from vitreous.commands.training_run import Run
 from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
-from vitreous.weights.checkpoint import write_folder
+from vitreous.weights.checkpoint import write_checkpoint
 
 from conftest import random_checkpoint
 
@@ -124,7 +124,9 @@ def test_the_runs_are_drawn_from_their_metrics(tmp_path: Path) -> None:
 def test_a_server_of_its_own_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "runs" / "scratch"
     run.mkdir(parents=True)
-    write_folder(random_checkpoint("ViT-Ti/2", classes=3, image_size=8, width=16, depth=2, heads=2, mlp=32), run / "checkpoint")
+    write_checkpoint(
+        random_checkpoint("ViT-Ti/2", classes=3, image_size=8, width=16, depth=2, heads=2, mlp=32), run / "checkpoint"
+    )
     (run / "config.json").write_text("{}")
     (run / "metrics.jsonl").write_text('{"step": 1, "split": "train", "loss": 1.0}\n')
     picture = tmp_path / "0.png"

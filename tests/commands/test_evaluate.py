@@ -18,7 +18,7 @@ import vitreous
 from two_processes import in_two_processes
 from vitreous.cli import main
 from vitreous.commands.evaluate import confusion_matrix
-from vitreous.weights.checkpoint import write_folder
+from vitreous.weights.checkpoint import write_checkpoint
 
 from conftest import random_checkpoint
 
@@ -38,7 +38,7 @@ def checkpoint(folder: Path, names: tuple[str, ...] | None = DIGITS, learnt: boo
         weights = torch.linalg.lstsq(values, targets).solution
         tensors = {**made.tensors, "head.weight": weights[:-1].T.contiguous(), "head.bias": weights[-1]}
         made = dataclasses.replace(made, tensors=tensors)
-    write_folder(made, folder)
+    write_checkpoint(made, folder)
     return str(folder)
 
 
@@ -147,7 +147,7 @@ def test_the_majority_class_beside_the_accuracy(tmp_path: Path, capsys: pytest.C
         Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / "a" / f"{number}.png")
     made = random_checkpoint("ViT-Ti/4", names=("a", "b"), classes=2, **SHAPE)
     tensors = {**made.tensors, "head.weight": torch.zeros(2, 32), "head.bias": torch.tensor([0.0, 1.0])}
-    write_folder(dataclasses.replace(made, tensors=tensors), tmp_path / "model")
+    write_checkpoint(dataclasses.replace(made, tensors=tensors), tmp_path / "model")
     code, out, _ = run(capsys, str(tmp_path / "model"), str(folder), "--json", "--out", str(tmp_path / "out"))
     assert code == 0
     found = json.loads(out)

@@ -32,7 +32,7 @@ from vitreous.inference.batches import AHEAD, CHUNK, batches, decode_images, sha
 from vitreous.inference.image_list import NamedImage
 from vitreous.inference.predictor import Predictor
 from vitreous.inference.rows import AsCsv, AsJson, Row
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 
 from conftest import random_checkpoint
 
@@ -411,13 +411,13 @@ def _measured(name: str, images: int) -> int:
 
 @pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/16"])
 def test_working_memory_is_what_the_profiler_sees(name: str) -> None:
-    needed = working_memory(parse(name, image_size=96, classes=10))
+    needed = working_memory(parse_name(name, image_size=96, classes=10))
     # The difference, for there is also what a convolution needs for itself, however many images it sees.
     assert 3 * needed.image == pytest.approx(_measured(name, 5) - _measured(name, 2), rel=0.1)
 
 
 def test_batches_are_sized_to_the_memory() -> None:
-    config, cpu, gpu = parse("ViT-B/16", image_size=224, classes=1000), torch.device("cpu"), torch.device("cuda")
+    config, cpu, gpu = parse_name("ViT-B/16", image_size=224, classes=1000), torch.device("cpu"), torch.device("cuda")
     image = working_memory(config).image
     assert 2 * 197 * 3072 * 4 <= image <= 12 * 197 * 3072 * 4  # a few times the widest thing in it
     sizes = [fitting_batch(config, "float32", gpu, free) for free in (1 << 20, 1 << 30, 16 << 30, 1 << 50)]
@@ -428,5 +428,5 @@ def test_batches_are_sized_to_the_memory() -> None:
     assert fitting_batch(config, "float32", cpu, 1 << 50) * image <= predict_memory.PROCESSOR_BYTES
     assert fitting_batch(config, "float32", cpu, None) == fitting_batch(config, "float32", cpu, 1 << 50)
     assert fitting_batch(config, "float32", cpu, 1 << 24) == 1
-    small = parse("ViT-Ti/16", image_size=32, classes=10)
+    small = parse_name("ViT-Ti/16", image_size=32, classes=10)
     assert fitting_batch(small, "float32", cpu, 1 << 34) > fitting_batch(config, "float32", cpu, 1 << 34)

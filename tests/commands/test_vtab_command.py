@@ -18,7 +18,7 @@ from vitreous.data.source import Source
 from vitreous.data.splits import random_subset
 from vitreous.studies import suite_run
 from vitreous.studies.suite_task import Score
-from vitreous.weights.checkpoint import write_folder
+from vitreous.weights.checkpoint import write_checkpoint
 
 from conftest import random_checkpoint
 
@@ -51,7 +51,7 @@ OPTIONS: dict[str, Any] = dict(workers=0, device="cpu", precision="float32")
 @pytest.fixture
 def tiny(tmp_path: Path) -> str:
     made = random_checkpoint("ViT-Ti/4", classes=3, image_size=8, channels=1, width=16, depth=1, heads=2, mlp=16)
-    write_folder(made, tmp_path / "tiny")
+    write_checkpoint(made, tmp_path / "tiny")
     return str(tmp_path / "tiny")
 
 
@@ -202,7 +202,7 @@ def test_results_of_another_checkpoint_are_refused(
     assert [record["task"] for record in printed] == ["digits", "fewer", "mean"]
     other = random_checkpoint("ViT-Ti/4", classes=3, image_size=8, channels=1, width=16, depth=1, heads=2, mlp=16)
     other.tensors["norm.weight"].add_(torch.full_like(other.tensors["norm.weight"], 0.01))
-    write_folder(other, tmp_path / "other")
+    write_checkpoint(other, tmp_path / "other")
     before = (tmp_path / "out" / "results.jsonl").read_bytes()
     assert main(["vtab", str(tmp_path / "other"), *words, "--precision", "float32"]) == 2
     error = capsys.readouterr().err

@@ -30,7 +30,7 @@ from vitreous.core.progress import byte_progress
 from vitreous.models.build import create
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.locate import locate
-from vitreous.weights.write import write
+from vitreous.weights.write import save_checkpoint
 
 
 @pytest.fixture
@@ -688,7 +688,7 @@ def test_an_official_name_is_fetched_once_and_then_works_offline(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, file: str
 ) -> None:
     checkpoint = small()
-    write(checkpoint, tmp_path / "theirs" / "ViT-B_16.npz", "official")
+    save_checkpoint(checkpoint, tmp_path / "theirs" / "ViT-B_16.npz", "official")
     expected = logits(str(tmp_path / "theirs" / "ViT-B_16.npz"))
     server.scripts[place] = [ok((tmp_path / "theirs" / "ViT-B_16.npz").read_bytes())]
     monkeypatch.setenv("VITREOUS_MIRROR", f"{server.url}/")
@@ -714,14 +714,14 @@ def test_without_a_network_the_error_says_what_to_put_where(
     assert f"put the file at {tmp_path / 'cache' / 'vit_models' / 'imagenet21k' / 'ViT-L_16.npz'}," in message
     assert "VITREOUS_MIRROR" in message
     assert "attempts" not in message  # nobody waits for a network that is not there
-    write(small(), tmp_path / "cache" / "vit_models" / "imagenet21k" / "ViT-L_16.npz", "official")  # as told
+    save_checkpoint(small(), tmp_path / "cache" / "vit_models" / "imagenet21k" / "ViT-L_16.npz", "official")  # as told
     assert load("ViT-L/16@imagenet21k").config.width == 24
 
 
 def test_a_hub_repository_is_fetched_once_and_then_works_offline(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(small(("cat", "dog", "eel")), tmp_path / "theirs", "huggingface")
+    save_checkpoint(small(("cat", "dog", "eel")), tmp_path / "theirs", "huggingface")
     expected = logits(str(tmp_path / "theirs"))
     serve_folder(server, tmp_path / "theirs", "/google/vit-base-patch16-224/resolve/main")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -742,7 +742,7 @@ def test_a_hub_repository_is_fetched_once_and_then_works_offline(
 def test_an_unknown_repository_has_no_licence_and_may_lack_its_preprocessing(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(small(), tmp_path / "theirs", "huggingface")
+    save_checkpoint(small(), tmp_path / "theirs", "huggingface")
     serve_folder(server, tmp_path / "theirs", "/me/mine/resolve/refs%2Fpr%2F1", without=("preprocessor_config.json",))
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     found = locate("hf:me/mine@refs/pr/1")
@@ -755,7 +755,7 @@ def test_an_unknown_repository_has_no_licence_and_may_lack_its_preprocessing(
 
 
 def test_a_timm_name_is_a_repository_of_timm(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(small(), tmp_path / "theirs", "timm")
+    save_checkpoint(small(), tmp_path / "theirs", "timm")
     expected = logits(str(tmp_path / "theirs"))
     serve_folder(server, tmp_path / "theirs", "/timm/vit_tiny_patch16_224.augreg_in21k/resolve/main")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -763,7 +763,7 @@ def test_a_timm_name_is_a_repository_of_timm(server: Server, tmp_path: Path, mon
 
 
 def test_an_interrupted_repository_is_completed(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(small(), tmp_path / "theirs", "huggingface")
+    save_checkpoint(small(), tmp_path / "theirs", "huggingface")
     expected = logits(str(tmp_path / "theirs"))
     serve_folder(server, tmp_path / "theirs", "/me/mine/resolve/main")
     weights = server.scripts["/me/mine/resolve/main/model.safetensors"]
@@ -788,7 +788,7 @@ def sharded(folder: Path, names: tuple[str, str]) -> None:
 
 
 def test_a_model_in_several_files_is_fetched_whole(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(small(), tmp_path / "theirs", "huggingface")
+    save_checkpoint(small(), tmp_path / "theirs", "huggingface")
     expected = logits(str(tmp_path / "theirs"))
     shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
     sharded(tmp_path / "theirs", shards)
@@ -819,7 +819,7 @@ def test_an_index_cannot_name_files_elsewhere(
 
 
 def test_torch_files_are_the_last_resort(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(small(), tmp_path / "theirs", "huggingface")
+    save_checkpoint(small(), tmp_path / "theirs", "huggingface")
     expected = logits(str(tmp_path / "theirs"))
     torch.save(
         safetensors.torch.load_file(tmp_path / "theirs" / "model.safetensors"), tmp_path / "theirs" / "pytorch_model.bin"
@@ -832,7 +832,7 @@ def test_torch_files_are_the_last_resort(server: Server, tmp_path: Path, monkeyp
 
 def test_a_vitreous_checkpoint_on_the_hub_loads_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = dataclasses.replace(small(("cat", "dog", "eel")), licence="CC0-1.0")
-    write(checkpoint, tmp_path / "ours", "vitreous")
+    save_checkpoint(checkpoint, tmp_path / "ours", "vitreous")
     serve_folder(server, tmp_path / "ours", "/me/mine/resolve/main")
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     clf = load("hf:me/mine")

@@ -30,15 +30,15 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.doctor import confirmation as confirmation_module
 from vitreous.doctor import duplicate_findings as copies_module
 from vitreous.doctor import scan as scan_module
-from vitreous.doctor.diagnosis import FILES, check_folder, diagnose, write_folder
-from vitreous.doctor.duplicate_findings import copies
+from vitreous.doctor.diagnosis import FILES, check_doctor_dir, diagnose, write_doctor_dir
+from vitreous.doctor.duplicate_findings import find_copies
 from vitreous.doctor.duplicates import Pair
 from vitreous.doctor.finding_types import KINDS, corrupts
-from vitreous.doctor.findings import Finding, class_findings, left_out_findings, picture_findings, sort_findings
+from vitreous.doctor.findings import Finding, class_findings, image_findings, left_out_findings, sort_findings
 from vitreous.doctor.fix_manifest import check_possible, write_manifest
 from vitreous.doctor.header_check import check_headers
-from vitreous.doctor.preview import demand, previews
-from vitreous.doctor.scan import scan
+from vitreous.doctor.preview import find_required_size, make_previews
+from vitreous.doctor.scan import scan_dataset
 from vitreous.doctor.thumbnails import thumbnails
 
 PLAIN = Preprocess("resize(24)|range(-1,1)")
@@ -190,7 +190,7 @@ def test_classes_that_differ_are_named(tmp_path: Path) -> None:
     root = folder(tmp_path / "data", files)
     (root / "train/gnu").mkdir()
     (root / "train/fox").mkdir()
-    seen = scan(open_data(str(root)))
+    seen = scan_dataset(open_data(str(root)))
     found = sort_findings(class_findings(seen))
     assert [(f.kind, f.splits, f.classes, f.corrupts) for f in found] == [
         ("class-mismatch", ("test",), ("eel",), True),
@@ -208,7 +208,7 @@ def test_a_class_of_the_list_that_no_split_has_is_told_once() -> None:
 
     def found(**splits: list[int]) -> list[tuple[str, tuple[str, ...], tuple[str, ...], bool]]:
         dataset = Dataset("pixels", classes, {split: pixels(split, labels) for split, labels in splits.items()})
-        return [(f.kind, f.splits, f.classes, f.corrupts) for f in class_findings(scan(dataset, near=False))]
+        return [(f.kind, f.splits, f.classes, f.corrupts) for f in class_findings(scan_dataset(dataset, near=False))]
 
     assert found(train=[0, 1], test=[0, 1]) == [("empty-class", ("train",), ("c",), True)]
     assert found(all=[0, 1]) == [("empty-class", ("all",), ("c",), False)]
@@ -267,7 +267,7 @@ def test_a_copy_of_a_copy_in_another_split_is_not_lost(sound: Path) -> None:
     """b is near a, and a has an equal twin in test: so b leaks too."""
     shutil.copy(sound / "test/cat/0.png", sound / "train/cat/a.png")
     picture(100).save(sound / "train/cat/b.jpg", quality=92)
-    found = list(copies(scan(open_data(str(sound)))))
+    found = list(find_copies(scan_dataset(open_data(str(sound)))))
     assert sorted((f.kind, f.splits, set(f.paths)) for f in found) == [
         ("duplicate", ("train", "test"), {"train/cat/a.png", "test/cat/0.png"}),
         ("near-duplicate", ("train", "test"), {"train/cat/a.png", "train/cat/b.jpg", "test/cat/0.png"}),
@@ -297,36 +297,36 @@ def test_what_fingerprints_propose_the_pictures_decide(sound: Path, monkeypatch:
     """A search that is wrong in three of four cases: only the true pair is told, also when pairs are looked at in parts."""
     picture(2).save(sound / "train/cat/near.jpg", quality=90)  # of train/cat/2.png
     (sound / "train/dog/0.png").unlink()
-    seen = scan(open_data(str(sound)))
+    seen = scan_dataset(open_data(str(sound)))
     number = {seen.id(item): item for item in range(len(seen))}
     names = [("0", "1"), ("2", "near"), ("1", "2"), ("0", "3")]
     proposed = [
         Pair(number[f"train/cat/{a}.png"], number.get(f"train/cat/{b}.png", number["train/cat/near.jpg"]), 0.99, "cropped")
         for a, b in names
     ]
-    monkeypatch.setattr(copies_module, "near_duplicates", lambda *args, **options: proposed)
+    monkeypatch.setattr(copies_module, "find_near_duplicates", lambda *args, **options: proposed)
     monkeypatch.setattr(confirmation_module, "TOGETHER", 3)
     for workers in (0, 2):
-        (found,) = copies(seen, workers=workers)
+        (found,) = find_copies(seen, workers=workers)
         assert set(found.paths) == {"train/cat/2.png", "train/cat/near.jpg"}
         assert found.similarity is not None
         assert found.similarity != 0.99  # what was seen on the pictures, not what was proposed
     (sound / "train/cat/3.png").unlink()  # in the meantime: nobody can look at it any more, so what was said stands
-    told = sorted(sorted(finding.paths) for finding in copies(seen))
+    told = sorted(sorted(finding.paths) for finding in find_copies(seen))
     assert told == [["train/cat/0.png", "train/cat/3.png"], ["train/cat/2.png", "train/cat/near.jpg"]]
 
 
 def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"{label}/{i}.png": picture(1).resize((80 + i, 60 + i + (label == "b"))) for label in "ab" for i in range(12)}
-    seen = scan(open_data(str(folder(tmp_path / "data", files | {"b/other.png": 2}))))
+    seen = scan_dataset(open_data(str(folder(tmp_path / "data", files | {"b/other.png": 2}))))
     looked = []
     real = confirmation_module.confirm
     monkeypatch.setattr(confirmation_module, "confirm", lambda *pair: looked.append(1) or real(*pair))  # type: ignore[func-returns-value]
     monkeypatch.setattr(confirmation_module, "TOGETHER", 20)
     everyone = [Pair(a, b, 0.99, "same picture") for a in range(24) for b in range(a + 1, 24)]
-    monkeypatch.setattr(copies_module, "near_duplicates", lambda *args, **options: everyone)
+    monkeypatch.setattr(copies_module, "find_near_duplicates", lambda *args, **options: everyone)
     done: list[int] = []
-    found = [f for f in copies(seen, shown=lambda title, total: nullcontext(done.append)) if f.similarity is not None]
+    found = [f for f in find_copies(seen, shown=lambda title, total: nullcontext(done.append)) if f.similarity is not None]
     assert sum(done) == len(everyone)  # also those that need no look are done with
     assert [(finding.kind, finding.count) for finding in found] == [("label-conflict", 24)]
     assert len(looked) < 80 < len(everyone)
@@ -391,19 +391,19 @@ def test_groups_of_alike_images_list_a_bounded_number_of_paths() -> None:
     images = np.zeros((1500, 8, 8), np.uint8)
     images[:, 2:5, 1:7] = np.random.default_rng(0).integers(0, 255, (1500, 3, 6))
     dataset = Dataset("pixels", ("a",), {"train": Arrays("pixels", "train", ("a",), images, np.zeros(1500))})
-    seen = scan(dataset, near=False)
-    (finding,) = picture_findings(seen, demand(Preprocess("resize(16)")))
+    seen = scan_dataset(dataset, near=False)
+    (finding,) = image_findings(seen, find_required_size(Preprocess("resize(16)")))
     assert (finding.kind, finding.count, len(finding.paths)) == ("upscaled", 1500, 1000)
 
 
 def test_what_the_preprocessing_cannot_use_is_corrupting(sound: Path) -> None:
-    seen = scan(open_data(str(sound)), near=False)
-    found = list(picture_findings(seen, demand(Preprocess("central_crop(70)|range(0,1)"))))
+    seen = scan_dataset(open_data(str(sound)), near=False)
+    found = list(image_findings(seen, find_required_size(Preprocess("central_crop(70)|range(0,1)"))))
     assert {(f.kind, f.splits, f.count, f.corrupts) for f in found} == {
         ("too-small", ("train",), 8, True),
         ("too-small", ("test",), 8, True),
     }
-    assert demand(Preprocess("resize_small(64)|central_crop(48)")) == demand(Preprocess("resize(64)"))
+    assert find_required_size(Preprocess("resize_small(64)|central_crop(48)")) == find_required_size(Preprocess("resize(64)"))
 
 
 def test_the_table_of_kinds_is_what_the_docs_and_the_contract_say() -> None:
@@ -454,7 +454,7 @@ def test_shards_are_examined_like_folders(sound: Path, tmp_path: Path) -> None:
     of_folder = diagnose(dataset, preprocess=PLAIN)
     assert found.summary["splits"] == of_folder.summary["splits"]
     assert thumbnails(found.scan, range(len(found.scan))) == thumbnails(of_folder.scan, range(len(of_folder.scan)))
-    write_folder(tmp_path / "out", found)
+    write_doctor_dir(tmp_path / "out", found)
     with pytest.raises(VitreousError, match="no image files"):
         check_possible(tmp_path / "clean.csv", found.scan.dataset, tmp_path / "out")
 
@@ -476,7 +476,7 @@ def test_arrays(tmp_path: Path) -> None:
     found = diagnose(Dataset("pixels", ("a", "b"), {"train": source}), preprocess=PLAIN)
     assert [(f.kind, f.paths) for f in found.findings] == [("label-conflict", ("train/000000", "train/000005"))]
     assert check_headers(source) == ()
-    write_folder(tmp_path / "out", found)
+    write_doctor_dir(tmp_path / "out", found)
     with pytest.raises(VitreousError, match="no image files"):
         check_possible(tmp_path / "clean.csv", found.scan.dataset, tmp_path / "out")
 
@@ -545,7 +545,7 @@ def test_a_shard_that_crashes_its_reader_is_a_finding_and_no_member_is_blamed(so
 
 def test_the_order_and_the_findings_do_not_depend_on_the_workers(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "CHUNK", 3)
-    alone, many = (scan(open_data(str(sound)), workers=workers) for workers in (0, 3))
+    alone, many = (scan_dataset(open_data(str(sound)), workers=workers) for workers in (0, 3))
     np.testing.assert_array_equal(alone.records, many.records)
     assert alone.prints is not None
     assert many.prints is not None
@@ -566,42 +566,42 @@ def test_a_full_disk_leaves_nothing(sound: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Path, "write_text", full)
     before = set(tmp_path.iterdir())
     with pytest.raises(VitreousError, match="No space left"):
-        write_folder(tmp_path / "out", found)
+        write_doctor_dir(tmp_path / "out", found)
     assert set(tmp_path.iterdir()) == before
     monkeypatch.undo()
-    write_folder(tmp_path / "out", found)
+    write_doctor_dir(tmp_path / "out", found)
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILES)
 
 
 def test_only_its_own_folder_is_replaced(sound: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    check_folder(out)
-    write_folder(out, diagnose(open_data(str(sound)), preprocess=PLAIN))
-    check_folder(out)
+    check_doctor_dir(out)
+    write_doctor_dir(out, diagnose(open_data(str(sound)), preprocess=PLAIN))
+    check_doctor_dir(out)
     (out / "thesis.txt").write_text("years of work")
     with pytest.raises(VitreousError, match="thesis"):
-        check_folder(out)
+        check_doctor_dir(out)
     for strange in ({"summary.json": b"{}"}, {"summary.json": b"[1]"}, {"report.html": b""}):
         with pytest.raises(VitreousError, match="other files"):
-            check_folder(folder(tmp_path / f"strange{len(list(tmp_path.iterdir()))}", strange))
+            check_doctor_dir(folder(tmp_path / f"strange{len(list(tmp_path.iterdir()))}", strange))
     with pytest.raises(VitreousError, match="inside the data"):
-        check_folder(sound / "report", sound)
+        check_doctor_dir(sound / "report", sound)
     (tmp_path / "file").write_text("")
     with pytest.raises(VitreousError, match="must be a folder"):
-        check_folder(tmp_path / "file")
+        check_doctor_dir(tmp_path / "file")
     with pytest.raises(VitreousError, match="is no folder"):
-        check_folder(tmp_path / "file" / "report")
+        check_doctor_dir(tmp_path / "file" / "report")
     with pytest.raises(VitreousError, match="holds other files"):
-        check_folder(Path("/"))
+        check_doctor_dir(Path("/"))
 
 
 def test_what_somebody_puts_there_during_the_work_is_not_lost(sound: Path, tmp_path: Path) -> None:
     found = diagnose(open_data(str(sound)), preprocess=PLAIN, near=False)
     out = tmp_path / "out"
-    check_folder(out)
+    check_doctor_dir(out)
     folder(out, {"thesis.txt": b"years of work"})
     with pytest.raises(VitreousError, match="thesis"):
-        write_folder(out, found)
+        write_doctor_dir(out, found)
     assert [path.read_bytes() for path in out.iterdir()] == [b"years of work"]
     assert {path.name for path in tmp_path.iterdir()} == {"data", "out"}
 
@@ -713,7 +713,7 @@ def test_what_a_manifest_cannot_be(sound: Path, tmp_path: Path) -> None:
     found = diagnose(open_data(str(empty)), preprocess=PLAIN)
     assert "not written, because nothing is left" in str(write_manifest(tmp_path / "none.csv", found.scan, found.findings))
     assert not (tmp_path / "none.csv").exists()
-    write_folder(tmp_path / "all bad report", found)
+    write_doctor_dir(tmp_path / "all bad report", found)
 
 
 # The page ---------------------------------------------------------------------------------------------------------------------
@@ -766,7 +766,7 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path) -> None:
     root = folder(tmp_path / "data <i>", files)
     (root / os.fsdecode(b"train/x/bytes\xff\xfe.png")).write_bytes(b"no image")
     found = diagnose(open_data(str(root)), preprocess=Preprocess("inception_crop(32)|flip|range(-1,1)"))
-    write_folder(tmp_path / "out", found)
+    write_doctor_dir(tmp_path / "out", found)
     text = (tmp_path / "out" / "report.html").read_bytes().decode("utf-8")
     page = Page(text)
     tags = {tag for tag, _ in page.seen}
@@ -801,7 +801,7 @@ def test_the_page_stays_small(tmp_path: Path) -> None:
         for copy in "ab":
             files[f"x{i}{copy}.png"] = Image.fromarray(pixels)
     found = diagnose(open_data(str(folder(tmp_path / "data", files))), preprocess=PLAIN, near=False, workers=2)
-    write_folder(tmp_path / "out", found, workers=2)
+    write_doctor_dir(tmp_path / "out", found, workers=2)
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert text.count("<img") == 2 * 100 + 2  # pairs shown, and a preview with its original
     assert "50 more in findings.jsonl" in text
@@ -810,7 +810,7 @@ def test_the_page_stays_small(tmp_path: Path) -> None:
 
 
 def test_thumbnails_show_the_pictures(sound: Path) -> None:
-    seen = scan(open_data(str(sound)))
+    seen = scan_dataset(open_data(str(sound)))
     made = thumbnails(seen, [0, 3, 9], workers=2)
     assert set(made) == {0, 3, 9}
     for item, data in made.items():
@@ -824,14 +824,14 @@ def test_previews(tmp_path: Path) -> None:
     root = folder(
         tmp_path / "data", {"small.png": picture(0, 20, 16), "large.png": picture(1, 300, 200), "mid.png": picture(2)}
     )
-    seen = scan(open_data(str(root)), near=False)
+    seen = scan_dataset(open_data(str(root)), near=False)
     random = Preprocess("inception_crop(40)|flip|range(-1,1)")
-    small, large = previews(seen, random)
+    small, large = make_previews(seen, random)
     assert (seen.id(small.item), seen.id(large.item)) == ("small.png", "large.png")
     assert {outcome.size for outcome in (*small.outcomes, *large.outcomes)} == {(40, 40)}
     assert len(small.outcomes) == 4
     assert small.scale == "×2.24 to ×10, by the part that is cut"  # 40 / sqrt(320), and that over sqrt(0.05)
-    small, large = previews(seen, Preprocess("central_crop(100)|range(0,1)"))
+    small, large = make_previews(seen, Preprocess("central_crop(100)|range(0,1)"))
     assert "does not fit" in small.failure
     assert len(large.outcomes) == 1
     assert large.outcomes[0].tobytes() == Image.open(root / "large.png").crop((100, 50, 200, 150)).tobytes()

@@ -14,10 +14,10 @@ from scipy import ndimage
 from vitreous.doctor import duplicates
 from vitreous.doctor import vector_search as neighbours
 from vitreous.doctor.alignment import Windows, align
-from vitreous.doctor.border import without_border
-from vitreous.doctor.description import CENTRAL, LONG, WINDOWS, Window, describe, tangents
-from vitreous.doctor.duplicates import SAME, Pair, confirm, near_duplicates, search
-from vitreous.doctor.fingerprint import LENGTH, SIZE, Fingerprints, fingerprint, fingerprints, flat, greys
+from vitreous.doctor.border import remove_border
+from vitreous.doctor.description import CENTRAL, LONG, WINDOWS, Window, describe_images, tangents
+from vitreous.doctor.duplicates import SAME, Pair, confirm, find_near_duplicates, search
+from vitreous.doctor.fingerprint import LENGTH, SIZE, Fingerprints, compute_fingerprint, compute_fingerprints, greys, is_flat
 
 COUNT = 40
 
@@ -42,7 +42,7 @@ def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
 
 
 def prints_of(pictures: list[Image.Image]) -> NDArray[np.uint8]:
-    return np.stack([fingerprint(picture) for picture in pictures])
+    return np.stack([compute_fingerprint(picture) for picture in pictures])
 
 
 def pairs_of(prints: NDArray[np.uint8], others: NDArray[np.uint8] | None = None) -> list[Pair]:
@@ -119,35 +119,35 @@ FRAMES: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def all_prints_of(pictures: list[Image.Image]) -> Fingerprints:
-    rows = [(item, row) for item, picture in enumerate(pictures) for row in fingerprints(picture)]
+    rows = [(item, row) for item, picture in enumerate(pictures) for row in compute_fingerprints(picture)]
     return Fingerprints(np.stack([row for _, row in rows]), np.array([item for item, _ in rows]))
 
 
 @pytest.mark.parametrize("frame", FRAMES)
 def test_copies_with_a_border_are_found_and_strangers_are_not(frame: str, scenes: list[Image.Image]) -> None:
     copies = [FRAMES[frame](picture) for picture in scenes]
-    found = near_duplicates(all_prints_of(scenes), all_prints_of(copies))
+    found = find_near_duplicates(all_prints_of(scenes), all_prints_of(copies))
     assert [(p.first, p.second) for p in found if p.first != p.second] == []
     assert len(found) >= 0.97 * COUNT
     if "narrow" not in frame:  # such a copy may agree with its border, too, and is then told as a crop
         assert sum(p.how.startswith("border") for p in found) >= 0.97 * COUNT
     sure = [confirm(scenes[p.first], copies[p.second], p.trimmed) >= SAME for p in found]
     assert sum(sure) >= 0.97 * COUNT
-    assert near_duplicates(all_prints_of(copies)) == []  # a border alone is no likeness, nor an image its own inside
+    assert find_near_duplicates(all_prints_of(copies)) == []  # a border alone is no likeness, nor an image its own inside
 
 
 def test_a_border_is_taken_off_to_the_pixel() -> None:
     inside = scene(1)
     for sides in ((40, 40, 40, 40), (0, 30, 0, 30), (0, 0, 0, 25), (9, 0, 0, 0)):
         for colour in ("white", "black", (200, 30, 90)):
-            trimmed = without_border(ImageOps.expand(inside, sides, colour))
+            trimmed = remove_border(ImageOps.expand(inside, sides, colour))
             assert trimmed is not None
             assert trimmed.tobytes() == inside.tobytes()
     twice = ImageOps.expand(ImageOps.expand(inside, 10, "white"), 10, "black")
-    assert (without_border(twice) or twice).tobytes() == inside.tobytes()
-    assert without_border(inside) is None
-    assert without_border(Image.new("RGB", (80, 60), "white")) is None
-    assert without_border(ImageOps.expand(inside.resize((20, 15)), 60, "white")) is None  # too little to go by
+    assert (remove_border(twice) or twice).tobytes() == inside.tobytes()
+    assert remove_border(inside) is None
+    assert remove_border(Image.new("RGB", (80, 60), "white")) is None
+    assert remove_border(ImageOps.expand(inside.resize((20, 15)), 60, "white")) is None  # too little to go by
 
 
 def test_a_set_without_copies_has_none(prints: NDArray[np.uint8]) -> None:
@@ -265,7 +265,7 @@ def test_very_many_equal_pictures_are_chained(prints: NDArray[np.uint8], monkeyp
 def test_empty_sets_and_progress(prints: NDArray[np.uint8]) -> None:
     nothing = np.empty((0, LENGTH), np.uint8)
     assert pairs_of(nothing) == pairs_of(nothing, prints) == pairs_of(prints, nothing) == []
-    with_flat = np.concatenate([prints, fingerprint(Image.new("RGB", (50, 50)))[None]])
+    with_flat = np.concatenate([prints, compute_fingerprint(Image.new("RGB", (50, 50)))[None]])
     for asked, others, expected in ((with_flat, None, COUNT + 1), (with_flat, prints[:7], 7), (nothing, prints, 0)):
         done: list[int] = []
         search(asked, others, advance=done.append)
@@ -277,10 +277,10 @@ def test_empty_sets_and_progress(prints: NDArray[np.uint8]) -> None:
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_every_picture_has_a_fingerprint(size: tuple[int, int], mode: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    print_ = fingerprint(Image.fromarray(noise).convert(mode))
+    print_ = compute_fingerprint(Image.fromarray(noise).convert(mode))
     assert print_.shape == (LENGTH,)
     assert print_.dtype == np.uint8
-    assert bool(flat(print_[None])[0]) == (size in [(1, 1), (20_000, 10)])  # 500 columns of noise average out to grey
+    assert bool(is_flat(print_[None])[0]) == (size in [(1, 1), (20_000, 10)])  # 500 columns of noise average out to grey
 
 
 def test_alignment_recovers_a_crop(scenes: list[Image.Image]) -> None:
@@ -299,14 +299,14 @@ def test_description_of_a_window_is_that_of_the_cut_picture(prints: NDArray[np.u
     flipped = np.ascontiguousarray(pictures[:, :, ::-1])
     window = Window((0.05, 0.05), (0.025, 0.075), False)
     mirrored = Window(window.rows, window.columns, True)
-    assert np.allclose(describe(flipped, (window,)), describe(pictures, (mirrored,)), atol=1e-5)
+    assert np.allclose(describe_images(flipped, (window,)), describe_images(pictures, (mirrored,)), atol=1e-5)
     whole = Window((0.0, 0.0), (0.0, 0.0), False)  # two pixels less on every side are exactly the central window
-    assert np.allclose(describe(pictures, (CENTRAL,)), describe(pictures[:, 2:-2, 2:-2], (whole,)), atol=1e-5)
+    assert np.allclose(describe_images(pictures, (CENTRAL,)), describe_images(pictures[:, 2:-2, 2:-2], (whole,)), atol=1e-5)
 
 
 def test_tangents_are_orthonormal_and_hold_the_description(prints: NDArray[np.uint8]) -> None:
     pictures = greys(prints)
     planes = tangents(pictures, WINDOWS[7])
     assert np.allclose(planes @ planes.swapaxes(1, 2), np.eye(5), atol=0.02)
-    seen = describe(pictures, (WINDOWS[7],), LONG)[:, 0]
+    seen = describe_images(pictures, (WINDOWS[7],), LONG)[:, 0]
     assert (np.linalg.norm(np.einsum("nkd,nd->nk", planes, seen), axis=1) > 0.999).all()

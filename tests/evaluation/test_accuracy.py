@@ -13,8 +13,8 @@ from sklearn import metrics
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.sources.arrays import Arrays
-from vitreous.evaluation.accuracy import check_data, compute_metrics, pairs, real_accuracy, worst_classes
-from vitreous.evaluation.calibration import calibration
+from vitreous.evaluation.accuracy import check_data, compute_metrics, most_confused, real_accuracy, worst_classes
+from vitreous.evaluation.calibration import compute_calibration
 from vitreous.evaluation.class_mapping import ClassMapping, align_classes
 from vitreous.evaluation.class_tables import confused_pairs
 from vitreous.evaluation.counts import Counts
@@ -73,7 +73,7 @@ def test_everything_against_scikit_learn() -> None:
     assert found["interval"] == pytest.approx(wilson(found["top1"], 400))
     low, high = found["intervals"]["mean_recall"]
     assert low < found["mean_per_class"]["recall"] < high
-    assert found["ece"] == pytest.approx(calibration(shares.max(axis=1), guesses == labels).ece, abs=1e-5)
+    assert found["ece"] == pytest.approx(compute_calibration(shares.max(axis=1), guesses == labels).ece, abs=1e-5)
     assert sum(row["n"] for row in found["reliability"]) == 400
     assert (found["images_per_second"], found["model_images_per_second"]) == (200.0, 400.0)
     assert [row["class"] for row in worst_classes(found, 6)] == [NAMES[k] for k in np.argsort(f1[:6])]
@@ -85,7 +85,7 @@ def test_the_most_confused_without_a_matrix() -> None:
     whole = answers_of(logits, [(label,) for label in labels], align_classes(NAMES, NAMES))
     expected = confused_pairs(metrics.confusion_matrix(labels, logits.argmax(axis=1), labels=range(7)), 30)
     assert len({count for *_, count in expected}) < len(expected) <= 30  # some are equal, and their order is fixed
-    assert pairs(whole, 30) == expected
+    assert most_confused(whole, 30) == expected
     whole.counts._confused = False
     assert compute_metrics(whole)["confusion"] is None
 

@@ -89,15 +89,15 @@ def test_what_it_says() -> None:
     ],
 )
 def test_how_many(affordable: int, train: int | None, test: int | None, expected: tuple[int, int]) -> None:
-    assert module._how_many(affordable, train, test, 2000, 1000) == expected
+    assert module._split_budget(affordable, train, test, 2000, 1000) == expected
 
 
 def test_a_costly_model_sees_fewer_images(digits: Dataset) -> None:
     clf = model()
-    each = module._macs(clf.model, PREPROCESS)
+    each = module._macs_per_image(clf.model, PREPROCESS)
     few = closed_form_baseline(clf, part(digits, "train"), part(digits, "test"), PREPROCESS, workers=0, macs=300.5 * each)
     assert (few.n_train, few.n_test) == (200, 100)
-    assert module._macs(clf.model, Preprocess("resize(16)|range(-1,1)", 1)) == 4 * each
+    assert module._macs_per_image(clf.model, Preprocess("resize(16)|range(-1,1)", 1)) == 4 * each
     again = closed_form_baseline(clf, part(digits, "train"), part(digits, "test"), PREPROCESS, workers=0, macs=300.5 * each)
     other = closed_form_baseline(
         clf, part(digits, "train"), part(digits, "test"), PREPROCESS, workers=0, macs=300.5 * each, seed=1

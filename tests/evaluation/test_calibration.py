@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.evaluation.calibration import calibration, leaning
+from vitreous.evaluation.calibration import compute_calibration, describe_confidence_gap
 
 
 def drawn(n: int = 5000, power: float = 2.0) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
@@ -22,7 +22,7 @@ def test_the_definition() -> None:
         own = (sure > k / 15) & (sure <= (k + 1) / 15)
         rows.append((own.sum(), sure[own].astype(float).mean() if own.any() else 0, right[own].mean() if own.any() else 0))
         error += rows[-1][0] / len(sure) * abs(rows[-1][1] - rows[-1][2])
-    found = calibration(sure, right)
+    found = compute_calibration(sure, right)
     assert found.ece == pytest.approx(error, abs=1e-9)
     assert [one.n for one in found.bins] == [row[0] for row in rows]
     assert [one.confidence for one in found.bins] == pytest.approx([row[1] for row in rows])
@@ -35,20 +35,20 @@ def test_the_definition() -> None:
     mass = sum(len(part) / len(sure) * abs(sure[part].astype(float).mean() - right[part].mean()) for part in parts)
     assert found.ece_equal_mass == pytest.approx(mass, abs=1e-9)
     gap = 100 * (sure.mean() - right.mean())
-    assert leaning(found.confidence, found.accuracy) == f"on the whole too sure, by {gap:.1f} points"
+    assert describe_confidence_gap(found.confidence, found.accuracy) == f"on the whole too sure, by {gap:.1f} points"
 
 
 def test_a_calibrated_model_has_little_error() -> None:
     sure, right = drawn(50_000, power=1.0)
-    found = calibration(sure, right)
-    assert found.ece < 0.01 < calibration(*drawn(50_000)).ece
-    assert leaning(found.confidence, found.accuracy) == "on the whole as sure as it is right"
-    assert leaning(0.85, 0.9) == "on the whole too modest, by 5.0 points"
+    found = compute_calibration(sure, right)
+    assert found.ece < 0.01 < compute_calibration(*drawn(50_000)).ece
+    assert describe_confidence_gap(found.confidence, found.accuracy) == "on the whole as sure as it is right"
+    assert describe_confidence_gap(0.85, 0.9) == "on the whole too modest, by 5.0 points"
 
 
 def test_the_edges_of_bins() -> None:
     """1 is in the last bin, 0 in the first, and an inner edge belongs to the bin below it."""
-    found = calibration(np.array([0.0, 0.5, 1.0, 1.0]), np.array([False, True, True, False]), bins=2)
+    found = compute_calibration(np.array([0.0, 0.5, 1.0, 1.0]), np.array([False, True, True, False]), bins=2)
     assert [one.n for one in found.bins] == [2, 2]
     assert found.ece == pytest.approx((abs(0.5 - 1) + abs(2 - 1)) / 4)
     (first, *_) = found.reliability()
@@ -58,4 +58,4 @@ def test_the_edges_of_bins() -> None:
 def test_bad_input() -> None:
     for sure, right in ((np.zeros(0), np.zeros(0, bool)), (np.zeros(2), np.zeros(3, bool))):
         with pytest.raises(VitreousError, match="calibration of"):
-            calibration(sure, right)
+            compute_calibration(sure, right)

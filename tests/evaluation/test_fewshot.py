@@ -20,7 +20,7 @@ from vitreous.evaluation import fewshot as module
 from vitreous.evaluation import fewshot_tasks
 from vitreous.evaluation.fewshot import FIXED, FewshotResult, FewshotTask, best_mean_rank, draw_subset, fewshot, fits
 from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
-from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, paper_preprocess, possible_shots
+from vitreous.evaluation.fewshot_tasks import choose_preprocess, paper_preprocess, possible_shots, split_names
 from vitreous.evaluation.ridge import L2S
 from vitreous.inference.features import Features
 
@@ -262,14 +262,14 @@ def test_the_picture(tmp_path: Path) -> None:
 
 
 def test_names_of_data_sets(tmp_path: Path) -> None:
-    assert names_of("builtin:digits, cifar10") == ("builtin:digits", "cifar10")
-    assert names_of("s/{train,val}-0.tar,b") == ("s/{train,val}-0.tar", "b")
+    assert split_names("builtin:digits, cifar10") == ("builtin:digits", "cifar10")
+    assert split_names("s/{train,val}-0.tar,b") == ("s/{train,val}-0.tar", "b")
     odd = tmp_path / "a,b"
     odd.mkdir()
-    assert names_of(str(odd)) == (str(odd),)
+    assert split_names(str(odd)) == (str(odd),)
     for text, message in (("a,,b", "empty name"), ("a,b,a", "a is named twice")):
         with pytest.raises(VitreousError, match=message):
-            names_of(text)
+            split_names(text)
 
 
 def clf(size: int, preprocess: str) -> Classifier:
@@ -285,12 +285,12 @@ def test_the_papers_preprocessing_in_the_checkpoints_values() -> None:
     )
     small = clf(32, "resize(32)|range(-1,1)")
     assert str(paper_preprocess(small)) == "resize(37,bilinear)|central_crop(32)|range(-1,1)"
-    assert chosen_preprocess(small, None) == small.preprocess
-    assert chosen_preprocess(small, "paper") == paper_preprocess(small)
-    assert chosen_preprocess(small, "resize(32,box)|range(0,1)") == Preprocess("resize(32,box)|range(0,1)")
+    assert choose_preprocess(small, None) == small.preprocess
+    assert choose_preprocess(small, "paper") == paper_preprocess(small)
+    assert choose_preprocess(small, "resize(32,box)|range(0,1)") == Preprocess("resize(32,box)|range(0,1)")
     for text, message in (("resize(48)|range(0,1)", "48 x 48 pixels, the model takes 32"), ("random_crop(32)", "by chance")):
         with pytest.raises(VitreousError, match=message):
-            chosen_preprocess(small, text)
+            choose_preprocess(small, text)
 
 
 def test_default_shots_are_those_that_every_class_has() -> None:
@@ -320,4 +320,4 @@ def test_splits_that_are_empty_or_have_no_labels(
     monkeypatch.setattr(fewshot_tasks, "open_data", lambda name, bad_shards: Dataset(name, ("a", "b"), parts))
     small = clf(32, "resize(32)|range(-1,1)")
     with pytest.raises(VitreousError, match=message):
-        fewshot_tasks.task_of(small, "made", small.preprocess, workers=0)
+        fewshot_tasks.load_task(small, "made", small.preprocess, workers=0)

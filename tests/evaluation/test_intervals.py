@@ -7,26 +7,26 @@ import pytest
 from scipy import stats
 
 from vitreous.core.errors import VitreousError
-from vitreous.evaluation.intervals import bootstrap, of_mean_recall, of_share, wilson
+from vitreous.evaluation.intervals import bootstrap, mean_recall_interval, share_interval, wilson
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 7), (7, 7), (1, 10), (81, 263), (499, 500), (38_000, 50_000)])
 def test_wilson_is_scipys(right: int, n: int) -> None:
     expected = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
     assert wilson(right / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    assert of_share(right, n) == wilson(right / n, n)
+    assert share_interval(right, n) == wilson(right / n, n)
 
 
 def test_nothing_is_known_of_nothing() -> None:
-    assert wilson(0.0, 0) == (0.0, 1.0) == of_share(0, 0, "bootstrap")
+    assert wilson(0.0, 0) == (0.0, 1.0) == share_interval(0, 0, "bootstrap")
 
 
 def test_the_bootstrap_of_a_share_is_the_binomial_distribution() -> None:
-    low, high = of_share(180, 300, "bootstrap")
+    low, high = share_interval(180, 300, "bootstrap")
     assert low == pytest.approx(stats.binom.ppf(0.025, 300, 0.6) / 300, abs=2.1 / 300)
     assert high == pytest.approx(stats.binom.ppf(0.975, 300, 0.6) / 300, abs=2.1 / 300)
-    assert of_share(180, 300, "bootstrap", seed=1) == of_share(180, 300, "bootstrap", seed=1)
-    draws = {of_share(1800, 3000, "bootstrap", seed=seed) for seed in range(6)}
+    assert share_interval(180, 300, "bootstrap", seed=1) == share_interval(180, 300, "bootstrap", seed=1)
+    draws = {share_interval(1800, 3000, "bootstrap", seed=seed) for seed in range(6)}
     assert len(draws) > 1  # the seed counts
 
 
@@ -40,8 +40,8 @@ def test_kinds_are_as_good_as_images() -> None:
     for _ in range(2000):
         drawn = rng.integers(0, len(labels), len(labels))
         means.append(np.mean([hit[drawn][labels[drawn] == k].mean() for k in range(3) if (labels[drawn] == k).any()]))
-    assert of_mean_recall(right, there) == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=0.02)
-    assert of_mean_recall(np.array([80, 9, 2, 0]), np.array([100, 12, 5, 0])) == of_mean_recall(right, there)
+    assert mean_recall_interval(right, there) == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=0.02)
+    assert mean_recall_interval(np.array([80, 9, 2, 0]), np.array([100, 12, 5, 0])) == mean_recall_interval(right, there)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_coverage(method: str, least: float) -> None:
     """Of 400 experiments with 80 images, the interval holds the true 0.85 about 95 times in a hundred."""
     rng = np.random.default_rng(0)
-    ends = [of_share(int(right), 80, method, seed=k) for k, right in enumerate(rng.binomial(80, 0.85, 400))]  # type: ignore[arg-type]
+    ends = [share_interval(int(right), 80, method, seed=k) for k, right in enumerate(rng.binomial(80, 0.85, 400))]  # type: ignore[arg-type]
     held = np.mean([low <= 0.85 <= high for low, high in ends])
     assert least <= held <= 0.985
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vitreous.evaluation.majority import majority_rate, majority_words
+from vitreous.evaluation.majority import describe_majority, majority_rate
 
 
 def test_the_majority_class_is_that_of_training_where_it_is_known():
@@ -13,7 +13,7 @@ def test_the_majority_class_is_that_of_training_where_it_is_known():
     expected = sum(label == guess for label in test) / len(test)
     assert majority_rate([3, 4, 1], train=[3, 2, 1]) == expected == 3 / 8
     assert majority_rate([3, 4, 1]) == 4 / 8
-    assert majority_words(4 / 8) == "the largest class alone: 50.0%"
+    assert describe_majority(4 / 8) == "the largest class alone: 50.0%"
 
 
 def test_images_with_several_labels_count_once():

@@ -23,7 +23,7 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.corruptions import CORRUPTIONS, Corrupted, blur, brightness, crop, jpeg, resolution
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.predictions import predict_dataset
-from vitreous.evaluation.robustness import robustness
+from vitreous.evaluation.robustness import measure_robustness
 
 from conftest import random_checkpoint
 
@@ -157,7 +157,7 @@ def test_the_curve_is_what_the_model_says() -> None:
     """Every point against the model run by hand on pictures changed by hand."""
     clf, source = classifier(), arrays()
     answers = predict_dataset(clf, source, workers=0)
-    found = robustness(clf, source, answers, workers=0)
+    found = measure_robustness(clf, source, answers, workers=0)
     assert found.clean.n == 40
     assert found.clean.accuracy == answers.counts.top1
     assert [len(curve.points) for curve in found.curves] == [5] * 5
@@ -179,7 +179,7 @@ def test_the_sample_is_drawn_by_the_seed_and_the_same_for_all() -> None:
     clf, source = classifier(), arrays()
     answers = predict_dataset(clf, source, workers=0)
     some = CORRUPTIONS[:1]
-    found = [robustness(clf, source, answers, images=20, seed=seed, corruptions=some, workers=0) for seed in (1, 1, 2)]
+    found = [measure_robustness(clf, source, answers, images=20, seed=seed, corruptions=some, workers=0) for seed in (1, 1, 2)]
     assert [one.clean.n for one in found] == [20] * 3
     assert found[0].curves == found[1].curves
     assert found[0].clean == found[1].clean
@@ -193,7 +193,7 @@ def test_what_changes_nothing_costs_nothing(streamed: bool) -> None:
     data = Few(source) if streamed else source
     answers = predict_dataset(clf, data, workers=0)
     same = dataclasses.replace(CORRUPTIONS[0], strengths=(1.0,))
-    found = [robustness(clf, data, answers, images=9, seed=seed, corruptions=[same], workers=0) for seed in range(4)]
+    found = [measure_robustness(clf, data, answers, images=9, seed=seed, corruptions=[same], workers=0) for seed in range(4)]
     assert [one.curves[0].points[0] for one in found] == [one.clean for one in found]
     assert len({one.clean.accuracy for one in found}) > 1
 
@@ -203,16 +203,17 @@ def test_a_stream_of_shards() -> None:
     stream = Few(source)
     answers = predict_dataset(clf, stream, workers=0)
     some = CORRUPTIONS[1:2]
-    streamed = robustness(clf, stream, answers, corruptions=some, workers=0)
+    streamed = measure_robustness(clf, stream, answers, corruptions=some, workers=0)
     assert (
-        streamed.curves == robustness(clf, source, predict_dataset(clf, source, workers=0), corruptions=some, workers=0).curves
+        streamed.curves
+        == measure_robustness(clf, source, predict_dataset(clf, source, workers=0), corruptions=some, workers=0).curves
     )
 
 
 def test_preprocessing_that_only_cuts() -> None:
     """A picture of half the size would not fit; it is brought back to the size it had."""
     clf, source = classifier("central_crop(8)|range(-1,1)"), arrays(6)
-    found = robustness(clf, source, predict_dataset(clf, source, workers=0), corruptions=CORRUPTIONS[3:], workers=0)
+    found = measure_robustness(clf, source, predict_dataset(clf, source, workers=0), corruptions=CORRUPTIONS[3:], workers=0)
     assert all(point.n == 6 for curve in found.curves for point in curve.points)
     changed = Corrupted(source, CORRUPTIONS[3], 50.0, clf.preprocess).read(0)
     assert isinstance(changed, np.ndarray)
@@ -233,7 +234,7 @@ def test_an_image_that_vanishes_is_missing_and_no_end() -> None:
     source = Broken("made", "test", plain.classes, plain.images, plain.targets())
     answers = predict_dataset(clf, source, workers=0)
     source.gone = True
-    found = robustness(clf, source, answers, corruptions=CORRUPTIONS[:1], workers=0)
+    found = measure_robustness(clf, source, answers, corruptions=CORRUPTIONS[:1], workers=0)
     assert found.clean.n == 9
     assert {point.n for point in found.curves[0].points} == {8}
 
@@ -242,10 +243,10 @@ def test_bad_input() -> None:
     clf, source = classifier(), arrays(6)
     answers = predict_dataset(clf, source, workers=0)
     with pytest.raises(VitreousError, match="--robustness-images 0"):
-        robustness(clf, source, answers, images=0)
+        measure_robustness(clf, source, answers, images=0)
     bare = Arrays("made", "test", ("a", "b", "c"), source.images, np.full(6, -1))
     with pytest.raises(VitreousError, match="no image has a label"):
-        robustness(clf, bare, predict_dataset(clf, bare, workers=0))
+        measure_robustness(clf, bare, predict_dataset(clf, bare, workers=0))
 
 
 def test_nothing_goes_by_chance() -> None:

@@ -24,7 +24,7 @@ from known_attention import (
 )
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.distance import attention_distance, distance_of, pixels_apart
+from vitreous.inspection.distance import attention_distance, compute_distance, pixels_apart
 from vitreous.models.build import create
 
 
@@ -89,9 +89,9 @@ def test_looking_at_the_class_token_is_no_distance() -> None:
 def test_the_formula_itself() -> None:
     """Two patches 16 pixels apart: the first gives 0.25 to the other and 0.5 to the class token, the second 0.1."""
     attention = torch.tensor([[[[1.0, 0.0, 0.0], [0.5, 0.25, 0.25], [0.0, 0.1, 0.9]]]])
-    assert distance_of(attention, (1, 2), (8, 16), 1).item() == pytest.approx((0.25 + 0.1) * 16 / 2)
-    assert distance_of(attention, (2, 1), (8, 16), 1).item() == pytest.approx((0.25 + 0.1) * 8 / 2)
-    assert distance_of(attention.to(torch.bfloat16), (1, 2), (8, 16), 1).dtype == torch.float32
+    assert compute_distance(attention, (1, 2), (8, 16), 1).item() == pytest.approx((0.25 + 0.1) * 16 / 2)
+    assert compute_distance(attention, (2, 1), (8, 16), 1).item() == pytest.approx((0.25 + 0.1) * 8 / 2)
+    assert compute_distance(attention.to(torch.bfloat16), (1, 2), (8, 16), 1).dtype == torch.float32
 
 
 def test_pixels_apart() -> None:
@@ -105,7 +105,7 @@ def test_many_patches_lose_no_precision() -> None:
     attention = torch.rand(1, 1, 1024, 1024).softmax(dim=-1)
     apart = pixels_apart((32, 32), (7, 7)).double().numpy()
     expected = (attention[0, 0].double().numpy() * apart).sum() / 1024
-    assert distance_of(attention, (32, 32), (7, 7), 0).item() == pytest.approx(expected, rel=1e-6)
+    assert compute_distance(attention, (32, 32), (7, 7), 0).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_mean_over_images_and_the_size_of_batches() -> None:

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.embedding_filters import as_pictures, filters, principal
+from vitreous.inspection.embedding_filters import as_images, filters, principal
 from vitreous.models.build import create
 
 from conftest import random_checkpoint
@@ -81,15 +81,15 @@ def test_as_pictures() -> None:
     made = np.stack(
         [np.linspace(-2, 2, 12).reshape(2, 2, 3), np.linspace(0.5, 0.6, 12).reshape(2, 2, 3), np.full((2, 2, 3), 7.0)]
     )
-    found = as_pictures(made)
+    found = as_images(made)
     assert (found.shape, found.dtype) == ((3, 2, 2, 3), np.uint8)
     assert found[0].ravel().tolist() == [0, 23, 46, 70, 93, 116, 139, 162, 185, 209, 232, 255]
     assert np.array_equal(found[0], found[1]), "each by itself"
     assert set(found[2].ravel().tolist()) == {128}
-    grey = as_pictures(np.arange(4.0).reshape(1, 2, 2, 1))
+    grey = as_images(np.arange(4.0).reshape(1, 2, 2, 1))
     assert grey[0, :, :, 0].tolist() == [[0, 85], [170, 255]]
     assert np.array_equal(grey[..., 0], grey[..., 2])
-    assert as_pictures(np.random.default_rng(0).normal(size=(4, 2, 2, 5))).shape == (4, 2, 2, 3)
+    assert as_images(np.random.default_rng(0).normal(size=(4, 2, 2, 5))).shape == (4, 2, 2, 3)
 
 
 def test_faults() -> None:

@@ -10,7 +10,7 @@ import torch
 from known_attention import ALL_ALIKE, KINDS, hybrid, itself, last_patch, looking, pictures, run_by_numpy, small
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.entropy import attention_entropy, entropy_of
+from vitreous.inspection.entropy import attention_entropy, compute_entropy
 from vitreous.models.build import create
 
 
@@ -44,8 +44,8 @@ def test_exact_where_attention_is_known() -> None:
 
 def test_the_formula_itself() -> None:
     attention = torch.tensor([[[[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 1.0], [0.5, 0.25, 0.25, 0.0]]]])
-    assert entropy_of(attention).item() == pytest.approx((1 + 2 + 0 + 1.5) / 4)
-    assert entropy_of(attention.to(torch.float16)).dtype == torch.float32
+    assert compute_entropy(attention).item() == pytest.approx((1 + 2 + 0 + 1.5) / 4)
+    assert compute_entropy(attention.to(torch.float16)).dtype == torch.float32
 
 
 def test_a_resnet_has_none() -> None:

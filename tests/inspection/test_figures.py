@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.embedding_filters import as_pictures
+from vitreous.inspection.embedding_filters import as_images
 from vitreous.inspection.figure_style import look
 from vitreous.inspection.figures import (
     DPI,
@@ -322,7 +322,7 @@ def test_filters_lie_row_by_row() -> None:
     values = RNG.normal(size=(28, 16, 16, 3))
     (whole,) = sheets(plot_filters(values))
     tall, wide = (whole.shape[0] + 8) // 4, (whole.shape[1] + 8) // 7
-    pictures = as_pictures(values.astype(np.float32))
+    pictures = as_images(values.astype(np.float32))
     for number in range(28):
         row, column = divmod(number, 7)
         tile = whole[row * tall + 1 : (row + 1) * tall - 9, column * wide + 1 : (column + 1) * wide - 9]  # a thin line around

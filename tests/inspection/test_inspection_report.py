@@ -20,10 +20,10 @@ from html_page import Page
 from vitreous.classifier import Classifier
 from vitreous.inspection import captions as sentences
 from vitreous.inspection.captions import READINGS
-from vitreous.inspection.distance import distance_of, uniform_distance
+from vitreous.inspection.distance import compute_distance, uniform_distance
 from vitreous.inspection.file_names import safe_stem, unique_stems
 from vitreous.inspection.inspect_model import Cloud, InputImage, Inspection, inspect_model
-from vitreous.inspection.inspection_dir import numbers, write_inspection_dir
+from vitreous.inspection.inspection_dir import collect_numbers, write_inspection_dir
 from vitreous.inspection.inspection_report import tiles
 from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, place_points, sprite
 
@@ -109,7 +109,7 @@ def test_every_figure_says_how_to_read_it_and_what_is_healthy(folder: Path) -> N
 
 
 def test_numbers_for_json_are_plain(found: Inspection) -> None:
-    told = numbers(found)
+    told = collect_numbers(found)
     assert told["survey"]["images"] == 3
     assert [look["classes"][0] in HOSTILE for look in told["looks"]] == [True, True]
     assert sum(told["looks"][0]["probabilities"]) == pytest.approx(1)
@@ -125,7 +125,7 @@ def test_uniform_distance_is_what_uniform_attention_has(grid: tuple[int, int], s
 
     tokens = prefix + grid[0] * grid[1]
     uniform = torch.full((1, 1, tokens, tokens), 1 / tokens)
-    assert uniform_distance(grid, step, prefix) == pytest.approx(float(distance_of(uniform, grid, step, prefix)))
+    assert uniform_distance(grid, step, prefix) == pytest.approx(float(compute_distance(uniform, grid, step, prefix)))
 
 
 def test_what_is_said_of_distances() -> None:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError
 from vitreous.inspection import attention_rollout as module
 from vitreous.inspection.attention_rollout import (
+    add_layer,
+    add_residual,
     attention_map,
     class_activation,
     compute_rollout,
     probe_attention,
-    with_layer,
-    with_residual,
 )
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import create
@@ -47,7 +47,7 @@ def rolled(attentions_BNN: list[torch.Tensor]) -> torch.Tensor:
     """R of layers with one head each, the first one first."""
     found: torch.Tensor | None = None
     for attention in attentions_BNN:
-        found = with_layer(found, attention[:, None])
+        found = add_layer(found, attention[:, None])
     assert found is not None
     return found
 
@@ -77,7 +77,7 @@ def test_the_order_of_layers() -> None:
 def test_rows_are_divided_by_their_own_sums() -> None:
     """Not by the sum of some other row, as one well-known implementation does: attention need not be symmetric."""
     attention = torch.tensor([[[3.0, 1.0], [0.0, 1.0]]])
-    assert torch.allclose(with_residual(attention)[0], torch.tensor([[0.8, 0.2], [0.0, 1.0]]))
+    assert torch.allclose(add_residual(attention)[0], torch.tensor([[0.8, 0.2], [0.0, 1.0]]))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 import vitreous
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
-from vitreous.models.config import replace
+from vitreous.models.config import replace_config
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.transfer import adapt
 
@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = dict(depth=2, width=48, heads=3, mlp=96, image_size=64
 
 
 def config_change(**fields: Any) -> Callable[[Checkpoint], Checkpoint]:
-    return lambda checkpoint: dataclasses.replace(checkpoint, config=replace(checkpoint.config, **fields))
+    return lambda checkpoint: dataclasses.replace(checkpoint, config=replace_config(checkpoint.config, **fields))
 
 
 def tensor_change(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Checkpoint], Checkpoint]:
@@ -119,7 +119,7 @@ def test_equal_checkpoints_in_two_formats(name: str, tmp_path: Path, capsys: pyt
 def test_epsilons_of_a_hybrids_trunk(tmp_path: Path) -> None:
     checkpoint = random_checkpoint("R26+ViT-S/32", depth=1, image_size=64, classes=3)
     Classifier(checkpoint).save(tmp_path / "a")
-    trunk = replace(checkpoint.config.trunk, standardise="sqrt(var+eps)", standardise_eps=1e-8)
+    trunk = replace_config(checkpoint.config.trunk, standardise="sqrt(var+eps)", standardise_eps=1e-8)
     Classifier(config_change(trunk=trunk)(checkpoint)).save(tmp_path / "b")
     first = vitreous.verify(str(tmp_path / "a"), against=str(tmp_path / "b")).first
     assert first is not None
@@ -141,7 +141,7 @@ def test_recorded_outputs_of_the_authors(tmp_path: Path, capsys: pytest.CaptureF
     load(reference.path).save(tmp_path / "ours")
     assert main(["verify", str(tmp_path / "ours"), "--against", str(reference.path)]) == 0
     wrong = load(reference.path)
-    wrong.model.config = replace(wrong.config, activation="gelu-erf")  # type: ignore[assignment]
+    wrong.model.config = replace_config(wrong.config, activation="gelu-erf")  # type: ignore[assignment]
     bad = dataclasses.replace(wrong.checkpoint, config=wrong.model.config)
     Classifier(bad).save(tmp_path / "wrong")
     capsys.readouterr()
@@ -209,10 +209,10 @@ def test_one_recorded_image_is_not_blamed_on_the_head(tmp_path: Path) -> None:
 
 
 def test_comparing_leaves_the_models_alone(tmp_path: Path) -> None:
-    from vitreous.inspection.compare import compare
+    from vitreous.inspection.compare import compare_checkpoints
 
     a, b = (Classifier(random_checkpoint("ViT-B/16", **OPTIONS)) for _ in range(2))
-    compare(a, b, [np.zeros((8, 8, 3), np.uint8)])
+    compare_checkpoints(a, b, [np.zeros((8, 8, 3), np.uint8)])
     assert a.features([np.zeros((8, 8, 3), np.uint8)]).dtype == torch.float32
     assert next(a.model.parameters()).dtype == torch.float32
 

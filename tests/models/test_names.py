@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.build import create, layout
-from vitreous.models.config import ResNetConfig, ViTConfig, from_json, to_json
-from vitreous.models.names import KNOWN, SIZES, UNITS, describe, describe_trunk, parse
+from vitreous.models.build import build_on_meta, create
+from vitreous.models.config import ResNetConfig, ViTConfig, config_from_json, config_to_json
+from vitreous.models.names import KNOWN, SIZES, UNITS, name_resnet, name_vit, parse_name
 from vitreous.models.vit import ViT
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_config_is_described_by_the_name_it_came_from(name: str) -> None:
-    config = parse(name)
-    assert (describe(config) if isinstance(config, ViTConfig) else describe_trunk(config)) == name
-    assert from_json(to_json(config)) == config
+    config = parse_name(name)
+    assert (name_vit(config) if isinstance(config, ViTConfig) else name_resnet(config)) == name
+    assert config_from_json(config_to_json(config)) == config
 
 
 @given(st.sampled_from(sorted(SIZES)), st.integers(1, 32), st.integers(1, 6), st.integers(1, 6))
 def test_any_patch_and_any_grid(size: str, patch: int, rows: int, columns: int) -> None:
-    config = parse(f"ViT-{size}/{patch}", image_size=(rows * patch, columns * patch), classes=3)
+    config = parse_name(f"ViT-{size}/{patch}", image_size=(rows * patch, columns * patch), classes=3)
     assert isinstance(config, ViTConfig)
     assert config.grid == (rows, columns)
 
@@ -33,14 +33,14 @@ def test_any_patch_and_any_grid(size: str, patch: int, rows: int, columns: int) 
 @pytest.mark.parametrize("depth", UNITS)
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_every_resnet(depth: int, width: int) -> None:
-    config = parse(f"R{depth}x{width}")
+    config = parse_name(f"R{depth}x{width}")
     assert isinstance(config, ResNetConfig)
     assert (config.form, config.width, config.units) == ("pre", 64 * width, UNITS[depth])
-    assert parse(f"R{depth}x{width}", form="post").form == "post"  # type: ignore[union-attr]
+    assert parse_name(f"R{depth}x{width}", form="post").form == "post"  # type: ignore[union-attr]
 
 
 def test_both_ways_of_forming_the_sequence() -> None:
-    stage4, stage3 = parse("R50+ViT-B/32"), parse("R50+ViT-B/16")
+    stage4, stage3 = parse_name("R50+ViT-B/32"), parse_name("R50+ViT-B/16")
     assert isinstance(stage4, ViTConfig)
     assert isinstance(stage3, ViTConfig)
     assert stage4.trunk is not None
@@ -59,8 +59,8 @@ def test_overrides() -> None:
     assert config.grid == (2, 3)
     assert config.name == "ViT-24x3/8"  # no longer a ViT-B/16, and it does not say that it is
     assert create("ViT-B/16", patch=8, image_size=16, classes=0).config.name == "ViT-B/8"
-    assert parse("R50x1", units=(1, 1), width=32).name == "R8x0.5"
-    assert parse("ViT-S/16", pool="gap", classes=3).name == "ViT-S/16"
+    assert parse_name("R50x1", units=(1, 1), width=32).name == "R8x0.5"
+    assert parse_name("ViT-S/16", pool="gap", classes=3).name == "ViT-S/16"
 
 
 def test_a_trunk_of_ones_own() -> None:
@@ -71,8 +71,8 @@ def test_a_trunk_of_ones_own() -> None:
     assert (config.name, config.trunk.name, config.grid) == ("R14x0.5+ViT-Ti/8", "R14x0.5", (8, 8))
     assert model.embedding.weight.shape == (192, 256, 1, 1)
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
-    assert parse("R+ViT-Ti/2", trunk_units=1, image_size=32).trunk.units == (1,)
-    assert parse("R26+ViT-S/32").trunk.units == (2, 2, 2, 2)
+    assert parse_name("R+ViT-Ti/2", trunk_units=1, image_size=32).trunk.units == (1,)
+    assert parse_name("R26+ViT-S/32").trunk.units == (2, 2, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_a_trunk_of_ones_own() -> None:
 )
 def test_a_wrong_name_or_size_says_what_is_right(name: str, options: dict[str, Any], words: list[str]) -> None:
     if not words:  # a hybrid's trunk pads, so that sizes between multiples are possible
-        assert parse(name, **options).grid == (15, 4)  # type: ignore[union-attr]
+        assert parse_name(name, **options).grid == (15, 4)  # type: ignore[union-attr]
         return
     with pytest.raises(VitreousError) as caught:
-        layout(parse(name, **options))
+        build_on_meta(parse_name(name, **options))
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -121,4 +121,4 @@ def test_a_wrong_name_or_size_says_what_is_right(name: str, options: dict[str, A
 )
 def test_json_with_a_wrong_field_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(VitreousError):
-        from_json({**to_json(parse("ViT-Ti/16")), **change})
+        config_from_json({**config_to_json(parse_name("ViT-Ti/16")), **change})

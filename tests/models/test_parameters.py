@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vitreous.models.build import layout
-from vitreous.models.names import parse
+from vitreous.models.build import build_on_meta
+from vitreous.models.names import parse_name
 
 PRETRAIN = dict(classes=21_843, representation=True)
 # One row per model: 1000 classes; no head; 21,843 classes; 21,843 with representation; no head with representation;
@@ -73,15 +73,15 @@ def cases() -> list[tuple[str, dict[str, Any], int]]:
 
 @pytest.mark.parametrize(("name", "options", "count"), cases(), ids=lambda value: str(value).replace(" ", ""))
 def test_parameter_count(name: str, options: dict[str, Any], count: int) -> None:
-    assert sum(p.numel() for p in layout(parse(name, **options)).parameters()) == count
+    assert sum(p.numel() for p in build_on_meta(parse_name(name, **options)).parameters()) == count
 
 
 @pytest.mark.parametrize(("name", "tokens"), [(name, row[7]) for name, row in VITS.items()])
 def test_token_count(name: str, tokens: int) -> None:
-    config = parse(name)
+    config = parse_name(name)
     assert config.tokens == tokens  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("name", "grid"), [("R+ViT-Ti/16", 7), ("R26+ViT-S/32", 7), ("R50+ViT-B/16", 14), ("R50+ViT-L/32", 7)])
 def test_hybrid_grid(name: str, grid: int) -> None:
-    assert parse(name).grid == (grid, grid)  # type: ignore[union-attr]
+    assert parse_name(name).grid == (grid, grid)  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitreous.models.build import create
-from vitreous.models.positions import RelativePositions, resize_grid, resize_line, resize_relative, sine_cosine
+from vitreous.models.positions import RelativePositions, resize_grid, resize_line, resize_relative, sine_cosine_table
 
 from conftest import randomise, relative
 
@@ -105,7 +105,7 @@ def test_relative_positions_by_hand() -> None:
 
 
 def test_sine_cosine_by_hand() -> None:
-    table = sine_cosine((3, 5), 16)
+    table = sine_cosine_table((3, 5), 16)
     omega = [1 / 10_000 ** (i / 3) for i in range(4)]
     row, column = 2, 4
     expected = [f(p * w) for p, f in ((column, np.sin), (column, np.cos), (row, np.sin), (row, np.cos)) for w in omega]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.attention_rollout import probe_attention, read_by_head, rollout
+from vitreous.inspection.attention_rollout import probe_attention, rollout, select_head_rows
 from vitreous.inspection.gradient_weights import gradient_rollout
 from vitreous.models.attention_maps import attention_maps
 from vitreous.serving.attention_payload import build_attention_payload, picture_uri, quantise
@@ -53,7 +53,7 @@ def rolled_by_layer(model: Any, images: torch.Tensor, attention_LHNN: NDArray[np
     """Rollout stopped after each layer, in numpy, always for the tokens that the head reads at the end."""
     probe = None if model.pool is None else probe_attention(model.pool, model.norm(model.tokens(images))).mean(dim=1)
     product, found = np.eye(attention_LHNN.shape[-1]), []
-    read = read_by_head(model, torch.eye(len(product))[None], probe)[0].double().numpy()
+    read = select_head_rows(model, torch.eye(len(product))[None], probe)[0].double().numpy()
     for layer in attention_LHNN:
         mixed = layer.mean(axis=0) + np.eye(len(product))
         product = (mixed / mixed.sum(axis=1, keepdims=True)) @ product

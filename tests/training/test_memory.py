@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.ops import Range
-from vitreous.models.build import layout, with_memory
-from vitreous.models.cost import cost_of
-from vitreous.models.names import parse
+from vitreous.models.build import allocate_parameters, build_on_meta
+from vitreous.models.cost import compute_cost
+from vitreous.models.names import parse_name
 from vitreous.models.vit import ViT
 from vitreous.training.memory import memory_per_device
 from vitreous.training.objectives.masked_patch import MaskedPatches
@@ -27,9 +27,9 @@ def peak_of_a_step(
     name: str, micro_batch: int, optimizer: str, precision: str, checkpointing: bool, average: bool, **shape: Any
 ) -> int:
     """The most bytes that are allocated at a time, from the model's making to the end of a step of two micro-batches."""
-    config = parse(name, **shape)
+    config = parse_name(name, **shape)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-        model = with_memory(layout(config))
+        model = allocate_parameters(build_on_meta(config))
         model.initialise()
         if checkpointing:
             assert isinstance(model, ViT)
@@ -88,7 +88,7 @@ def test_a_real_step_needs_what_is_computed(
 ) -> None:
     """Never more than 3 % above the estimate, never less than 85 % of it."""
     estimate = memory_per_device(
-        parse(name, **shape),
+        parse_name(name, **shape),
         micro_batch=micro_batch,
         optimizer=optimizer,
         precision=precision,
@@ -102,10 +102,10 @@ def test_a_real_step_needs_what_is_computed(
 @pytest.mark.parametrize("target", ["mean", "downsized", "pixels"])
 def test_masked_patches_need_what_is_computed(target: MaskTarget) -> None:
     """The answers of `downsized`, 8,192 numbers a patch, are most of it."""
-    config = parse("ViT-Ti/4", **{**SMALL, "classes": 0}, mask_token=True)
+    config = parse_name("ViT-Ti/4", **{**SMALL, "classes": 0}, mask_token=True)
     estimate = memory_per_device(config, micro_batch=16, optimizer="adam", masked=(0.5, target))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-        model = with_memory(layout(config))
+        model = allocate_parameters(build_on_meta(config))
         model.initialise()
         assert isinstance(model, ViT)
         objective = MaskedPatches(model, 0.5, target, (Range(-1, 1),))
@@ -124,8 +124,8 @@ def test_masked_patches_need_what_is_computed(target: MaskTarget) -> None:
     ("name", "shape"), [("ViT-Ti/4", SMALL), ("R26x1", dict(image_size=64)), ("R50+ViT-Ti/16", dict(image_size=64, depth=2))]
 )
 def test_parts_agree_with_cost(name: str, shape: dict[str, Any]) -> None:
-    config = parse(name, **shape)
-    cost = cost_of(config)
+    config = parse_name(name, **shape)
+    cost = compute_cost(config)
     memory = memory_per_device(config, micro_batch=7, optimizer="adam")
     assert memory.parameters == memory.gradients == 4 * cost.parameters
     assert memory.optimizer == 8 * cost.parameters
@@ -136,7 +136,7 @@ def test_parts_agree_with_cost(name: str, shape: dict[str, Any]) -> None:
 
 def test_checkpointing_by_hand() -> None:
     """Each block keeps what enters it, (N, D) numbers; one is computed again in the backward pass."""
-    shallow, deep = parse("ViT-Ti/4", **SMALL), parse("ViT-Ti/4", **{**SMALL, "depth": 5})
+    shallow, deep = parse_name("ViT-Ti/4", **SMALL), parse_name("ViT-Ti/4", **{**SMALL, "depth": 5})
     more = {
         kept: memory_per_device(deep, micro_batch=3, activation_checkpointing=kept).activations
         - memory_per_device(shallow, micro_batch=3, activation_checkpointing=kept).activations
@@ -147,10 +147,10 @@ def test_checkpointing_by_hand() -> None:
 
 
 def test_sharding_by_hand() -> None:
-    config = parse("ViT-L/16", image_size=224, classes=1000, depth=3)
+    config = parse_name("ViT-L/16", image_size=224, classes=1000, depth=3)
     whole = memory_per_device(config, micro_batch=1, average=True, processes=16, shard=1)
     divided = memory_per_device(config, micro_batch=1, average=True, processes=16, shard=8)
-    numbers = cost_of(config).parameters
+    numbers = compute_cost(config).parameters
     for part, times in (("parameters", 4), ("gradients", 4), ("optimizer", 8), ("average", 4)):
         assert getattr(whole, part) == times * numbers
         assert 8 * getattr(divided, part) == times * numbers
@@ -163,8 +163,8 @@ def test_sharding_by_hand() -> None:
 
 def test_accumulation_by_hand() -> None:
     """Measured with two processes: without sending, FSDP's gradients are whole, and DDP's are there twice."""
-    config = parse("ViT-Ti/4", **SMALL)
-    numbers = cost_of(config).parameters
+    config = parse_name("ViT-Ti/4", **SMALL)
+    numbers = compute_cost(config).parameters
     at_once, in_parts = (memory_per_device(config, micro_batch=1, passes=n, processes=4, shard=4) for n in (1, 3))
     assert (at_once.gradients, in_parts.gradients) == (numbers, 4 * numbers)
     assert in_parts.buffers == at_once.buffers
@@ -176,17 +176,17 @@ def test_accumulation_by_hand() -> None:
 
 
 def test_bfloat16_halves_most_of_it() -> None:
-    config = parse("ViT-S/16", image_size=224, depth=3)
+    config = parse_name("ViT-S/16", image_size=224, depth=3)
     full = memory_per_device(config, micro_batch=1)
     half = memory_per_device(config, micro_batch=1, precision="bfloat16")
     assert 0.5 < half.activations / full.activations < 0.6  # the residual stream and the norms stay float32
     assert half.parameters == full.parameters
     copies = half.buffers - full.buffers
-    assert 0.9 * 2 * cost_of(config).parameters < copies < 2 * cost_of(config).parameters
+    assert 0.9 * 2 * compute_cost(config).parameters < copies < 2 * compute_cost(config).parameters
 
 
 def test_the_caller_s_mode_does_not_matter() -> None:
-    config = parse("ViT-Ti/4", **{**SMALL, "width": 48})
+    config = parse_name("ViT-Ti/4", **{**SMALL, "width": 48})
     with torch.inference_mode():
         inside = memory_per_device(config, micro_batch=1)
     from vitreous.training import memory
@@ -206,9 +206,9 @@ def test_the_caller_s_mode_does_not_matter() -> None:
 )
 def test_nonsense_is_refused(options: dict[str, int], why: str) -> None:
     with pytest.raises(VitreousError, match=why):
-        memory_per_device(parse("ViT-Ti/4", **SMALL), **options)  # type: ignore[arg-type]
+        memory_per_device(parse_name("ViT-Ti/4", **SMALL), **options)  # type: ignore[arg-type]
 
 
 def test_a_resnet_has_no_blocks_to_compute_again() -> None:
     with pytest.raises(VitreousError, match="R26x1 has none"):
-        memory_per_device(parse("R26x1", image_size=64), micro_batch=1, activation_checkpointing=True)
+        memory_per_device(parse_name("R26x1", image_size=64), micro_batch=1, activation_checkpointing=True)

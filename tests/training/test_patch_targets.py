@@ -14,7 +14,7 @@ from PIL import Image
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.ops import InceptionCrop
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 from vitreous.training.objectives.patch_targets import (
     PatchTarget,
     check_levels,
@@ -135,7 +135,7 @@ def test_grey_digits_have_eight_shades() -> None:
     digits = (datasets.load_digits().images[:20] * 255 / 16).astype(np.uint8)
     preprocess = Preprocess("resize(8)|range(-1,1)", channels=1)
     images = torch.stack([preprocess(Image.fromarray(digit)) for digit in digits])
-    target = PatchTarget.of("mean", parse("ViT-Ti/2", image_size=8, channels=1))
+    target = PatchTarget.of("mean", parse_name("ViT-Ti/2", image_size=8, channels=1))
     assert (target.classes, target.outputs) == (8, 8)
     found = target(pixel_levels(images, scales_of(preprocess)))[:, :, 0]
     expected = [[colour_by_hand(patch) for patch in patches_of(digit[:, :, None], 2, 2)] for digit in digits]
@@ -222,7 +222,7 @@ def test_patches_come_in_the_models_order() -> None:
 
 
 def test_a_hybrids_token_stands_for_its_stride_times_its_patch() -> None:
-    config = parse("R50+ViT-B/16", image_size=96)
+    config = parse_name("R50+ViT-B/16", image_size=96)
     target = PatchTarget.of("mean", config)
     assert target.patch == (16, 16)
     assert target(torch.zeros(1, 3, 96, 96, dtype=torch.uint8)).shape[1] == config.grid[0] * config.grid[1]

@@ -19,7 +19,7 @@ from vitreous.weights import catalogue
 from vitreous.weights.catalogue import entries
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.locate import locate
-from vitreous.weights.write import write
+from vitreous.weights.write import save_checkpoint
 
 OFFICIAL = [entry for entry in entries() if not entry.on_hub]
 
@@ -47,7 +47,7 @@ def test_official_entries_are_named_after_a_model_that_fits_them(entry: catalogu
     assert model in names.KNOWN
     assert re.fullmatch(r"[a-z0-9+-]+", tag)
     assert entry.location.endswith(".npz")
-    assert names.parse(model, image_size=entry.image_size or 224, classes=entry.classes).classes == entry.classes
+    assert names.parse_name(model, image_size=entry.image_size or 224, classes=entry.classes).classes == entry.classes
 
 
 def test_every_recommended_file_that_timm_loads_is_here_under_the_same_address() -> None:
@@ -116,7 +116,7 @@ def test_what_only_the_catalogue_knows_reaches_the_checkpoint(tmp_path: Path) ->
     """BiT's fine-tuned files were made at 480 pixels, which a ResNet's arrays cannot say."""
     model = create("R50x1", classes=5, units=(1, 1), width=32)
     checkpoint = Checkpoint(model.config, model.state_dict(), "resize(64)|range(-1,1)")
-    write(checkpoint, tmp_path / "small.npz", "official")
+    save_checkpoint(checkpoint, tmp_path / "small.npz", "official")
     for name in ("BiT-M-R50x1.npz", "BiT-M-R50x1-ILSVRC2012.npz"):
         target = tmp_path / "cache" / "bit_models" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def test_what_only_the_catalogue_knows_reaches_the_checkpoint(tmp_path: Path) ->
     assert torch.equal(tuned.tensors["head.weight"], model.state_dict()["head.weight"])
     assert tuned.classes is None  # a file placed by hand with another head keeps no names that do not fit
     full = create("R50x1", classes=1000, units=(1, 1), width=32)
-    write(Checkpoint(full.config, full.state_dict(), "range(-1,1)"), tmp_path / "full.npz", "official")
+    save_checkpoint(Checkpoint(full.config, full.state_dict(), "range(-1,1)"), tmp_path / "full.npz", "official")
     (tmp_path / "cache" / "bit_models" / "BiT-M-R50x1-ILSVRC2012.npz").write_bytes((tmp_path / "full.npz").read_bytes())
     named = read_checkpoint("R50x1@bit-m-imagenet2012").classes
     assert named is not None

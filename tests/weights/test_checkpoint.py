@@ -16,7 +16,7 @@ import torch
 
 from vitreous.classifier import Classifier, load
 from vitreous.core.errors import VitreousError
-from vitreous.weights.checkpoint import read_folder, write_folder
+from vitreous.weights.checkpoint import read_checkpoint, write_checkpoint
 from vitreous.weights.read import read_path
 
 from conftest import random_checkpoint, relative
@@ -124,7 +124,7 @@ def test_killed_while_overwriting_leaves_the_old_or_the_new(
     """The writer dies before its nth rename; what is found afterwards is one checkpoint or the other, never a mixture."""
     old = random_checkpoint("ViT-B/16", **OPTIONS)
     new = random_checkpoint("ViT-B/16", **{**OPTIONS, "width": 48, "names": ("x", "y", "z")})
-    write_folder(old, tmp_path / "x")
+    write_checkpoint(old, tmp_path / "x")
     done = 0
     real = os.replace
 
@@ -138,22 +138,22 @@ def test_killed_while_overwriting_leaves_the_old_or_the_new(
     child = os.fork()
     if child == 0:
         os.replace = replace  # type: ignore[assignment]
-        write_folder(new, tmp_path / "x")
+        write_checkpoint(new, tmp_path / "x")
         os._exit(0)
     os.waitpid(child, 0)
-    found = read_folder(tmp_path / "x")
+    found = read_checkpoint(tmp_path / "x")
     assert found.config in (old.config, new.config)
     expected = old if found.config == old.config else new
     assert found.classes == expected.classes
     assert all(torch.equal(found.tensors[key], tensor) for key, tensor in expected.tensors.items())
-    write_folder(new, tmp_path / "x")  # and the next writer is not disturbed by what the dead one left
-    assert read_folder(tmp_path / "x").config == new.config
+    write_checkpoint(new, tmp_path / "x")  # and the next writer is not disturbed by what the dead one left
+    assert read_checkpoint(tmp_path / "x").config == new.config
     assert not list((tmp_path / "x").glob("*.new"))
 
 
 def test_a_full_disk_is_named_and_the_old_checkpoint_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = random_checkpoint("ViT-B/16", **OPTIONS)
-    write_folder(old, tmp_path / "x")
+    write_checkpoint(old, tmp_path / "x")
     before = (tmp_path / "x" / "model.safetensors").read_bytes()
 
     def full(*_: Any, **__: Any) -> None:
@@ -161,15 +161,15 @@ def test_a_full_disk_is_named_and_the_old_checkpoint_stays(tmp_path: Path, monke
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(VitreousError, match="No space left"):
-        write_folder(random_checkpoint("ViT-B/16", **{**OPTIONS, "width": 48}), tmp_path / "x")
+        write_checkpoint(random_checkpoint("ViT-B/16", **{**OPTIONS, "width": 48}), tmp_path / "x")
     monkeypatch.undo()
     assert (tmp_path / "x" / "model.safetensors").read_bytes() == before
-    assert read_folder(tmp_path / "x").config == old.config
+    assert read_checkpoint(tmp_path / "x").config == old.config
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["model.json", "model.safetensors"]
 
 
 def damaged(tmp_path: Path, file: str, change: Any) -> Path:
-    write_folder(random_checkpoint("ViT-B/16", **OPTIONS), tmp_path / "x")
+    write_checkpoint(random_checkpoint("ViT-B/16", **OPTIONS), tmp_path / "x")
     path = tmp_path / "x" / file
     path.write_bytes(change(path.read_bytes()))
     return tmp_path / "x"
@@ -201,7 +201,7 @@ def test_damage_is_one_clear_line(file: str, change: Any, words: str, tmp_path: 
 
 
 def test_missing_pieces_are_named(tmp_path: Path) -> None:
-    write_folder(random_checkpoint("ViT-B/16", **OPTIONS), tmp_path / "x")
+    write_checkpoint(random_checkpoint("ViT-B/16", **OPTIONS), tmp_path / "x")
     (tmp_path / "x" / "model.json").rename(tmp_path / "model.json")
     with pytest.raises(VitreousError, match=r"model\.json is not beside them"):
         read_path(tmp_path / "x")
@@ -214,7 +214,7 @@ def test_missing_pieces_are_named(tmp_path: Path) -> None:
 def test_two_crashes_in_a_row_lose_nothing(tmp_path: Path) -> None:
     """The first writer dies between its renames, the second before its first: the first one's checkpoint is still whole."""
     checkpoints = [random_checkpoint("ViT-B/16", **{**OPTIONS, "width": width}) for width in (24, 48, 72)]
-    write_folder(checkpoints[0], tmp_path / "x")
+    write_checkpoint(checkpoints[0], tmp_path / "x")
     real = os.replace
     # The renames of one write: weights into place as .new, document as .new, then the two that count.
     for checkpoint, allowed in ((checkpoints[1], 3), (checkpoints[2], 3)):
@@ -230,10 +230,10 @@ def test_two_crashes_in_a_row_lose_nothing(tmp_path: Path) -> None:
                 real(source, target)
 
             os.replace = replace  # type: ignore[assignment]
-            write_folder(checkpoint, tmp_path / "x")
+            write_checkpoint(checkpoint, tmp_path / "x")
             os._exit(0)
         os.waitpid(child, 0)
-    found = read_folder(tmp_path / "x")
+    found = read_checkpoint(tmp_path / "x")
     assert found.config in [c.config for c in checkpoints[1:]]
 
 

@@ -58,15 +58,15 @@ def convert(
     from vitreous.classifier import read_checkpoint
     from vitreous.core.errors import VitreousError
     from vitreous.weights.transfer import adapt
-    from vitreous.weights.write import guess, write
+    from vitreous.weights.write import guess_format, save_checkpoint
 
     target = Path(to)
     if Path(from_).exists() and target.exists() and target.samefile(from_):
         raise VitreousError(f"{to}: is what is read; write to another place, so that nothing is lost")
-    chosen = format or guess(target)
+    chosen = format or guess_format(target)
     checkpoint = adapt(
         read_checkpoint(from_), image_size=image_size, classes=classes, patch=patch, position_resize=position_resize
     )
-    notes = (*checkpoint.notes, *write(checkpoint, target, chosen))
+    notes = (*checkpoint.notes, *save_checkpoint(checkpoint, target, chosen))
     parameters = sum(tensor.numel() for tensor in checkpoint.tensors.values())
     return Converted(checkpoint.config.name, str(from_), str(target), chosen, parameters, notes)

@@ -100,7 +100,7 @@ def doctor(
     from vitreous.data.loading.workers import default_workers
     from vitreous.data.open import open_data
     from vitreous.data.transforms.parse import Preprocess
-    from vitreous.doctor.diagnosis import check_folder, diagnose, write_folder
+    from vitreous.doctor.diagnosis import check_doctor_dir, diagnose, write_doctor_dir
     from vitreous.doctor.doctor_report import verdict
     from vitreous.doctor.fix_manifest import check_possible, write_manifest
 
@@ -109,7 +109,7 @@ def doctor(
     prepared = Preprocess(preprocess)
     folder = user_path(out)
     for text in (data, against):
-        check_folder(folder, find_data_folder(text) if text is not None else None)
+        check_doctor_dir(folder, find_data_folder(text) if text is not None else None)
     dataset = open_data(data, bad_shards="skip")  # a broken shard is a finding, and no reason to stop
     other = open_data(against, bad_shards="skip") if against is not None else None
     target = user_path(fix) if fix is not None else None
@@ -117,7 +117,7 @@ def doctor(
         check_possible(target, dataset, folder, other)
     processes = default_workers() if workers is None else workers
     found = diagnose(dataset, other, preprocess=prepared, near=near, workers=processes, shown=progress_bar)
-    write_folder(folder, found, processes)
+    write_doctor_dir(folder, found, processes)
     remedy = write_manifest(target, found.scan, found.findings) if target is not None else None
     notes = [dataset.describe(), *dataset.notes, *_notes_of_other(found.against)]  # what was left out is among the findings
     return Examined(str(folder), found.corrupt, found.findings, verdict(found.findings), found.summary, remedy, tuple(notes))

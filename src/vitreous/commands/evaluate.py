@@ -62,7 +62,7 @@ class Evaluated:
 
 def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
     """What is told first, line by line."""
-    from vitreous.evaluation.calibration import leaning
+    from vitreous.evaluation.calibration import describe_confidence_gap
     from vitreous.evaluation.majority import beats_majority
 
     ends = {name: f" ({100 * low:.2f} to {100 * high:.2f})" for name, (low, high) in numbers["intervals"].items()}
@@ -76,7 +76,8 @@ def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
         "largest class alone": _percent(numbers["majority"])
         + ("" if beats_majority(numbers["top1"], numbers["majority"]) else "; the model is no better"),
         "loss": f"{numbers['loss']:.4g}",
-        "calibration error (ECE)": f"{_percent(numbers['ece'])}; {leaning(numbers['confidence'], numbers['top1'])}",
+        "calibration error (ECE)": f"{_percent(numbers['ece'])}; "
+        + describe_confidence_gap(numbers["confidence"], numbers["top1"]),
         "images per second": f"{pace or 0:,.0f} (the model alone {alone or 0:,.0f})",
     }
     if real is not None:

@@ -45,14 +45,14 @@ def list(
 
 
 def _models() -> Listing:
-    from vitreous.models.build import layout
+    from vitreous.models.build import build_on_meta
     from vitreous.models.config import ViTConfig
-    from vitreous.models.names import KNOWN, parse
+    from vitreous.models.names import KNOWN, parse_name
 
     rows: builtins.list[tuple[Any, ...]] = []
     for name in KNOWN:
-        config = parse(name)
-        parameters = sum(p.numel() for p in layout(config).parameters())
+        config = parse_name(name)
+        parameters = sum(p.numel() for p in build_on_meta(config).parameters())
         if isinstance(config, ViTConfig):
             rows.append((name, parameters, config.depth, config.width, config.mlp, config.heads, config.tokens))
         else:

@@ -65,7 +65,7 @@ def verify(
     """
     from vitreous.classifier import load
     from vitreous.core.errors import VitreousError
-    from vitreous.inspection.compare import compare
+    from vitreous.inspection.compare import compare_checkpoints
     from vitreous.inspection.recorded_outputs import compare_recorded, read_recorded
 
     if tolerance is not None and not 0 <= tolerance < 1:
@@ -78,7 +78,7 @@ def verify(
         found, notes = compare_recorded(clf, outputs, **options), said
     else:
         other = load(against)
-        found, notes = compare(clf, other, list(images) or [_picture()], **options), (*said, *other.notes)
+        found, notes = compare_checkpoints(clf, other, list(images) or [_picture()], **options), (*said, *other.notes)
     first = found.differences[0] if found.differences else None
     return Verification(
         found.equal, found.operations, found.logits, first, found.differences, (*notes, *found.notes), str(clf.preprocess)

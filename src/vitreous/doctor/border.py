@@ -12,7 +12,7 @@ LEAST = 32  # pixels along the shorter side of what is left: less does not tell 
 LAYERS = 8  # a border may have a border, and between two colours reducing leaves lines of a third one
 
 
-def without_border(image: Image.Image) -> Image.Image | None:
+def remove_border(image: Image.Image) -> Image.Image | None:
     """The image (RGB) inside its border; None where there is no border, or too little inside it."""
     pixels = np.asarray(image, np.int16)
     top, bottom, left, right = 0, image.height, 0, image.width

@@ -52,7 +52,7 @@ def confirm_pairs(
         advance(len(together) - len(seen))  # nothing more is to be done for the others
         chunks = [seen[i : i + _CHUNK] for i in range(0, len(seen), _CHUNK)]
         tasks = ([(ours[a], theirs[b], pair.trimmed) for a, b, pair in chunk] for chunk in chunks)
-        for chunk, similarities in zip(chunks, run_in_order(_compare, tasks, workers), strict=True):
+        for chunk, similarities in zip(chunks, run_in_order(_compare_pairs, tasks, workers), strict=True):
             for (a, b, pair), similarity in zip(chunk, similarities, strict=True):
                 if similarity >= SAME:
                     sure.append((a, b, replace(pair, similarity=similarity)))
@@ -86,10 +86,10 @@ class _Known:
         return set(self._scan.label_names(a)) != set(self._other.label_names(b))
 
 
-def _compare(pairs: Iterable[tuple[bytes, bytes, tuple[tuple[bool, bool], ...]]]) -> list[float]:
-    return [confirm(_picture(first), _picture(second), trimmed) for first, second, trimmed in pairs]
+def _compare_pairs(pairs: Iterable[tuple[bytes, bytes, tuple[tuple[bool, bool], ...]]]) -> list[float]:
+    return [confirm(_decode(first), _decode(second), trimmed) for first, second, trimmed in pairs]
 
 
-def _picture(data: bytes) -> Image.Image:
+def _decode(data: bytes) -> Image.Image:
     with Image.open(io.BytesIO(data)) as opened:
         return opened.convert("RGB")

@@ -46,7 +46,7 @@ CENTRAL = Window((EDGE, EDGE), (EDGE, EDGE), False)
 WINDOWS = _windows()
 
 
-def describe(greys: Floats, windows: tuple[Window, ...], order: int = SHORT) -> Floats:
+def describe_images(greys: Floats, windows: tuple[Window, ...], order: int = SHORT) -> Floats:
     """(N, W, D) unit vectors of pictures (N, S, S)."""
     chosen, weight = _waves(order)
     odd = np.nonzero(chosen)[1] % 2 == 1

@@ -13,17 +13,17 @@ from vitreous.core.output_dir import check_result_folder
 from vitreous.data.source import Dataset
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.doctor.doctor_report import render_report
-from vitreous.doctor.duplicate_findings import Shown, copies, copies_between, unseen
+from vitreous.doctor.duplicate_findings import Shown, find_copies, find_copies_between, no_progress
 from vitreous.doctor.findings import (
     Finding,
     class_findings,
     file_findings,
+    image_findings,
     left_out_findings,
-    picture_findings,
     sort_findings,
 )
-from vitreous.doctor.preview import demand, previews
-from vitreous.doctor.scan import Scan, scan
+from vitreous.doctor.preview import find_required_size, make_previews
+from vitreous.doctor.scan import Scan, scan_dataset
 from vitreous.doctor.summary import MADE_BY, summarise
 
 FILES = ("findings.jsonl", "summary.json", "report.html")
@@ -49,38 +49,38 @@ def diagnose(
     preprocess: Preprocess,
     near: bool = True,
     workers: int = 0,
-    shown: Shown = unseen,
+    shown: Shown = no_progress,
 ) -> Diagnosis:
     with shown(f"examining {dataset.where}", dataset.count()) as advance:
-        seen = scan(dataset, workers=workers, near=near, advance=advance)
+        seen = scan_dataset(dataset, workers=workers, near=near, advance=advance)
     if not len(seen):
         raise VitreousError(f"{dataset.where}: there is nothing in it to examine")
     found = [*file_findings(seen), *left_out_findings(dataset), *class_findings(seen)]
-    found += picture_findings(seen, demand(preprocess))
-    found += copies(seen, near=near, workers=workers, shown=shown)
+    found += image_findings(seen, find_required_size(preprocess))
+    found += find_copies(seen, near=near, workers=workers, shown=shown)
     other = None
     if against is not None:
         with shown(f"examining {against.where}", against.count()) as advance:
-            other = scan(against, workers=workers, near=near, advance=advance)
-        found += copies_between(seen, other, near=near, workers=workers, shown=shown)
+            other = scan_dataset(against, workers=workers, near=near, advance=advance)
+        found += find_copies_between(seen, other, near=near, workers=workers, shown=shown)
     findings = sort_findings(found)
     return Diagnosis(seen, other, tuple(findings), summarise(seen, findings, other, str(preprocess)), preprocess)
 
 
-def check_folder(out: Path, data: Path | None = None) -> None:
+def check_doctor_dir(out: Path, data: Path | None = None) -> None:
     """Before the long work begins: the folder is new, empty or an earlier report, and not a part of the data."""
     check_result_folder(out, "summary.json", MADE_BY, FILES, data)
 
 
-def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
+def write_doctor_dir(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
     """The three files, all or none."""
     page = render_report(
         diagnosis.scan,
         diagnosis.against,
         diagnosis.findings,
         diagnosis.summary,
-        previews(diagnosis.scan, diagnosis.preprocess),
-        demand(diagnosis.preprocess),
+        make_previews(diagnosis.scan, diagnosis.preprocess),
+        find_required_size(diagnosis.preprocess),
         workers,
     )
     with atomic_folder(out) as part:
@@ -89,4 +89,4 @@ def write_folder(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
                 file.write(json.dumps(finding.record()) + "\n")  # in ASCII: names need not be valid Unicode
         (part / "summary.json").write_text(json.dumps(diagnosis.summary, indent=2) + "\n", encoding="ascii")
         (part / "report.html").write_text(page, encoding="utf-8")
-        check_folder(out)  # once more: what somebody has put there in the meantime must not be lost
+        check_doctor_dir(out)  # once more: what somebody has put there in the meantime must not be lost

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.doctor.finding_types import KINDS, Kind
-from vitreous.doctor.findings import Demand, Finding
+from vitreous.doctor.findings import Finding, RequiredSize
 from vitreous.doctor.preview import Preview
 from vitreous.doctor.scan import Scan
 from vitreous.doctor.thumbnails import SIDE, jpeg, thumbnails
@@ -90,7 +90,7 @@ def render_report(
     findings: Sequence[Finding],
     summary: Mapping[str, Any],
     previews: Sequence[Preview],
-    demand: Demand | None,
+    demand: RequiredSize | None,
     workers: int = 0,
 ) -> str:
     """The page. `demand` is the size that the preprocessing asks for."""

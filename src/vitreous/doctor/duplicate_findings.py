@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vitreous.core.progress import Advance
 from vitreous.doctor.confirmation import Proposed, confirm_pairs
-from vitreous.doctor.duplicates import Pair, near_duplicates
+from vitreous.doctor.duplicates import Pair, find_near_duplicates
 from vitreous.doctor.findings import OTHER, Finding, split_order
 from vitreous.doctor.scan import Scan
 from vitreous.doctor.union_find import UnionFind
@@ -26,65 +26,72 @@ Shown = Callable[[str, int | None], AbstractContextManager[Advance]]
 """How progress is shown: a title and a total in, something to call with how many more are done."""
 
 
-def unseen(title: str, total: int | None) -> AbstractContextManager[Advance]:
+def no_progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
     """No progress is shown."""
     return nullcontext(lambda more: None)
 
 
-def copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown = unseen) -> Iterator[Finding]:
+def find_copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown = no_progress) -> Iterator[Finding]:
     """Within one data set, and across its splits."""
-    exact = _equal(_usable(scan), scan.records["digest"])
+    exact = _group_equal(_usable_items(scan), scan.records["digest"])
     for group in exact:
-        kind = "label-conflict" if _conflict(scan, group) else "duplicate"
-        yield _finding(scan, kind, group, _said(kind, "the same file, byte for byte", scan, group))
+        kind = "label-conflict" if _labels_conflict(scan, group) else "duplicate"
+        yield _copy_finding(scan, kind, group, _describe_copies(kind, "the same file, byte for byte", scan, group))
     if near and scan.prints is not None:
         same = {group[0]: group for group in exact}
         prints = scan.prints.of(_representatives(scan, exact))
         with shown("comparing pictures", len(prints.rows)) as advance:
-            pairs = near_duplicates(prints, advance=advance)
+            pairs = find_near_duplicates(prints, advance=advance)
         proposed = [(p.first, p.second, p) for p in pairs]
-        yield from _near_groups(scan, same, _confirmed(scan, scan, proposed, workers, shown))
+        yield from _group_near(scan, same, _confirm(scan, scan, proposed, workers, shown))
 
 
-def copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, shown: Shown = unseen) -> Iterator[Finding]:
+def find_copies_between(
+    scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, shown: Shown = no_progress
+) -> Iterator[Finding]:
     """What of one data set is in another one too."""
     both = np.concatenate([scan.records["digest"], other.records["digest"]])
     known: set[int] = set()
-    for group in _equal(np.concatenate([_usable(scan), _usable(other) + len(scan)]), both):
+    for group in _group_equal(np.concatenate([_usable_items(scan), _usable_items(other) + len(scan)]), both):
         here, there = [i for i in group if i < len(scan)], [i - len(scan) for i in group if i >= len(scan)]
         if here and there:
             known.update(here)
-            yield _between(scan, other, here, there, "the same file, byte for byte", None)
+            yield _between_finding(scan, other, here, there, "the same file, byte for byte", None)
     if near and scan.prints is not None and other.prints is not None:
-        exact, others = _equal(_usable(scan), scan.records["digest"]), _equal(_usable(other), other.records["digest"])
+        exact, others = (
+            _group_equal(_usable_items(scan), scan.records["digest"]),
+            _group_equal(_usable_items(other), other.records["digest"]),
+        )
         alone = _representatives(scan, exact)
         alone[list(known)] = False
         ours, theirs = scan.prints.of(alone), other.prints.of(_representatives(other, others))
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
         with shown("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
-            pairs = near_duplicates(ours, theirs, advance=advance)
+            pairs = find_near_duplicates(ours, theirs, advance=advance)
         proposed = [(p.first, p.second, p) for p in pairs]
         found: dict[int, list[Proposed]] = defaultdict(list)
-        for entry in _confirmed(scan, other, proposed, workers, shown):
+        for entry in _confirm(scan, other, proposed, workers, shown):
             found[entry[0]].append(entry)
         for item, entries in found.items():
             matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
             seen = [pair for _, _, pair in entries]
-            yield _between(scan, other, same.get(item, [item]), matches, _how(seen), min(p.similarity for p in seen))
+            yield _between_finding(
+                scan, other, same.get(item, [item]), matches, _describe_changes(seen), min(p.similarity for p in seen)
+            )
 
 
-def _confirmed(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int, shown: Shown) -> list[Proposed]:
+def _confirm(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int, shown: Shown) -> list[Proposed]:
     if not pairs:
         return []
     with shown("looking at likely copies again", len(pairs)) as advance:
         return confirm_pairs(scan, other, pairs, workers, advance)
 
 
-def _usable(scan: Scan) -> NDArray[np.int64]:
+def _usable_items(scan: Scan) -> NDArray[np.int64]:
     return np.flatnonzero(scan.usable())
 
 
-def _equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:
+def _group_equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:
     """Groups of two and more items with the same digest, each in order."""
     first, second = digests[items, 0], digests[items, 1]
     order = np.lexsort((items, second, first))
@@ -101,7 +108,7 @@ def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.b
     return alone
 
 
-def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
+def _group_near(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
     together = UnionFind()
     for first, second, _ in pairs:
         together.join(first, second)
@@ -112,25 +119,25 @@ def _near_groups(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Propose
         alone = {item for first, second, _ in entries for item in (first, second)}
         group = sorted(copy for item in alone for copy in same.get(item, [item]))
         # A group may hang together by a chain, so that its ends are not alike: only direct pairs count as conflicts.
-        kind = "label-conflict" if any(_conflict(scan, (a, b)) for a, b, _ in entries) else "near-duplicate"
+        kind = "label-conflict" if any(_labels_conflict(scan, (a, b)) for a, b, _ in entries) else "near-duplicate"
         found = [pair for _, _, pair in entries]
-        said = _said(kind, _how(found), scan, group)
-        yield _finding(scan, kind, group, said, min(pair.similarity for pair in found))
+        said = _describe_copies(kind, _describe_changes(found), scan, group)
+        yield _copy_finding(scan, kind, group, said, min(pair.similarity for pair in found))
 
 
-def _conflict(scan: Scan, items: Iterable[int]) -> bool:
+def _labels_conflict(scan: Scan, items: Iterable[int]) -> bool:
     """Whether copies have different labels. A copy without a label contradicts nothing."""
     return len({frozenset(scan.labels(item)) for item in items} - {frozenset()}) > 1
 
 
-def _how(pairs: Iterable[Pair]) -> str:
+def _describe_changes(pairs: Iterable[Pair]) -> str:
     """What the search could tell of how they differ."""
     pairs = list(pairs)
     ways = sorted({pair.how for pair in pairs})
     return f"{', '.join(ways)}; similarity {min(pair.similarity for pair in pairs):.2f}"
 
 
-def _said(kind: str, how: str, scan: Scan, group: Sequence[int]) -> str:
+def _describe_copies(kind: str, how: str, scan: Scan, group: Sequence[int]) -> str:
     splits = split_order(scan.where(item)[0] for item in group)
     if kind == "label-conflict":
         names = dict.fromkeys(" + ".join(scan.label_names(item)) for item in group)
@@ -138,7 +145,7 @@ def _said(kind: str, how: str, scan: Scan, group: Sequence[int]) -> str:
     return f"{how} ({len(group)} copies{', in ' + ' and '.join(splits) if len(splits) > 1 else ''})"
 
 
-def _finding(scan: Scan, kind: str, group: Sequence[int], detail: str, similarity: float | None = None) -> Finding:
+def _copy_finding(scan: Scan, kind: str, group: Sequence[int], detail: str, similarity: float | None = None) -> Finding:
     return Finding(
         kind,
         detail,
@@ -151,7 +158,7 @@ def _finding(scan: Scan, kind: str, group: Sequence[int], detail: str, similarit
     )
 
 
-def _between(
+def _between_finding(
     scan: Scan, other: Scan, group: Sequence[int], matches: Sequence[int], how: str, similarity: float | None
 ) -> Finding:
     matches = sorted(set(matches))

@@ -21,10 +21,10 @@ from PIL import Image
 from vitreous.core.progress import Advance
 from vitreous.doctor import fingerprint
 from vitreous.doctor.alignment import Agreement, Windows, align
-from vitreous.doctor.border import without_border
-from vitreous.doctor.description import CENTRAL, EDGE, LONG, WINDOWS, Window, describe, orient, tangents
+from vitreous.doctor.border import remove_border
+from vitreous.doctor.description import CENTRAL, EDGE, LONG, WINDOWS, Window, describe_images, orient, tangents
 from vitreous.doctor.fingerprint import Fingerprints, Prints
-from vitreous.doctor.vector_search import Tree, grow, lookup
+from vitreous.doctor.vector_search import Tree, build_tree, lookup
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -70,7 +70,7 @@ class Search:
     aligned: int = 0  # pairs
 
 
-def near_duplicates(
+def find_near_duplicates(
     prints: Fingerprints, others: Fingerprints | None = None, *, advance: Advance = lambda more: None
 ) -> list[Pair]:
     """The pairs of items within `prints` (first < second), or between `prints` and `others`, the most similar first.
@@ -99,29 +99,29 @@ def _with_border(pair: Pair) -> str:
 
 def search(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> Search:
     """The pairs of fingerprints by number, and what finding them took."""
-    out = Search(flat=sum(int(fingerprint.flat(p).sum()) for p in (prints, others) if p is not None))
+    out = Search(flat=sum(int(fingerprint.is_flat(p).sum()) for p in (prints, others) if p is not None))
     swap = others is not None and len(others) < len(prints)  # the smaller set is looked up in the larger one
     asked, kept = (prints, prints) if others is None else (others, prints) if swap else (prints, others)
-    asking, places = (np.flatnonzero(~fingerprint.flat(p)) for p in (asked, kept))
+    asking, places = (np.flatnonzero(~fingerprint.is_flat(p)) for p in (asked, kept))
     advance(len(asked) - len(asking))
     if not len(asking) or not len(places):
         return out
-    short, long = _described(kept, places)
-    forest = [grow(short, seed) for seed in range(TREES)]
+    short, long = _describe(kept, places)
+    forest = [build_tree(short, seed) for seed in range(TREES)]
     found: list[Pair] = []
     lookalikes, lookalikes_kept = np.zeros(len(asked), np.int64), np.zeros(len(kept), np.int64)
     for begin in range(0, len(asking), _CHUNK):
         some = asking[begin : begin + _CHUNK]
         after = np.searchsorted(places, some, side="right") if others is None else np.zeros(len(some), np.int64)
         greys = fingerprint.greys(asked[some])
-        asker, member, window = _candidates(forest, short, describe(greys, WINDOWS), after, out)
+        asker, member, window = _candidates(forest, short, describe_images(greys, WINDOWS), after, out)
         lookalikes += np.bincount(some[asker], minlength=len(asked))
         lookalikes_kept += np.bincount(places[member], minlength=len(kept))
         tiny = fingerprint.sides(asked[some]) < TINY
         likely = _likely(greys, long, asker, member, window, tiny)
         a, b, window = some[asker[likely]], places[member[likely]], window[likely]
         plausible = _plausible(asked, kept, a, b, window)
-        found += _aligned(asked, kept, a[plausible], b[plausible], window[plausible], out)
+        found += _align_pairs(asked, kept, a[plausible], b[plausible], window[plausible], out)
         advance(len(some))
     if others is None:
         lookalikes = lookalikes_kept = lookalikes + lookalikes_kept
@@ -138,7 +138,7 @@ def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bo
     `trimmed` says which of them to compare without its border, as `Pair` has it; the best agreement counts. Sees more than
     the fingerprints do: pass both at 96 pixels or more along the shorter side where they have them.
     """
-    inside = (without_border(picture) or picture, without_border(other) or other) if any(map(any, trimmed)) else None
+    inside = (remove_border(picture) or picture, remove_border(other) or other) if any(map(any, trimmed)) else None
     best = 0.0
     for without, without_other in trimmed:
         first, second = (
@@ -152,11 +152,11 @@ def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bo
 
 
 def _agreement(picture: Image.Image, other: Image.Image) -> float:
-    prints = np.stack([fingerprint.fingerprint(picture), fingerprint.fingerprint(other)])
-    if fingerprint.flat(prints).any():
+    prints = np.stack([fingerprint.compute_fingerprint(picture), fingerprint.compute_fingerprint(other)])
+    if fingerprint.is_flat(prints).any():
         return 0.0
     first, second = fingerprint.greys(prints[:1]), fingerprint.greys(prints[1:])
-    window = WINDOWS[int((describe(first, WINDOWS)[0] @ describe(second, (CENTRAL,))[0, 0]).argmax())]
+    window = WINDOWS[int((describe_images(first, WINDOWS)[0] @ describe_images(second, (CENTRAL,))[0, 0]).argmax())]
     rough = align(orient(first, [window]), second, _start([window]))
     shorter = min(*picture.size, *other.size)
     side = min(_FINE, max(shorter, fingerprint.SIZE))
@@ -167,13 +167,13 @@ def _agreement(picture: Image.Image, other: Image.Image) -> float:
 # Look-up ------------------------------------------------------------------------------------------------------------------
 
 
-def _described(prints: Prints, places: Indices) -> tuple[Floats, Floats]:
+def _describe(prints: Prints, places: Indices) -> tuple[Floats, Floats]:
     """The short and the long description of every picture's middle."""
     short, long = [], []
     for i in range(0, len(places), _CHUNK):
         greys = fingerprint.greys(prints[places[i : i + _CHUNK]])
-        short.append(describe(greys, (CENTRAL,))[:, 0])
-        long.append(describe(greys, (CENTRAL,), LONG)[:, 0])
+        short.append(describe_images(greys, (CENTRAL,))[:, 0])
+        long.append(describe_images(greys, (CENTRAL,), LONG)[:, 0])
     return np.concatenate(short), np.concatenate(long)
 
 
@@ -247,7 +247,7 @@ def _plausible(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indi
     return np.flatnonzero(np.concatenate([np.empty(0, bool), *keep]))
 
 
-def _aligned(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indices, out: Search) -> list[Pair]:
+def _align_pairs(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indices, out: Search) -> list[Pair]:
     pairs = []
     for i in range(0, len(a), _BATCH):
         first, second = asked[a[i : i + _BATCH]], kept[b[i : i + _BATCH]]

@@ -73,7 +73,7 @@ def _examine_pixels(pixels: Any) -> Examination:
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
     height, width = pixels.shape[:2]
-    picture = _reduced(from_array(pixels, 3))
+    picture = _reduce(from_array(pixels, 3))
     mean, deviation = _statistics(picture)
     mode = "L" if pixels.ndim == 2 or pixels.shape[2] == 1 else "RGB" if pixels.shape[2] == 3 else "RGBA"
     return Examination(digest.digest(), mode=mode, width=width, height=height, mean=mean, deviation=deviation, picture=picture)
@@ -83,12 +83,12 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
     with open_image(data, name) as opened:
         found: dict[str, Any] = {"format": opened.format or "", "mode": opened.mode}
         jpeg = opened.format in ("JPEG", "MPO")
-        found["misnamed"] = _misnamed(name, found["format"])
+        found["misnamed"] = _is_misnamed(name, found["format"])
         size = opened.size
         picture = None
         if jpeg:
-            picture = _strict_jpeg(data, opened, found)
-            found["odd"] = found.get("odd", "") or _after_jpeg(data, opened.format == "MPO")
+            picture = _decode_jpeg_strictly(data, opened, found)
+            found["odd"] = found.get("odd", "") or _find_trailing_data(data, opened.format == "MPO")
         elif opened.format == "PNG":
             _check_png(data, found)
         if picture is None:
@@ -101,16 +101,16 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
         elif found["orientation"] >= 5:
             size = size[::-1]
         plain = picture.mode in ("RGB", "L") and "transparency" not in picture.info
-        picture = to_channels(_reduced(picture), 3) if plain else _reduced(to_channels(picture, 3))
+        picture = to_channels(_reduce(picture), 3) if plain else _reduce(to_channels(picture, 3))
         if not jpeg:  # an MPO's others are previews, not an animation
-            found["frames"] = _frames(data, name, found)
+            found["frames"] = _count_frames(data, name, found)
     found["width"], found["height"] = size
     found["mean"], found["deviation"] = _statistics(picture)
     found["picture"] = picture
     return found
 
 
-def _frames(data: bytes, name: str, found: dict[str, Any]) -> int:
+def _count_frames(data: bytes, name: str, found: dict[str, Any]) -> int:
     """Counted in a file opened anew: that may fail or leave the reader at another frame, and only the first one is used."""
     try:
         with open_image(data, name) as again:
@@ -122,7 +122,7 @@ def _frames(data: bytes, name: str, found: dict[str, Any]) -> int:
         return 1
 
 
-def _reduced(picture: Image.Image) -> Image.Image:
+def _reduce(picture: Image.Image) -> Image.Image:
     factor = min(picture.size) // REDUCED
     return picture.reduce(factor) if factor > 1 else picture
 
@@ -140,7 +140,7 @@ def _statistics(picture: Image.Image) -> tuple[tuple[float, ...], tuple[float, .
 # What decoders do not tell ----------------------------------------------------------------------------------------------------
 
 
-def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Image.Image | None:
+def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Image.Image | None:
     """The picture, if libjpeg had nothing to complain of. Else its complaint is noted, and Pillow shall judge."""
     if simplejpeg is None or opened.mode not in ("RGB", "L"):
         return None
@@ -154,13 +154,13 @@ def _strict_jpeg(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Ima
         elif complaint.startswith("Corrupt JPEG data"):
             found["problem"], found["why"] = "damaged", f"parts of the picture are spoilt ({complaint}); replace it"
         return None  # an unsupported kind, or cut off: Pillow says so itself
-    picture = _reduced(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
+    picture = _reduce(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
     if ExifTags.Base.Orientation in opened.getexif():
         picture.info = opened.info  # how to turn it
     return picture
 
 
-def _after_jpeg(data: bytes, several: bool) -> str:
+def _find_trailing_data(data: bytes, several: bool) -> str:
     """Bytes behind the end of the picture, another picture among them, unless the file says that it holds `several`."""
     end = data.rfind(b"\xff\xd9") + 2 if several else _jpeg_end(data)
     return "data follow the end of the picture" if end is not None and data[end:].strip(b"\0") else ""
@@ -210,6 +210,6 @@ def _format_of_suffix() -> dict[str, str]:
 _ALIKE = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}
 
 
-def _misnamed(name: str, found: str) -> bool:
+def _is_misnamed(name: str, found: str) -> bool:
     expected = _format_of_suffix().get(PurePosixPath(name).suffix.lower())
     return expected is not None and _ALIKE.get(expected, expected) != _ALIKE.get(found, found)

@@ -27,7 +27,7 @@ OTHER = "against:"  # before the splits of the data set that was compared with
 
 
 @dataclass(frozen=True)
-class Demand:
+class RequiredSize:
     """The size that the preprocessing asks of a picture; one that is smaller is enlarged, or cannot be used."""
 
     height: int
@@ -144,7 +144,7 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
             yield Finding("imbalance", said, (split,), classes=(classes[most], classes[least]))
         without = scan.unlabelled(split)
         if len(without):
-            yield _many(scan, "unlabelled", split, "no label", without)
+            yield _group_finding(scan, "unlabelled", split, "no label", without)
     for names in _similar_names(classes[i] for i in np.flatnonzero(everywhere)):
         holding = [split for split, count in labelled.items() if any(count[classes.index(name)] for name in names)]
         said = f"{first_few([ascii(name) for name in names])} differ only in case or Unicode form"
@@ -165,7 +165,7 @@ def _similar_names(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
     yield from (tuple(group) for group in groups.values() if len(group) > 1)
 
 
-def picture_findings(scan: Scan, demand: Demand | None = None) -> Iterator[Finding]:
+def image_findings(scan: Scan, demand: RequiredSize | None = None) -> Iterator[Finding]:
     """What is unusual about pictures that can be used; one finding for all images of a split that are alike in it."""
     records, usable = scan.records, scan.usable()
     height, width = records["height"].astype(np.int64), records["width"].astype(np.int64)
@@ -195,11 +195,13 @@ def picture_findings(scan: Scan, demand: Demand | None = None) -> Iterator[Findi
         part = np.zeros(len(scan), bool)
         part[scan.part(split)] = True
         for kind, concerned, text in told:
-            for detail, items in _by_detail(scan, kind, np.flatnonzero(concerned & usable & part), text).items():
-                yield _many(scan, kind, split, detail, items)
+            for detail, items in _group_by_detail(scan, kind, np.flatnonzero(concerned & usable & part), text).items():
+                yield _group_finding(scan, kind, split, detail, items)
 
 
-def _by_detail(scan: Scan, kind: str, items: NDArray[np.int64], text: Sequence[str] | str) -> dict[str, NDArray[np.int64]]:
+def _group_by_detail(
+    scan: Scan, kind: str, items: NDArray[np.int64], text: Sequence[str] | str
+) -> dict[str, NDArray[np.int64]]:
     if isinstance(text, str) and text:
         return {text: items} if len(items) else {}
     groups: dict[str, list[int]] = defaultdict(list)
@@ -216,7 +218,7 @@ def _by_detail(scan: Scan, kind: str, items: NDArray[np.int64], text: Sequence[s
     return {detail: np.array(found, np.int64) for detail, found in groups.items()}
 
 
-def _many(scan: Scan, kind: str, split: str, detail: str, items: NDArray[np.int64]) -> Finding:
+def _group_finding(scan: Scan, kind: str, split: str, detail: str, items: NDArray[np.int64]) -> Finding:
     listed = tuple(items[:LISTED].tolist())
     return Finding(kind, detail, (split,), tuple(scan.id(item) for item in listed), listed, count=len(items))
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.doctor.border import without_border
+from vitreous.doctor.border import remove_border
 
 Prints: TypeAlias = NDArray[np.uint8]
 """(N, LENGTH): one fingerprint a row."""
@@ -49,13 +49,13 @@ _TINTS = SIZE * SIZE
 _FACTS = LENGTH - 4
 
 
-def fingerprints(picture: Image.Image) -> list[NDArray[np.uint8]]:
+def compute_fingerprints(picture: Image.Image) -> list[NDArray[np.uint8]]:
     """Of one upright picture and, where it has a border, of what lies inside."""
-    inside = without_border(picture)
-    return [fingerprint(picture)] + ([fingerprint(inside)] if inside is not None else [])
+    inside = remove_border(picture)
+    return [compute_fingerprint(picture)] + ([compute_fingerprint(inside)] if inside is not None else [])
 
 
-def fingerprint(picture: Image.Image) -> NDArray[np.uint8]:
+def compute_fingerprint(picture: Image.Image) -> NDArray[np.uint8]:
     """The fingerprint of one upright picture. Pass it reduced (to 128 pixels or more) where decoding can do that."""
     out = np.empty(LENGTH, np.uint8)
     colours = picture.convert("YCbCr")
@@ -94,6 +94,6 @@ def sides(prints: Prints) -> NDArray[np.int64]:
     return np.asarray(prints[:, _FACTS + 2 :].min(axis=1), np.int64)
 
 
-def flat(prints: Prints) -> NDArray[np.bool_]:
+def is_flat(prints: Prints) -> NDArray[np.bool_]:
     """Which pictures have too little structure to be told from one another."""
     return np.asarray(prints[:, _FACTS] < 2 * FLAT)

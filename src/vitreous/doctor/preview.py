@@ -14,7 +14,7 @@ from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_image
 from vitreous.data.transforms.ops import CentralCrop, InceptionCrop, RandomCrop, Resize, ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.doctor.findings import Demand
+from vitreous.doctor.findings import RequiredSize
 from vitreous.doctor.scan import Scan
 
 DRAWS = 4  # pictures shown of a preprocessing that goes by chance
@@ -30,19 +30,19 @@ class Preview:
     failure: str = ""
 
 
-def demand(preprocess: Preprocess) -> Demand | None:
+def find_required_size(preprocess: Preprocess) -> RequiredSize | None:
     """The size that the first operation on shape asks for."""
     for op in preprocess.ops:
         if isinstance(op, ResizeSmall):
-            return Demand(op.height, op.width, True)
+            return RequiredSize(op.height, op.width, True)
         if isinstance(op, (Resize, InceptionCrop)):
-            return Demand(op.height, op.width, True)
+            return RequiredSize(op.height, op.width, True)
         if isinstance(op, (CentralCrop, RandomCrop)):
-            return Demand(op.height, op.width, False)
+            return RequiredSize(op.height, op.width, False)
     return None
 
 
-def previews(scan: Scan, preprocess: Preprocess) -> tuple[Preview, ...]:
+def make_previews(scan: Scan, preprocess: Preprocess) -> tuple[Preview, ...]:
     items = np.flatnonzero(scan.usable() & (scan.records["problem"] == b""))
     if not len(items):
         return ()
@@ -50,12 +50,12 @@ def previews(scan: Scan, preprocess: Preprocess) -> tuple[Preview, ...]:
     chosen = {"smallest": int(items[area.argmin()]), "largest": int(items[area.argmax()])}
     if area.min() == area.max():
         chosen = {"typical": int(items[0])}  # all are of one size
-    return tuple(_preview(scan, which, item, preprocess) for which, item in chosen.items())
+    return tuple(_make_preview(scan, which, item, preprocess) for which, item in chosen.items())
 
 
-def _preview(scan: Scan, which: str, item: int, preprocess: Preprocess) -> Preview:
+def _make_preview(scan: Scan, which: str, item: int, preprocess: Preprocess) -> Preview:
     width, height = (int(scan.records[side][item]) for side in ("width", "height"))
-    scale = _scale(preprocess, height, width)
+    scale = _describe_scale(preprocess, height, width)
     original = None
     try:
         original = decode(scan.read(item), place=scan.id(item))
@@ -66,22 +66,25 @@ def _preview(scan: Scan, which: str, item: int, preprocess: Preprocess) -> Previ
     return Preview(which, item, original, outcomes, scale)
 
 
-def _scale(preprocess: Preprocess, height: int, width: int) -> str:
+def _describe_scale(preprocess: Preprocess, height: int, width: int) -> str:
     for op in preprocess.ops:
         if isinstance(op, InceptionCrop):
             whole = math.sqrt(op.height * op.width / (height * width))
-            return (
-                f"{_times(whole / math.sqrt(op.largest))} to {_times(whole / math.sqrt(op.smallest))}, by the part that is cut"
-            )
+            least, most = (_format_factor(whole / math.sqrt(share)) for share in (op.largest, op.smallest))
+            return f"{least} to {most}, by the part that is cut"
         if isinstance(op, Resize):
             down, across = op.height / height, op.width / width
-            return _times(down) if math.isclose(down, across, rel_tol=0.02) else f"{_times(down)} down, {_times(across)} across"
+            return (
+                _format_factor(down)
+                if math.isclose(down, across, rel_tol=0.02)
+                else f"{_format_factor(down)} down, {_format_factor(across)} across"
+            )
         if isinstance(op, ResizeSmall):
-            return _times(max(op.height / height, op.width / width))
+            return _format_factor(max(op.height / height, op.width / width))
         if isinstance(op, (CentralCrop, RandomCrop)):
             return "not scaled: cut out as it is"
     return "not scaled"
 
 
-def _times(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     return f"×{factor:.2f}" if factor < 10 else f"×{factor:.0f}"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.doctor.examine import Examination
-from vitreous.doctor.fingerprint import LENGTH, Fingerprints, fingerprints
+from vitreous.doctor.fingerprint import LENGTH, Fingerprints, compute_fingerprints
 
 RECORD = np.dtype(
     [
@@ -48,8 +48,8 @@ class Rows:
         return len(self.records)
 
 
-def row(found: Examination, near: bool) -> Row:
-    prints = fingerprints(found.picture) if near and found.picture is not None else []
+def make_row(found: Examination, near: bool) -> Row:
+    prints = compute_fingerprints(found.picture) if near and found.picture is not None else []
     record = (
         np.frombuffer(found.digest, "<u8"),
         found.problem.encode("ascii", "replace"),
@@ -89,11 +89,11 @@ class Table:
 
     def add(self, rows: Rows) -> None:
         end = self._count + len(rows)
-        self._records = _grown(self._records, end)
+        self._records = _grow(self._records, end)
         self._records[self._count : end] = rows.records
         if self._prints is not None and rows.prints is not None:
             start, stop = self._print_count, self._print_count + len(rows.prints.rows)
-            self._prints, self._items = _grown(self._prints, stop), _grown(self._items, stop)
+            self._prints, self._items = _grow(self._prints, stop), _grow(self._items, stop)
             self._prints[start:stop], self._items[start:stop] = rows.prints.rows, rows.prints.items + self._count
             self._print_count = stop
         self._texts.update({self._count + number: text for number, text in rows.texts.items()})
@@ -105,7 +105,7 @@ class Table:
         return Rows(self._records[: self._count], prints, self._texts)
 
 
-def _grown(array: NDArray[Any], needed: int) -> NDArray[Any]:
+def _grow(array: NDArray[Any], needed: int) -> NDArray[Any]:
     if needed <= len(array):
         return array
     return np.resize(array, (max(needed, len(array) * 3 // 2), *array.shape[1:]))

@@ -19,7 +19,7 @@ from vitreous.data.source import Content, Dataset, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.doctor.examine import Examination, examine
 from vitreous.doctor.fingerprint import Fingerprints
-from vitreous.doctor.records import Row, Rows, Table, pack_rows, row
+from vitreous.doctor.records import Row, Rows, Table, make_row, pack_rows
 from vitreous.doctor.stream_index import StreamIndex, join_indexes, read_shard_index
 
 CHUNK = 64  # items per task: large enough that sending them costs nothing, small enough that the progress moves
@@ -95,7 +95,9 @@ class Scan:
         return next(itertools.islice(wanted, int(names.position[index]), None)).content
 
 
-def scan(dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Callable[[int], None] = lambda more: None) -> Scan:
+def scan_dataset(
+    dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Callable[[int], None] = lambda more: None
+) -> Scan:
     """Read and examine everything. `advance` is told how many more items are done."""
     splits = tuple(dataset.splits)
     sources = tuple(dataset.splits[split] for split in splits)
@@ -169,7 +171,7 @@ class _Examiner:
         source = self.sources[task.split]
         if isinstance(source, Source):
             found = (self._of_source(source, index) for index in range(task.start, task.stop))
-            return _Batch(pack_rows([row(one, self.near) for one in found], self.near))
+            return _Batch(pack_rows([make_row(one, self.near) for one in found], self.near))
         return self._of_shard(source, task.start)
 
     def _of_source(self, source: Source, index: int) -> Examination:
@@ -197,7 +199,7 @@ class _Examiner:
             for item in items:
                 set_current_item(item.place)
                 found = _CRASHED if item.place in self.deadly else examine(item.content, item.id)
-                rows.append(row(found, self.near))
+                rows.append(make_row(found, self.near))
                 ids.append(item.id)
                 labels.append(item.labels)
                 set_current_item(shard)

@@ -25,7 +25,7 @@ def summarise(scan: Scan, findings: Sequence[Finding], against: Scan | None, pre
         "corrupt": any(finding.corrupts for finding in findings),
         "findings": count_findings(findings),
         "corrupting": count_findings(finding for finding in findings if finding.corrupts),
-        "splits": {split: _split(scan, split) for split in scan.splits},
+        "splits": {split: _summarise_split(scan, split) for split in scan.splits},
         "preprocess": preprocess,
     }
     if against is not None:
@@ -33,7 +33,7 @@ def summarise(scan: Scan, findings: Sequence[Finding], against: Scan | None, pre
     return summary
 
 
-def _split(scan: Scan, split: str) -> dict[str, Any]:
+def _summarise_split(scan: Scan, split: str) -> dict[str, Any]:
     records = scan.records[scan.part(split)]
     usable = records[records["width"] > 0]
     counts = scan.class_counts(split).tolist()
@@ -49,7 +49,7 @@ def _split(scan: Scan, split: str) -> dict[str, Any]:
         about["sizes"] = {
             side: {"smallest": int(v.min()), "median": int(np.median(v)), "largest": int(v.max())} for side, v in sizes.items()
         }
-        mean, deviation = channels(usable)
+        mean, deviation = channel_statistics(usable)
         about["channels"] = {"mean": mean, "deviation": deviation}
     return about
 
@@ -61,7 +61,7 @@ def _counts(values: NDArray[Any]) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def channels(usable: NDArray[Any]) -> tuple[list[float], list[float]]:
+def channel_statistics(usable: NDArray[Any]) -> tuple[list[float], list[float]]:
     """Mean and deviation of red, green and blue, 0..1, over all pixels, as if all pictures were of one size."""
     means, deviations = usable["mean"].astype(np.float64) / 255, usable["deviation"].astype(np.float64) / 255
     mean = means.mean(axis=0)

@@ -40,7 +40,7 @@ class Tree:
     sought: Indices  # (N,): leaf * N + member, for look-ups of members beyond a given one
 
 
-def grow(vectors: Floats, seed: int) -> Tree:
+def build_tree(vectors: Floats, seed: int) -> Tree:
     """The tree over vectors (N, D); another seed gives another tree."""
     random = np.random.default_rng(seed)
     count = len(vectors)
@@ -59,7 +59,7 @@ def grow(vectors: Floats, seed: int) -> Tree:
         leaf_of[alive[done]] = leaf[node[done]]
         alive, node = alive[~done], node[~done]
         turn = _rotation(random, vectors.shape[1])
-        ways = split[node] * (2 * AXES) + _way(vectors[alive], turn)
+        ways = split[node] * (2 * AXES) + _choose_child(vectors[alive], turn)
         taken, node = np.unique(ways, return_inverse=True)
         child = np.full(int(crowded.sum()) * 2 * AXES, _NOWHERE, np.int64)
         child[taken] = np.arange(len(taken))
@@ -82,7 +82,7 @@ def lookup(tree: Tree, vectors: Floats) -> Indices:
         alive, node = alive[inner], node[inner]
         if not len(alive):
             break
-        node = level.child[level.split[node], _way(vectors[alive], level.turn)]
+        node = level.child[level.split[node], _choose_child(vectors[alive], level.turn)]
         alive, node = alive[node != _NOWHERE], node[node != _NOWHERE]
     return found
 
@@ -92,7 +92,7 @@ def _rotation(random: np.random.Generator, size: int) -> Floats:
     return np.asarray(orthogonal[:, :AXES], np.float32)
 
 
-def _way(vectors: Floats, turn: Floats) -> Indices:
+def _choose_child(vectors: Floats, turn: Floats) -> Indices:
     turned = vectors @ turn
     axis = np.abs(turned).argmax(axis=1)
     return np.asarray(2 * axis + (turned[np.arange(len(turned)), axis] < 0), np.int64)

@@ -13,9 +13,9 @@ from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.datasets.real_labels import apply_real_labels, read_real_labels
 from vitreous.data.source import Source, Stream
 from vitreous.data.sources.arrays import Arrays
-from vitreous.evaluation.calibration import calibration
+from vitreous.evaluation.calibration import compute_calibration
 from vitreous.evaluation.class_tables import PAIRS
-from vitreous.evaluation.intervals import Method, of_mean_recall, of_share
+from vitreous.evaluation.intervals import Method, mean_recall_interval, share_interval
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.predictions import Predictions, classes_there
 
@@ -26,24 +26,24 @@ def compute_metrics(answers: Predictions, *, method: Method = "wilson", seed: in
     """What `evaluate --json` tells of one checkpoint. Shares are from 0 to 1; None where there is nothing to tell."""
     counts, labelled = answers.counts, answers.labelled()
     if not counts.n:
-        raise VitreousError(_no_labels(answers))
-    _check_classes(answers.where, answers.split, len(_judged(answers)))
+        raise VitreousError(_explain_no_labels(answers))
+    _check_classes(answers.where, answers.split, len(_measured_classes(answers)))
     right = answers.right()[labelled]
-    sure = calibration(answers.probabilities[labelled, 0], right)
+    sure = compute_calibration(answers.probabilities[labelled, 0], right)
     top5 = counts.top5 if answers.mapping.competing > 5 else None
     every = counts.per_class()
     there = [row for row in every if row.n]
     mean = {name: sum(getattr(row, name) for row in there) / len(there) for name in ("precision", "recall", "f1")}
-    own_classes = _by_data_class(answers) if _several(answers) else []
+    own_classes = _recall_by_data_class(answers) if _has_merged_classes(answers) else []
     if own_classes:  # an image cannot be taken for all of its model classes, so that their recall says little
         mean["recall"] = sum(row["recall"] for row in own_classes) / len(own_classes)
-    intervals = {"top1": of_share(int(right.sum()), counts.n, method, seed)}
+    intervals = {"top1": share_interval(int(right.sum()), counts.n, method, seed)}
     if top5 is not None:
-        intervals["top5"] = of_share(round(top5 * counts.n), counts.n, method, seed)
+        intervals["top5"] = share_interval(round(top5 * counts.n), counts.n, method, seed)
     if own_classes or all(len(own) < 2 for own in answers.labels):
         recalls = [(row["recall"], row["n"]) for row in own_classes] or [(row.recall, row.n) for row in every]
         hits, counted = (np.array(column) for column in zip(*((round(recall * n), n) for recall, n in recalls), strict=True))
-        intervals["mean_recall"] = of_mean_recall(hits, counted, seed)
+        intervals["mean_recall"] = mean_recall_interval(hits, counted, seed)
     mapped_away = sum(bool(given) and not own for given, own in zip(answers.given, answers.labels, strict=True))
     return {
         "data": answers.where,
@@ -69,7 +69,8 @@ def compute_metrics(answers: Predictions, *, method: Method = "wilson", seed: in
         "images_per_second": len(answers) / answers.seconds if answers.seconds else None,
         "model_images_per_second": len(answers) / answers.model_seconds if answers.model_seconds else None,
         "confused": [
-            {"class": answers.classes[truth], "taken_for": answers.classes[guess], "n": n} for truth, guess, n in pairs(answers)
+            {"class": answers.classes[truth], "taken_for": answers.classes[guess], "n": n}
+            for truth, guess, n in most_confused(answers)
         ],
         "per_class": [{"class": name, **row._asdict()} for name, row in zip(answers.classes, every, strict=True)],
         **({"per_data_class": own_classes} if own_classes else {}),
@@ -78,7 +79,7 @@ def compute_metrics(answers: Predictions, *, method: Method = "wilson", seed: in
     }
 
 
-def pairs(answers: Predictions, most: int = PAIRS) -> list[tuple[int, int, int]]:
+def most_confused(answers: Predictions, most: int = PAIRS) -> list[tuple[int, int, int]]:
     """(class, taken for, images), the most confused first, as `confused_pairs`; from the rows, for any number of classes."""
     cells = Counter((own[0], guess) for own, guess in zip(answers.labels, answers.top[:, 0].tolist(), strict=True) if own)
     there: Counter[int] = Counter()
@@ -101,7 +102,7 @@ def worst_classes(numbers: Mapping[str, Any], most: int = 5) -> list[Mapping[str
 def check_data(data: Source | Stream, real: Path | None = None) -> None:
     """What can be told before the model has run for an hour."""
     if real is not None and isinstance(data, Source):
-        _check_order(_real(data, real), [data.labels(index) for index in range(len(data))])
+        _check_order(_attach_real_labels(data, real), [data.labels(index) for index in range(len(data))])
     elif real is not None:
         read_real_labels(real)
     there = classes_there(data)
@@ -122,12 +123,12 @@ def _check_classes(where: str, split: str, different: int) -> None:
         )
 
 
-def _judged(answers: Predictions) -> set[int]:
+def _measured_classes(answers: Predictions) -> set[int]:
     """The data's classes that are measured."""
     return {label for given, own in zip(answers.given, answers.labels, strict=True) if own for label in given}
 
 
-def _no_labels(answers: Predictions) -> str:
+def _explain_no_labels(answers: Predictions) -> str:
     if any(answers.given):
         return f"{answers.where} {answers.split}: no image has a class that maps to one of the model's; mend the mapping"
     bad = f"; {len(answers.bad):,} could not be read" if answers.bad else ""
@@ -137,11 +138,11 @@ def _no_labels(answers: Predictions) -> str:
 # Several classes for one -----------------------------------------------------------------------------------------------
 
 
-def _several(answers: Predictions) -> bool:
+def _has_merged_classes(answers: Predictions) -> bool:
     return any(len(own) > 1 for own in answers.mapping.to)
 
 
-def _by_data_class(answers: Predictions) -> list[dict[str, Any]]:
+def _recall_by_data_class(answers: Predictions) -> list[dict[str, Any]]:
     """Where a data class is several of the model's: the recall of the data's own classes, which `per_class` cannot tell."""
     n, hits = (np.zeros(len(answers.mapping.data), np.int64) for _ in range(2))
     for given, own, guess in zip(answers.given, answers.labels, answers.top[:, 0].tolist(), strict=True):
@@ -162,17 +163,17 @@ def real_accuracy(answers: Predictions, path: Path, *, method: Method = "wilson"
     """Top 1 by the reassessed labels (PAPER 5): right if the guess is one of them; an image that has none is left out."""
     blank = np.zeros((len(answers), 1, 1), np.uint8)
     ours = Arrays(answers.where, answers.split, answers.mapping.data, blank, np.full(len(answers), -1), answers.ids)
-    source = _real(ours, path)
+    source = _attach_real_labels(ours, path)
     _check_order(source, answers.given)
     labels = [answers.mapping.labels(source.labels(row)) for row in range(len(source))]
     right = sum(guess in own for own, guess in zip(labels, answers.top[:, 0].tolist(), strict=True))
     n = sum(map(bool, labels))
     if not n:
         raise VitreousError(f"{path}: none of these images has a ReaL label that is a class of the model")
-    return {"top1": right / n, "n": n, "interval": list(of_share(right, n, method, seed)), "left_out": len(labels) - n}
+    return {"top1": right / n, "n": n, "interval": list(share_interval(right, n, method, seed)), "left_out": len(labels) - n}
 
 
-def _real(source: Source, path: Path) -> Source:
+def _attach_real_labels(source: Source, path: Path) -> Source:
     labelled = apply_real_labels(source, path)
     names = Counter(source.id(index).rpartition("/")[2] for index in range(len(source)))
     twice = [name for name, count in names.items() if count > 1]

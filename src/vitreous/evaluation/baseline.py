@@ -23,11 +23,11 @@ from vitreous.data.loading.loader import Loader
 from vitreous.data.sampling import permute
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.majority import majority_rate, majority_words
+from vitreous.evaluation.majority import describe_majority, majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.models.build import Model
-from vitreous.models.cost import cost_of
+from vitreous.models.cost import compute_cost
 
 TRAIN, TEST = 2000, 1000  # images, at most
 LEAST = 64  # of each, whatever they cost
@@ -55,14 +55,15 @@ class Baseline:
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n_test)
 
     def sentence(self) -> str:
-        right = f"{self.accuracy:.1%} ± {100 * self.standard_error:.1f} of {_of(self.n_test, self.all_test)} held-out images"
-        fit = f"fitted in closed form to {_of(self.n_train, self.all_train)} training images, l2 = 2^{math.log2(self.l2):g}"
+        train, test = _format_count(self.n_train, self.all_train), _format_count(self.n_test, self.all_test)
+        right = f"{self.accuracy:.1%} ± {100 * self.standard_error:.1f} of {test} held-out images"
+        fit = f"fitted in closed form to {train} training images, l2 = 2^{math.log2(self.l2):g}"
         bad = f", {self.bad:,} unreadable" if self.bad else ""
-        alone = "" if self.majority is None else f"; {majority_words(self.majority)}"
+        alone = "" if self.majority is None else f"; {describe_majority(self.majority)}"
         return f"to beat: frozen features with a linear classifier get {right} right{alone} ({fit}{bad}; {self.seconds:.0f} s)"
 
 
-def _of(used: int, available: int | None) -> str:
+def _format_count(used: int, available: int | None) -> str:
     if available is None:
         return f"the first {used:,}"
     return f"{used:,}" if used == available else f"{used:,} of {available:,}"
@@ -97,8 +98,8 @@ def closed_form_baseline(
         raise VitreousError(f"{train.where} and {held_out.where} have different classes; open them as one data set")
     model = start.model if isinstance(start, Classifier) else start
     budget = macs if macs is not None else CPU_MACS if torch.device(device).type == "cpu" else OTHER_MACS
-    all_train, all_test = _labelled(train), _labelled(held_out)
-    few, few_test = _how_many(int(budget / _macs(model, preprocess)), all_train, all_test, most, most_test)
+    all_train, all_test = _count_labelled(train), _count_labelled(held_out)
+    few, few_test = _split_budget(int(budget / _macs_per_image(model, preprocess)), all_train, all_test, most, most_test)
 
     with Runner(model, device, lean=True) as runner, progress_bar("closed-form baseline", few + few_test) as advance:
         run = _Features(runner, preprocess, workers, bad_images, advance)
@@ -121,11 +122,11 @@ def closed_form_baseline(
         all_train=all_train,
         all_test=all_test,
         bad=run.bad,
-        majority=majority_rate(_counted(truths, classes), _counted(labels, classes), len(truths)),
+        majority=majority_rate(_count_labels(truths, classes), _count_labels(labels, classes), len(truths)),
     )
 
 
-def _counted(labels: list[tuple[int, ...]], classes: int) -> NDArray[np.int64]:
+def _count_labels(labels: list[tuple[int, ...]], classes: int) -> NDArray[np.int64]:
     """How many images have each label. (Those that are fitted to are drawn with each class in its share.)"""
     return np.bincount([label for own in labels for label in own], minlength=classes)
 
@@ -133,14 +134,14 @@ def _counted(labels: list[tuple[int, ...]], classes: int) -> NDArray[np.int64]:
 # How many, and which ---------------------------------------------------------------------------------------------------
 
 
-def _macs(model: Model, preprocess: Preprocess) -> float:
+def _macs_per_image(model: Model, preprocess: Preprocess) -> float:
     """Of one image at the size it comes in, taken to grow with its area."""
     height, width = preprocess.size or model.config.image_size
     own_height, own_width = model.config.image_size
-    return cost_of(model.config).macs * (height * width) / (own_height * own_width)
+    return compute_cost(model.config).macs * (height * width) / (own_height * own_width)
 
 
-def _how_many(affordable: int, train: int | None, test: int | None, most: int, most_test: int) -> tuple[int, int]:
+def _split_budget(affordable: int, train: int | None, test: int | None, most: int, most_test: int) -> tuple[int, int]:
     """A third of what can be afforded to judge by, the rest to fit; what one side cannot use goes to the other."""
     affordable = max(affordable, 2 * LEAST)
     train = most if train is None else min(train, most)
@@ -150,7 +151,7 @@ def _how_many(affordable: int, train: int | None, test: int | None, most: int, m
     return few, min(test, affordable - few)
 
 
-def _labelled(data: Source | Stream) -> int | None:
+def _count_labelled(data: Source | Stream) -> int | None:
     return int((data.targets() >= 0).sum()) if isinstance(data, Source) else None
 
 

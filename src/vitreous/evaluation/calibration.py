@@ -42,7 +42,7 @@ class Calibration:
         return [vars(one).copy() for one in self.bins]
 
 
-def leaning(confidence: float, accuracy: float) -> str:
+def describe_confidence_gap(confidence: float, accuracy: float) -> str:
     """What both means together say, in words."""
     gap = confidence - accuracy
     if abs(gap) < 0.005:
@@ -50,7 +50,7 @@ def leaning(confidence: float, accuracy: float) -> str:
     return f"on the whole too {'sure' if gap > 0 else 'modest'}, by {100 * abs(gap):.1f} points"
 
 
-def calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
+def compute_calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
     """From the probability of each guess and whether it was right."""
     if not len(right) or confidence.shape != right.shape:
         raise VitreousError(f"calibration of {len(confidence):,} confidences and {len(right):,} answers; not one set's")

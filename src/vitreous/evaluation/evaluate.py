@@ -24,7 +24,7 @@ from vitreous.evaluation.evaluation_report import write_report
 from vitreous.evaluation.intervals import Method
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions, classes_there, natural_mapping, predict_dataset
-from vitreous.evaluation.robustness import Robustness, robustness
+from vitreous.evaluation.robustness import Robustness, measure_robustness
 from vitreous.inference.features import compute_features
 from vitreous.inference.precision import agreed_precision
 
@@ -82,11 +82,11 @@ def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any]
             check_evaluation_dir(asked.out, None if place is None else find_data_folder(place))
     precision = agreed_precision(asked.precision, world)  # before the first forward pass
     dataset = open_data(asked.data, bad_shards=asked.bad_images)
-    source, notes = _split(dataset, asked.split)
+    source, notes = _select_split(dataset, asked.split)
     check_data(source, asked.real)
-    training = None if asked.nearest is None else _training(open_data(asked.nearest, bad_shards=asked.bad_images))
-    own = _subject(asked.checkpoint, source, asked, asked.image_size, asked.preprocess)
-    other = _subject(asked.compare, source, asked) if asked.compare is not None else None
+    training = None if asked.nearest is None else _select_training(open_data(asked.nearest, bad_shards=asked.bad_images))
+    own = _load_subject(asked.checkpoint, source, asked, asked.image_size, asked.preprocess)
+    other = _load_subject(asked.compare, source, asked) if asked.compare is not None else None
     run = _Run(asked, world, precision.name)
 
     answers, numbers = run.measured(own, source, features=training is not None)
@@ -95,7 +95,11 @@ def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any]
     if other is not None:
         theirs, about = run.measured(other, source)
         pair = compare_predictions(answers, theirs)
-        numbers["compare"] = {**about, "paired": pair.as_dict(), "sentence": pair.sentence(*_told_apart(own.name, other.name))}
+        numbers["compare"] = {
+            **about,
+            "paired": pair.as_dict(),
+            "sentence": pair.sentence(*_distinct_names(own.name, other.name)),
+        }
         others.append((other.name, theirs, about))
         said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
     strength = run.robustness(own, source, answers)
@@ -143,7 +147,9 @@ class _Run:
         count, seed = self.asked.robustness_images, self.asked.data_seed
         if count is None:
             return None
-        return robustness(subject.clf, source, answers, images=count, seed=seed, preprocess=subject.preprocess, **self._how)
+        return measure_robustness(
+            subject.clf, source, answers, images=count, seed=seed, preprocess=subject.preprocess, **self._how
+        )
 
     def write(
         self,
@@ -186,7 +192,7 @@ class _Run:
 # Which images, and which model -----------------------------------------------------------------------------------------
 
 
-def _split(dataset: Dataset, split: str | None) -> tuple[Source | Stream, list[str]]:
+def _select_split(dataset: Dataset, split: str | None) -> tuple[Source | Stream, list[str]]:
     """The split that was asked for, or one that measures: what a model has learnt from says little about it."""
     if not dataset.splits:
         raise VitreousError(f"{dataset.where}: there are no images")
@@ -208,12 +214,12 @@ def _split(dataset: Dataset, split: str | None) -> tuple[Source | Stream, list[s
     return dataset.splits[chosen], [f"{dataset.where}: measured on {chosen}; it has {rest} too"]
 
 
-def _training(dataset: Dataset) -> Source | Stream:
+def _select_training(dataset: Dataset) -> Source | Stream:
     """What --nearest looks among."""
     return dataset.splits["train"] if "train" in dataset.splits else next(iter(dataset.splits.values()))
 
 
-def _subject(
+def _load_subject(
     checkpoint: str,
     source: Source | Stream,
     asked: EvaluateOptions,
@@ -249,5 +255,5 @@ def _unread(where: str, bad: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield f"{where}: left out what could not be read: {place} ({why}){more}"
 
 
-def _told_apart(first: str, second: str) -> tuple[str, str]:
+def _distinct_names(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (first)", f"{second} (second)")

@@ -17,7 +17,7 @@ from vitreous.classifier import Classifier
 from vitreous.core.files import write_text
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.accuracy import pairs
+from vitreous.evaluation.accuracy import most_confused
 from vitreous.evaluation.class_tables import CELLS, ConfusionTables, class_table, confusion_tables, list_pairs
 from vitreous.evaluation.headline import accuracy_headline
 from vitreous.evaluation.image_cards import ImageCard, Suggestion, prediction_bars
@@ -110,7 +110,7 @@ def write_report(
     relabel = write_relabel(folder / RELABEL, data, answers, suspects)
     outcome, there = _outcome(answers, names)
     cells = cells_of(answers)
-    shown = choose_images(cells, [(truth, guess) for truth, guess, _ in pairs(answers)] if len(there) > CELLS else None)
+    shown = choose_images(cells, [(truth, guess) for truth, guess, _ in most_confused(answers)] if len(there) > CELLS else None)
     wrong, correct = ([rows for cell, rows in shown.items() if (cell[0] == cell[1]) == same] for same in (False, True))
     # Where room or time ends, the last do without.
     wanted = [
@@ -197,7 +197,9 @@ def _confusion(
         return tables
     # Too many classes for a matrix in memory.
     classes = [names[k] for k in range(len(answers.classes))]
-    return ConfusionTables(classes, [], list_pairs(classes, pairs(answers), [c.n for c in answers.counts.per_class()], link))
+    return ConfusionTables(
+        classes, [], list_pairs(classes, most_confused(answers), [c.n for c in answers.counts.per_class()], link)
+    )
 
 
 def _suspect_cards(images: Gallery, suspects: Sequence[Suspect]) -> list[ImageCard]:

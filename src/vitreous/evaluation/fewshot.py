@@ -58,7 +58,7 @@ class FewshotTask:
                 f"{self.name}: its training images are of one class only ({self.train.classes[self.train.labels[0][0]]}); "
                 f"there is nothing to tell apart"
             )
-        twice = _repeated(self.train.ids) or _repeated(self.test.ids)
+        twice = _find_repeated(self.train.ids) or _find_repeated(self.test.ids)
         if twice:
             raise VitreousError(f"{self.name}: {first_few(twice, 3)} is there twice; remove one, or accuracy counts it double")
         both = sorted(set(self.train.ids) & set(self.test.ids))
@@ -93,7 +93,7 @@ def check_shots(shots: Sequence[Shots], name: str, smallest: tuple[int, str]) ->
         raise VitreousError(f"--shots {asked}: class {label!r} of {name} has {few:,} training images; {remedy}")
 
 
-def _repeated(ids: Sequence[str]) -> list[str]:
+def _find_repeated(ids: Sequence[str]) -> list[str]:
     if len(set(ids)) == len(ids):
         return []
     seen: set[str] = set()
@@ -176,13 +176,13 @@ def draw_subset(task: FewshotTask, shots: Shots, seed: int | None) -> NDArray[np
     return np.sort(of_class[place < shots])
 
 
-def _fitted(task: FewshotTask, shots: Shots, seed: int | None) -> tuple[Ridge, Features]:
+def _fit(task: FewshotTask, shots: Shots, seed: int | None) -> tuple[Ridge, Features]:
     subset = task.train if shots == "all" else task.train.some(draw_subset(task, shots, seed))
     return Ridge(torch.from_numpy(subset.values), subset.labels, len(subset.classes)), subset
 
 
 def _round(task: FewshotTask, shots: Shots, seed: int | None, l2: Choice) -> FewshotResult:
-    ridge, subset = _fitted(task, shots, seed)
+    ridge, subset = _fit(task, shots, seed)
     if isinstance(l2, str):
         # Without its only image a class cannot be named, whatever the l2: then nothing tells one from another.
         l2 = ridge.choose() if len(subset) > len(set(subset.targets().tolist())) else FIXED
@@ -215,7 +215,7 @@ def _joint(tasks: Sequence[FewshotTask], shots: Shots, seeds: Sequence[int | Non
     accuracies = np.zeros((len(tasks), len(L2S)))
     for row, task in enumerate(tasks):
         for seed in seeds:
-            named = _fitted(task, shots, seed)[0].classify_for(torch.from_numpy(task.test.values), L2S).numpy()
+            named = _fit(task, shots, seed)[0].classify_for(torch.from_numpy(task.test.values), L2S).numpy()
             accuracies[row] += [_right(own, task.test.labels).mean() for own in named]
             advance(1)
     return L2S[best_mean_rank(accuracies / len(seeds))]

@@ -20,8 +20,8 @@ from vitreous.core.table import table
 from vitreous.data.source import Policy
 from vitreous.evaluation.fewshot import FIXED, Choice, Draw, FewshotResult, Shots, fewshot, fits
 from vitreous.evaluation.fewshot_curve import Point, Verdict, draw_curve, points, verdicts
-from vitreous.evaluation.fewshot_tasks import chosen_preprocess, names_of, possible_shots, task_of
-from vitreous.evaluation.majority import majority_words
+from vitreous.evaluation.fewshot_tasks import choose_preprocess, load_task, possible_shots, split_names
+from vitreous.evaluation.majority import describe_majority
 from vitreous.inference.precision import agreed_precision
 from vitreous.models.config import Size
 
@@ -66,7 +66,7 @@ class FewshotOptions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return names_of(self.data)
+        return split_names(self.data)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Fewshot:
         headings = ("shots", "accuracy", "drawings", "l2", "training images", "test images")
         lines = [table(("data", *headings) if several else headings, rows), ""]
         rates = {point.data: point.majority for point in self.points}
-        lines += [f"{name}: {majority_words(rate)}" for name, rate in rates.items()]
+        lines += [f"{name}: {describe_majority(rate)}" for name, rate in rates.items()]
         lines += [verdict.sentence for verdict in self.verdicts]
         if self.out is not None:
             lines += ["", f"{self.out}: fewshot.json, learning_curve.png and .svg"]
@@ -113,13 +113,13 @@ def _power(l2: float) -> str:
 
 def run_fewshot(options: FewshotOptions) -> Fewshot:
     clf = load(options.checkpoint, image_size=options.image_size)
-    preprocess = chosen_preprocess(clf, options.preprocess)
+    preprocess = choose_preprocess(clf, options.preprocess)
     with init_distributed(choose_device(options.device)) as world:
         precision = agreed_precision(options.precision, world)
         notes = [*clf.notes, *([precision.note] if precision.note else []), clf.preprocessing_note(preprocess)]
         tasks = []
         for name in options.names:
-            task, said = task_of(
+            task, said = load_task(
                 clf,
                 name,
                 preprocess,

@@ -25,7 +25,7 @@ SHOTS: tuple[Shots, ...] = (1, 5, 10, 25, "all")  # the paper's, and everything 
 HELD_OUT = 0.3  # of each class, where the data has one split only: few-shot fits need few images, and a fair test many
 
 
-def names_of(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """DATA,DATA,...: a comma divides, unless it is within braces or in the name of something that is there."""
     whole = user_path(text).exists()
     names = [text] if whole else [name.strip() for name in re.split(r",(?![^{}]*\})", text)]
@@ -49,7 +49,7 @@ def paper_preprocess(clf: Classifier) -> Preprocess:
     return Preprocess("|".join([*ops, *map(str, clf.preprocess.scales)]), clf.config.channels)
 
 
-def chosen_preprocess(clf: Classifier, text: str | None) -> Preprocess:
+def choose_preprocess(clf: Classifier, text: str | None) -> Preprocess:
     """The checkpoint's own; or what was asked for, which has to fit its size: a string, or `paper`."""
     if text == "paper":
         return paper_preprocess(clf)
@@ -66,7 +66,7 @@ def chosen_preprocess(clf: Classifier, text: str | None) -> Preprocess:
     return asked
 
 
-def task_of(
+def load_task(
     clf: Classifier,
     name: str,
     preprocess: Preprocess,

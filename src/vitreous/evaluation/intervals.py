@@ -52,14 +52,14 @@ def bootstrap(
     return float(low), float(high)
 
 
-def of_share(right: int, n: int, method: Method = "wilson", seed: int = 0) -> tuple[float, float]:
+def share_interval(right: int, n: int, method: Method = "wilson", seed: int = 0) -> tuple[float, float]:
     """Of `right` out of n."""
     if method == "wilson" or not n:
         return wilson(right / n if n else 0.0, n)
     return bootstrap(np.array([right, n - right]), lambda drawn: drawn[:, 0] / n, seed=seed)
 
 
-def of_mean_recall(right: NDArray[np.int64], there: NDArray[np.int64], seed: int = 0) -> tuple[float, float]:
+def mean_recall_interval(right: NDArray[np.int64], there: NDArray[np.int64], seed: int = 0) -> tuple[float, float]:
     """Of the mean over classes of right / there, for images with one label each: no formula knows it, the bootstrap does."""
     own = there > 0
 

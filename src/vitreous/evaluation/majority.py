@@ -20,7 +20,7 @@ def majority_rate(counts: ArrayLike, train: ArrayLike | None = None, n: int | No
     return float(evaluated[known.argmax()] / n) if n else 0.0
 
 
-def majority_words(rate: float) -> str:
+def describe_majority(rate: float) -> str:
     """To stand beside an accuracy."""
     return f"the largest class alone: {rate:.1%}"
 

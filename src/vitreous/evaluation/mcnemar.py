@@ -70,11 +70,11 @@ class PairedComparison:
         if not self.first + self.second:
             return f"{first} and {second} get the same {self.both:,} of {self.n:,} images right"
         if self.p >= SURE:
-            lies = f"{points:+.1f} points, {low:+.1f} to {high:+.1f}, p = {_shown(self.p)}"
+            lies = f"{points:+.1f} points, {low:+.1f} to {high:+.1f}, p = {_format_p(self.p)}"
             return f"between {first} and {second} no difference that could not be chance ({lies}); {apart}"
         better, worse = (second, first) if points > 0 else (first, second)
         low, high = (low, high) if points > 0 else (-high, -low)
-        lies = f"{abs(points):.1f} points ({low:.1f} to {high:.1f}), p = {_shown(self.p)}"
+        lies = f"{abs(points):.1f} points ({low:.1f} to {high:.1f}), p = {_format_p(self.p)}"
         return f"{better} is better than {worse} by {lies}; {apart}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,5 +113,5 @@ def _reach(one: float, other: float, phi: float) -> float:
     return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
 
 
-def _shown(p: float) -> str:
+def _format_p(p: float) -> str:
     return f"{p:.2g}" if p >= 1e-4 else f"{p:.0e}"

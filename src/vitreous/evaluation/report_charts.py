@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.evaluation.calibration import leaning
+from vitreous.evaluation.calibration import describe_confidence_gap
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve
 from vitreous.reports.charts import Curve, LineChart, ReliabilityChart, line_chart, reliability_chart
@@ -35,7 +35,7 @@ def calibration_section(numbers: Mapping[str, Any]) -> CalibrationSection | None
         return None
     n = sum(row["n"] for row in bins)
     confidence, accuracy = (sum(row["n"] * row[name] for row in bins) / n for name in ("confidence", "accuracy"))
-    summary = f"This model is {leaning(confidence, accuracy)}."
+    summary = f"This model is {describe_confidence_gap(confidence, accuracy)}."
     if isinstance(ece := numbers.get("ece"), float):
         summary += f" Expected calibration error: {100 * ece:.2f} %."
     chart = reliability_chart(bins, [wilson(row["accuracy"], row["n"]) for row in bins])

@@ -72,7 +72,7 @@ class Robustness:
         return min(every, key=lambda entry: entry[1].accuracy)
 
 
-def robustness(
+def measure_robustness(
     clf: Classifier,
     data: Source | Stream,
     answers: Predictions,
@@ -94,9 +94,9 @@ def robustness(
     if images < 1:
         raise VitreousError(f"--robustness-images {images}: must be at least 1")
     preprocess = preprocess or clf.preprocess
-    rows = _drawn(answers, images, seed)
+    rows = _draw_rows(answers, images, seed)
     sample = _sample(data, answers, rows)
-    clean = _strength(1.0, answers.right()[rows])
+    clean = _measure_strength(1.0, answers.right()[rows])
     seconds = 0.0
     curves = []
     with progress_bar("robustness", len(rows) * sum(len(corruption.strengths) for corruption in corruptions)) as advance:
@@ -116,14 +116,14 @@ def robustness(
                         bad_images="skip",
                         mapping=answers.mapping if answers.mapping.data else None,
                     )
-                points.append(_strength(strength, found.right()[found.labelled()]))
+                points.append(_measure_strength(strength, found.right()[found.labelled()]))
                 seconds += found.seconds
                 advance(len(rows))
             curves.append(RobustnessCurve(corruption.name, corruption.along, corruption.untouched, tuple(points)))
     return Robustness(clean, tuple(curves), seed, seconds)
 
 
-def _drawn(answers: Predictions, images: int, seed: int) -> NDArray[np.int64]:
+def _draw_rows(answers: Predictions, images: int, seed: int) -> NDArray[np.int64]:
     """Rows of the answers, in their order."""
     labelled = np.flatnonzero(answers.labelled())
     if not len(labelled):
@@ -162,7 +162,7 @@ class InMemorySource(Source):
         return self._items[index].place
 
 
-def _strength(strength: float, right: NDArray[np.bool_]) -> Strength:
+def _measure_strength(strength: float, right: NDArray[np.bool_]) -> Strength:
     accuracy = float(right.mean()) if len(right) else 0.0
     return Strength(strength, accuracy, wilson(accuracy, len(right)), len(right))
 

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vitreous.models.build import layout, with_memory
+from vitreous.models.build import allocate_parameters, build_on_meta
 from vitreous.models.config import ModelConfig
 
 SHARE = 0.5  # of the free memory: the processes that decode need some too, and the count is of tensors only
@@ -33,13 +33,13 @@ class Working(NamedTuple):
 
 @cache
 def working_memory(config: ModelConfig, precision: str = "float32") -> Working:
-    model = layout(config).eval()
+    model = build_on_meta(config).eval()
     with (
         torch.no_grad(),
         FakeTensorMode(allow_non_fake_inputs=True),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"),
     ):
-        with_memory(model)
+        allocate_parameters(model)
         one, two = (_peak(model, images) for images in (1, 2))
     return Working(max(0, 2 * one - two), two - one)
 

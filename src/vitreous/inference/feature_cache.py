@@ -36,7 +36,7 @@ from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import Model
-from vitreous.models.config import to_json
+from vitreous.models.config import config_to_json
 
 VERSION = 1  # of the entries; to be raised when a model's features come out otherwise than before
 MOST_BYTES = 20_000_000_000  # in all; beyond, what was not used for longest goes
@@ -66,7 +66,14 @@ def key(model: Model, data: Source | Stream, preprocess: Preprocess, precision: 
     content = _of_stream(data) if isinstance(data, Stream) else _of_source(data, title)
     if content is None:
         return None
-    words = (VERSION, weights_hash(model), json.dumps(to_json(model.config)), str(preprocess), preprocess.channels, precision)
+    words = (
+        VERSION,
+        weights_hash(model),
+        json.dumps(config_to_json(model.config)),
+        str(preprocess),
+        preprocess.channels,
+        precision,
+    )
     return hash_words(*words, content)
 
 

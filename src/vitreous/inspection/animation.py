@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_file
-from vitreous.inspection.checked_arrays import finite
+from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.overlay import fit_image, overlay
 
 _FORMATS = {".webp": "WEBP", ".gif": "GIF"}
@@ -46,7 +46,7 @@ def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> Path:
 
 def frames(picture: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
     """One for each layer, all of the same size."""
-    values = finite(maps, "the attention maps", ("layers", "rows", "columns"))
+    values = check_finite(maps, "the attention maps", ("layers", "rows", "columns"))
     seen = fit_image(picture, _SIDE, _SIDE)
     return [_frame(seen, values[layer], layer, len(values)) for layer in range(len(values))]
 

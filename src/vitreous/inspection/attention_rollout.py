@@ -27,21 +27,21 @@ from torch import Tensor, nn
 from vitreous.core.errors import VitreousError
 from vitreous.inference.batches import Images
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
-from vitreous.models.attention_maps import watch_attention, with_attention
+from vitreous.models.attention_maps import require_attention, watch_attention
 from vitreous.models.pooling import AttentionPool
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
 
 
-def with_residual(attention_BNN: Tensor) -> Tensor:
+def add_residual(attention_BNN: Tensor) -> Tensor:
     """M of one layer: the skip connection counts as much as the attention."""
     mixed = attention_BNN + torch.eye(attention_BNN.shape[-1], dtype=attention_BNN.dtype, device=attention_BNN.device)
     return mixed / mixed.sum(dim=-1, keepdim=True)
 
 
-def with_layer(joint_BNN: Tensor | None, attention_BHNN: Tensor) -> Tensor:
+def add_layer(joint_BNN: Tensor | None, attention_BHNN: Tensor) -> Tensor:
     """R, (B, N, N), after one layer more; before the first there is none."""
-    layer = with_residual(attention_BHNN.float().mean(dim=1))
+    layer = add_residual(attention_BHNN.float().mean(dim=1))
     return layer if joint_BNN is None else layer @ joint_BNN
 
 
@@ -65,13 +65,13 @@ def compute_rollout(model: nn.Module, images: Tensor) -> Tensor:
     found: dict[str, Tensor] = {}
 
     def roll(layer: int, attention_BHNN: Tensor) -> None:
-        found["joint"] = with_layer(found.get("joint"), attention_BHNN)
+        found["joint"] = add_layer(found.get("joint"), attention_BHNN)
 
     def probe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         assert isinstance(module, AttentionPool)
         found["probe"] = probe_attention(module, inputs[0]).float().mean(dim=1)
 
-    vit = with_attention(model)
+    vit = require_attention(model)
     grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
     handle = vit.pool.register_forward_pre_hook(probe) if vit.pool is not None else None
     try:
@@ -80,7 +80,7 @@ def compute_rollout(model: nn.Module, images: Tensor) -> Tensor:
     finally:
         if handle is not None:
             handle.remove()
-    rows_BN = read_by_head(vit, found["joint"], found.get("probe"))
+    rows_BN = select_head_rows(vit, found["joint"], found.get("probe"))
     return rows_BN[:, vit.prefix_tokens :].unflatten(1, grid)
 
 
@@ -118,7 +118,7 @@ def probe_attention(pool: AttentionPool, z_BND: Tensor) -> Tensor:
     return (torch.einsum("hk,bnhk->bhn", q_HK, k_BNHK) / width**0.5).softmax(dim=-1)
 
 
-def read_by_head(model: ViT, joint_BNN: Tensor, probe_BN: Tensor | None) -> Tensor:
+def select_head_rows(model: ViT, joint_BNN: Tensor, probe_BN: Tensor | None) -> Tensor:
     """The rows of R that enter the head, as one, (B, N)."""
     if probe_BN is not None:
         return (probe_BN[:, None] @ joint_BNN)[:, 0]

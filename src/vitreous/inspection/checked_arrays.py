@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from vitreous.core.errors import VitreousError
 
 
-def finite(values: ArrayLike, what: str, axes: Sequence[str], size: Sequence[int | None] = ()) -> NDArray[np.float64]:
+def check_finite(values: ArrayLike, what: str, axes: Sequence[str], size: Sequence[int | None] = ()) -> NDArray[np.float64]:
     """The values as an array of those axes and, where it says so, of that size; every one of them a finite number."""
-    array = shaped(values, what, axes, size)
+    array = check_shape(values, what, axes, size)
     wrong = array.size - int(np.isfinite(array).sum())
     if wrong:
         raise VitreousError(
@@ -23,7 +23,7 @@ def finite(values: ArrayLike, what: str, axes: Sequence[str], size: Sequence[int
     return array
 
 
-def shaped(values: ArrayLike, what: str, axes: Sequence[str], size: Sequence[int | None] = ()) -> NDArray[np.float64]:
+def check_shape(values: ArrayLike, what: str, axes: Sequence[str], size: Sequence[int | None] = ()) -> NDArray[np.float64]:
     """The same without the look at each number."""
     try:
         array = np.asarray(values, np.float64)

@@ -51,7 +51,7 @@ class Comparison:
         return not self.differences
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
+def relative_difference(found: Tensor, expected: Tensor) -> float:
     """Largest difference, as a share of the largest value; infinite where shapes differ or one is not finite."""
     if found.shape != expected.shape or not bool(torch.isfinite(found).all() and torch.isfinite(expected).all()):
         return float("inf")
@@ -61,7 +61,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 @torch.no_grad()
-def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = TOLERANCE) -> Comparison:
+def compare_checkpoints(a: Classifier, b: Classifier, images: list[Any], tolerance: float = TOLERANCE) -> Comparison:
     """Compare two loaded checkpoints on pictures; each prepares them in its own way."""
     structure = _structure(a.config, b.config)
     if structure:
@@ -76,7 +76,7 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         original = a
     count = 1
     inputs_a, inputs_b = a.prepare(images).double(), b.prepare(images).double()
-    difference = relative(inputs_b, inputs_a)
+    difference = relative_difference(inputs_b, inputs_a)
     if difference > tolerance:
         cause = explain_preprocessing(str(a.preprocess), str(b.preprocess))
         differences.append(Difference("preprocessing", difference, cause))
@@ -91,11 +91,11 @@ def compare(a: Classifier, b: Classifier, images: list[Any], tolerance: float = 
         other = model_b.get_submodule(name)
         output = other(*kept_in)
         count += 1
-        difference = relative(output, kept_out)
+        difference = relative_difference(output, kept_out)
         if difference > tolerance:
             cause = explain_module(name, model_a.get_submodule(name), other)
             differences.append(Difference(name, difference, cause))
-    end = relative(model_b(inputs_b), logits_a)
+    end = relative_difference(model_b(inputs_b), logits_a)
     if not differences and end > tolerance:  # a step that no module stands for, such as a max pool's padding
         differences.append(Difference("between operations", end, _config_cause(a.config, b.config)))
     if a.checkpoint.outputs != b.checkpoint.outputs:
@@ -161,13 +161,13 @@ def _compare_tokens(a: ViT, b: ViT, tolerance: float, differences: list[Differen
         one, other = getattr(a, name), getattr(b, name)
         if one is not None and other is not None:
             count += 1
-            difference = relative(other, one)
+            difference = relative_difference(other, one)
             if difference > tolerance:
                 differences.append(Difference(name, difference, f"weights: the learned {name.replace('_', ' ')}s differ"))
     for one, other in zip(a.positions, b.positions, strict=True):
         count += 1
         table = one(b.config.grid)
-        difference = relative(other(b.config.grid), table)
+        difference = relative_difference(other(b.config.grid), table)
         if difference > tolerance:
             differences.append(Difference("positions", difference, "weights: the position embeddings differ"))
     return count

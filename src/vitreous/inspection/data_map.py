@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vitreous.core.errors import VitreousError, unknown_name
-from vitreous.inspection.checked_arrays import finite
+from vitreous.inspection.checked_arrays import check_finite
 
 Projection = Literal["auto", "tsne", "pca"]
 ENOUGH = 30  # images from which neighbourhoods say more than a plain projection
@@ -24,14 +24,14 @@ _PERPLEXITY = 30.0  # neighbours that count, where there are images enough
 _REMEDY = "pip install 'vitreous[demo]', or choose the projection pca"
 
 
-def project(features: ArrayLike, method: str = "auto") -> tuple[NDArray[np.float64], str]:
+def project_features(features: ArrayLike, method: str = "auto") -> tuple[NDArray[np.float64], str]:
     """Points (n, 2) of features (n, D), and the method that was used: `tsne` or `pca`.
 
     Equal features give equal points. `auto` is t-SNE where scikit-learn is installed and there are at least 30 images.
     """
     if method not in get_args(Projection):
         raise unknown_name("projection", method, get_args(Projection))
-    values = finite(features, "features", ("images", "dimensions"))
+    values = check_finite(features, "features", ("images", "dimensions"))
     count = len(values)
     if method == "tsne" and count < _FEWEST:
         raise VitreousError(f"the projection tsne needs at least {_FEWEST} images, not {count}; choose pca")

@@ -31,15 +31,15 @@ def attention_distance(subject: Subject, images: Images, batch_size: int = 8) ->
 
     >>> attention_distance(load("ViT-B/16@imagenet21k"), paths)[0]  # the first layer: some heads near, some far
     """
-    return mean_by_head(subject, images, batch_size, distances)
+    return mean_by_head(subject, images, batch_size, measure_distance)
 
 
-def distances(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:
+def measure_distance(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:
     """The distance of one layer of that model, (B, H)."""
-    return distance_of(attention_BHNN, grid, vit.config.step, vit.prefix_tokens)
+    return compute_distance(attention_BHNN, grid, vit.config.step, vit.prefix_tokens)
 
 
-def distance_of(attention_BHNN: Tensor, grid: Size, step: Size, prefix: int) -> Tensor:
+def compute_distance(attention_BHNN: Tensor, grid: Size, step: Size, prefix: int) -> Tensor:
     """Mean distance in pixels of each image and head, (B, H), from probabilities whose first `prefix` tokens lead.
 
     `step` is the pixels from one token to the next, down and across: a hybrid's is the stride of its trunk times its patch.

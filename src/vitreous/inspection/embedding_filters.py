@@ -52,7 +52,7 @@ def principal(filters_DhwC: NDArray[np.float64], count: int) -> NDArray[np.float
     return (components * np.sign(largest)).reshape(-1, *filters_DhwC.shape[1:])
 
 
-def as_pictures(filters: NDArray[np.floating]) -> NDArray[np.uint8]:
+def as_images(filters: NDArray[np.floating]) -> NDArray[np.uint8]:
     """Filters (k, h, w, C) for people, (k, h, w, 3): each from 0 to 255 by itself, for their scales say nothing.
 
     Three channels are taken as red, green and blue. Any other number has no colours, so their mean is shown in grey.

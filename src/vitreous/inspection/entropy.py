@@ -22,15 +22,15 @@ from vitreous.models.vit import ViT
 
 def attention_entropy(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float64]:
     """Mean entropy over queries (every token is one, the leading ones too) and images, in bits, (layers, heads)."""
-    return mean_by_head(subject, images, batch_size, entropies)
+    return mean_by_head(subject, images, batch_size, measure_entropy)
 
 
-def entropies(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:
+def measure_entropy(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:
     """The entropy of one layer, (B, H): the same for every model and grid."""
-    return entropy_of(attention_BHNN)
+    return compute_entropy(attention_BHNN)
 
 
-def entropy_of(attention_BHNN: Tensor) -> Tensor:
+def compute_entropy(attention_BHNN: Tensor) -> Tensor:
     """Mean entropy of the rows of each image and head, in bits, (B, H); 0 log 0 is 0."""
     found = []
     for head_BNN in attention_BHNN.unbind(1):  # head by head: no second copy of the layer's attention

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.inspection.checked_arrays import finite
+from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.figure_style import FAINT, MARGIN, SIMILAR, drawn, sheet, tile_images
 
 _FILTER = 96  # pixels, about, that a filter is wide
@@ -29,10 +29,10 @@ def plot_filters(filters: ArrayLike, components: bool = True) -> Figure:
         filters: as `filters` gives them
         components: False for the kernels of a hybrid's or a ResNet's first convolution, which have no order
     """
-    from vitreous.inspection.embedding_filters import as_pictures
+    from vitreous.inspection.embedding_filters import as_images
 
-    values = finite(filters, "filters", ("filters", "height", "width", "channels"))
-    pictures = as_pictures(values.astype(np.float32))
+    values = check_finite(filters, "filters", ("filters", "height", "width", "channels"))
+    pictures = as_images(values.astype(np.float32))
     count, height, width, _ = pictures.shape
     across = count if count <= 7 else math.ceil(math.sqrt(count * 7 / 4))
     factor = max(1, round(_FILTER / max(height, width)))
@@ -57,8 +57,8 @@ def plot_position_similarity(similarity: ArrayLike) -> Figure:
 
     Of large grids every few places have a tile, which the title says; each tile shows all places.
     """
-    values = finite(similarity, "position similarity", ("rows", "columns", "rows", "columns"))
-    values = finite(values, "position similarity", ("rows", "columns", "rows", "columns"), values.shape[:2] * 2)
+    values = check_finite(similarity, "position similarity", ("rows", "columns", "rows", "columns"))
+    values = check_finite(values, "position similarity", ("rows", "columns", "rows", "columns"), values.shape[:2] * 2)
     rows, columns = values.shape[:2]
     gap = 3
     down, across = (_chosen(n, min(_MOST_TILES, max(1, int(1.25 * _WIDE) // (n + gap)))) for n in (rows, columns))

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.checked_arrays import finite, shaped
+from vitreous.inspection.checked_arrays import check_finite, check_shape
 from vitreous.inspection.figure_style import COLOURS, DPI, INK, QUIET, chart, drawn, legend_above
 
 _AXES = ("layers", "heads")
@@ -36,8 +36,8 @@ def plot_attention_distance(
         image_size: height and width in pixels, for a second scale that compares with models of other sizes
         uniform: the distance of a head that looks at all tokens alike, drawn as a line
     """
-    values = finite(distance, "attention distance", _AXES)
-    bars = None if errors is None else shaped(errors, "errors of the attention distance", _AXES, values.shape)
+    values = check_finite(distance, "attention distance", _AXES)
+    bars = None if errors is None else check_shape(errors, "errors of the attention distance", _AXES, values.shape)
     figure, axes = chart("How far each head looks", right=32 if image_size is None else 104)
     _dots(figure, axes, values, bars, "looks near", "looks far")
     if uniform is not None:
@@ -61,7 +61,7 @@ def plot_attention_distance(
 @drawn
 def plot_attention_entropy(entropy: ArrayLike, tokens: int) -> Figure:
     """Entropy of attention (layers, heads) in bits, between one token alone and all `tokens` alike."""
-    values = finite(entropy, "attention entropy", _AXES)
+    values = check_finite(entropy, "attention entropy", _AXES)
     if tokens < 1:
         raise VitreousError(f"tokens {tokens}: should be how many a model has, leading ones included, so at least 1")
     figure, axes = chart("How sharply each head looks")

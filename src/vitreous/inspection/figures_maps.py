@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.checked_arrays import as_rgb, finite
+from vitreous.inspection.checked_arrays import as_rgb, check_finite
 from vitreous.inspection.figure_style import MARGIN, QUIET, drawn, letters_in, sheet, short, tile_images
 from vitreous.inspection.overlay import fit_image, heat, overlay
 
@@ -41,9 +41,9 @@ def plot_rollout(
     count = len(pictures)
     if not count:
         raise VitreousError("no pictures to draw; give at least one")
-    maps = [finite(rollouts, "attention rollout", ("images", "rows", "columns"), (count,))]
+    maps = [check_finite(rollouts, "attention rollout", ("images", "rows", "columns"), (count,))]
     if gradient is not None:
-        maps.append(finite(gradient, "gradient-weighted rollout", ("images", "rows", "columns"), (count,)))
+        maps.append(check_finite(gradient, "gradient-weighted rollout", ("images", "rows", "columns"), (count,)))
     if names is not None and len(names) != count:
         raise VitreousError(f"{len(names)} names for {count} pictures; give one for each, or none")
     headings = ["input", "attention", "with gradients"][: 1 + len(maps)]
@@ -82,7 +82,7 @@ def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
 
     `attention_by_head` gives such maps, one for each image.
     """
-    values = finite(maps, "attention maps", ("layers", "heads", "rows", "columns"))
+    values = check_finite(maps, "attention maps", ("layers", "heads", "rows", "columns"))
     layers, heads, rows, columns = values.shape
     seen = as_rgb(picture)
     gap = 2 if layers > 24 else 4

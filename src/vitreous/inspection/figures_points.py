@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.checked_arrays import finite
+from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, short
 
 # Twelve that are told apart; with more classes they come again, with another mark.
@@ -28,7 +28,7 @@ def plot_data_map(points: ArrayLike, labels: ArrayLike, classes: Sequence[str], 
 
     Every class has its colour; beyond twelve classes the twelve most frequent are named.
     """
-    places = finite(points, "points of the data map", ("images", "coordinates"), (None, 2))
+    places = check_finite(points, "points of the data map", ("images", "coordinates"), (None, 2))
     numbers = _labels(labels, len(places), len(classes))
     title = f"Map of {len(places):,} image{'s' * (len(places) > 1)} by {_METHODS.get(method, method)}"
     figure, axes = chart(title, 1240, 860, left=48, top=64, right=310, bottom=48)

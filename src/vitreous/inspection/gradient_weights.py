@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from vitreous.core.errors import VitreousError
 from vitreous.inference.batches import Images
 from vitreous.inference.predictions import top_classes
-from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_residual
+from vitreous.inspection.attention_rollout import add_residual, probe_attention, select_head_rows
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.inspection.head_view import grid_of
-from vitreous.models.attention_maps import attention_layers, with_attention
+from vitreous.models.attention_maps import attention_layers, require_attention
 from vitreous.models.config import Size
 from vitreous.models.pooling import AttentionPool
 from vitreous.models.vit import Attention, ViT
@@ -49,7 +49,7 @@ def gradient_rollout(
 
     >>> gradient_rollout(load("runs/pets"), "cat.jpg", [7])[0]
     """
-    wanted = None if classes is None else _numbers(classes)
+    wanted = None if classes is None else _as_class_indices(classes)
     found: list[NDArray[np.float32]] = []
     done = 0
     with eval_mode(subject) as model:
@@ -58,7 +58,7 @@ def gradient_rollout(
             found.append(compute_gradient_rollout(model, batch, own).cpu().numpy())
             done += len(batch)
     if wanted is not None and len(wanted) != done:
-        raise _one_for_each(len(wanted), done)
+        raise _count_mismatch(len(wanted), done)
     return np.concatenate(found)
 
 
@@ -69,26 +69,26 @@ def compute_gradient_rollout(model: nn.Module, images: Tensor, classes: Tensor |
     with a token depends on the scale of the logits, so compare places of a picture, not pictures. Weights and their
     gradients stay as they are.
     """
-    vit = with_attention(model)
+    vit = require_attention(model)
     grid = grid_of(vit, images)
     layers = dict(attention_layers(vit))
     # A server may run everything in inference mode, whose tensors can have no gradient.
     with eval_mode(vit), torch.inference_mode(False):
-        with torch.no_grad(), _entering(vit) as calls:
+        with torch.no_grad(), _record_inputs(vit) as calls:
             z_BND = vit.tokens(images.clone())
-        rows_BN, gradient_BND = _read(vit, z_BND, classes)
+        rows_BN, gradient_BND = _head_gradient(vit, z_BND, classes)
         for block, inputs in reversed(calls):
             weights, gradient_BND = _back_through(block, inputs, gradient_BND)
             for attention, weights_BNN in reversed(weights):
                 spread = layers[attention]
                 whole_BNN = spread(weights_BNN[:, None], grid)[:, 0] if spread else weights_BNN
-                rows_BN = (rows_BN[:, None] @ with_residual(whole_BNN))[:, 0]
+                rows_BN = (rows_BN[:, None] @ add_residual(whole_BNN))[:, 0]
     return rows_BN[:, vit.prefix_tokens :].unflatten(1, grid)
 
 
-def _read(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
+def _head_gradient(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor]:
     """Which tokens the head reads, (B, N), and dy/dz of the last block's output."""
-    with torch.enable_grad(), _caught(vit.pool) as pooled:
+    with torch.enable_grad(), _record_attention(vit.pool) as pooled:
         entered = z_BND.detach().requires_grad_()
         score = _score(vit, entered, classes)
         gradient_BND, *rest = torch.autograd.grad(score, [entered, *(joined for _, _, joined in pooled)])
@@ -96,9 +96,9 @@ def _read(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> tuple[Tensor, Tens
     if pooled:
         (pool, z_BND, _), (gradient_BD,) = pooled[0], rest
         assert isinstance(pool, AttentionPool)
-        probe_BN = _weighed_probe(pool, z_BND, gradient_BD)
+        probe_BN = _weigh_probe(pool, z_BND, gradient_BD)
     itself = torch.eye(z_BND.shape[1], device=z_BND.device).expand(len(z_BND), -1, -1)
-    return read_by_head(vit, itself, probe_BN), gradient_BND
+    return select_head_rows(vit, itself, probe_BN), gradient_BND
 
 
 def _score(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> Tensor:
@@ -111,15 +111,15 @@ def _score(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> Tensor:
     if classes is None:
         best = top_classes(logits.detach(), 1)
         return logits.gather(1, best).sum()
-    classes = _numbers(classes).to(logits.device)
+    classes = _as_class_indices(classes).to(logits.device)
     if len(classes) != len(logits):
-        raise _one_for_each(len(classes), len(logits))
+        raise _count_mismatch(len(classes), len(logits))
     if not ((classes >= 0) & (classes < vit.config.classes)).all():
         raise VitreousError(f"classes {classes.tolist()}: {vit.config.name} has the classes 0 to {vit.config.classes - 1}")
     return logits.gather(1, classes[:, None]).sum()
 
 
-def _numbers(classes: Sequence[int] | Tensor) -> Tensor:
+def _as_class_indices(classes: Sequence[int] | Tensor) -> Tensor:
     try:
         numbers = torch.as_tensor(classes)
     except (TypeError, ValueError, RuntimeError):
@@ -129,7 +129,7 @@ def _numbers(classes: Sequence[int] | Tensor) -> Tensor:
     return numbers.long()
 
 
-def _one_for_each(classes: int, images: int) -> VitreousError:
+def _count_mismatch(classes: int, images: int) -> VitreousError:
     return VitreousError(f"{classes} classes for {images} images; give one for each image")
 
 
@@ -138,19 +138,19 @@ def _back_through(
 ) -> tuple[list[tuple[Attention, Tensor]], Tensor]:
     """W of each attention in a block, first one first, and dy/dz of what entered it."""
     attentions = [module for module in block.modules() if isinstance(module, Attention)]
-    with torch.enable_grad(), _caught(*attentions) as passes:
+    with torch.enable_grad(), _record_attention(*attentions) as passes:
         entered = inputs[0].detach().requires_grad_()
         left = block(entered, *inputs[1:])
         before_BND, *gradients = torch.autograd.grad(left, [entered, *(joined for _, _, joined in passes)], gradient_BND)
     weights: list[tuple[Attention, Tensor]] = []
     for (attention, z_BND, _), joined in zip(passes, gradients, strict=True):
         assert isinstance(attention, Attention)
-        weights.append((attention, _weighed(attention, z_BND, joined, inputs[-1])))
+        weights.append((attention, _weigh_attention(attention, z_BND, joined, inputs[-1])))
     return weights, before_BND
 
 
 @torch.no_grad()
-def _weighed(attention: Attention, z_BND: Tensor, gradient_BND: Tensor, grid: Size) -> Tensor:
+def _weigh_attention(attention: Attention, z_BND: Tensor, gradient_BND: Tensor, grid: Size) -> Tensor:
     """W: the mean over heads of (A * dA)+, (B, N, N), from what entered the attention and dy/dO of its heads side by side."""
     attention_BHNN = attention.probabilities(z_BND, grid)
     _, _, v_BHNK = attention.project(z_BND)
@@ -162,7 +162,7 @@ def _weighed(attention: Attention, z_BND: Tensor, gradient_BND: Tensor, grid: Si
 
 
 @torch.no_grad()
-def _weighed_probe(pool: AttentionPool, z_BND: Tensor, gradient_BD: Tensor) -> Tensor:
+def _weigh_probe(pool: AttentionPool, z_BND: Tensor, gradient_BD: Tensor) -> Tensor:
     """Where the probe of an attention pooling looks, (B, N), weighed like any attention. Nothing passes by it, so no
     identity is added. Where nothing raises the score it is the probe's plain look."""
     look_BHN = probe_attention(pool, z_BND).float()
@@ -174,7 +174,7 @@ def _weighed_probe(pool: AttentionPool, z_BND: Tensor, gradient_BD: Tensor) -> T
 
 
 @contextmanager
-def _entering(vit: ViT) -> Iterator[list[tuple[nn.Module, tuple[Any, ...]]]]:
+def _record_inputs(vit: ViT) -> Iterator[list[tuple[nn.Module, tuple[Any, ...]]]]:
     """While this is open, every block that runs is noted with what entered it, so that the call can be made again."""
     calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
     handles = [block.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs))) for block in vit.blocks]
@@ -186,7 +186,7 @@ def _entering(vit: ViT) -> Iterator[list[tuple[nn.Module, tuple[Any, ...]]]]:
 
 
 @contextmanager
-def _caught(*modules: nn.Module | None) -> Iterator[list[tuple[nn.Module, Tensor, Tensor]]]:
+def _record_attention(*modules: nn.Module | None) -> Iterator[list[tuple[nn.Module, Tensor, Tensor]]]:
     """While this is open, each of these attentions that runs is noted: it, what entered it, and its heads side by side."""
     passes: list[tuple[nn.Module, Tensor, Tensor]] = []
     entered: dict[nn.Module, Tensor] = {}

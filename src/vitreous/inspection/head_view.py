@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitreous.inference.batches import Images
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
-from vitreous.models.attention_maps import watch_attention, with_attention
+from vitreous.models.attention_maps import require_attention, watch_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 
@@ -43,7 +43,7 @@ def class_token_attention(model: nn.Module, images: Tensor) -> Tensor:
     Where the head reads no class token it is the mean over the patches' looks. Columns of leading tokens are dropped and
     nothing is divided by what is left, so a sum below 1 tells how much went to them.
     """
-    vit = with_attention(model)
+    vit = require_attention(model)
     grid, prefix = grid_of(vit, images), vit.prefix_tokens
     found: list[Tensor] = []
 
@@ -80,7 +80,7 @@ def mean_by_head(subject: Subject, images: Images, batch_size: int, measure: Hea
     """The mean over images of a measure, (L, H)."""
     found: list[NDArray[np.float64]] = []
     with eval_mode(subject) as model:
-        vit = with_attention(model)
+        vit = require_attention(model)
         for batch in prepared_batches(subject, images, batch_size):
             with measure_heads(vit, grid_of(vit, batch), measure) as (values,):
                 vit.tokens(batch)

@@ -23,7 +23,7 @@ from vitreous.data.transforms.denormalise import denormalise
 from vitreous.inference.predictions import TopClasses
 from vitreous.inference.runner import Runner
 from vitreous.inspection.attention_rollout import class_activation, compute_rollout
-from vitreous.inspection.data_map import project
+from vitreous.inspection.data_map import project_features
 from vitreous.inspection.distance import uniform_distance
 from vitreous.inspection.embedding_filters import filters
 from vitreous.inspection.eval_mode import eval_mode
@@ -73,7 +73,7 @@ class DataMap:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class ImageInspection:
     """A closer look at one image. Of a ResNet there is `activation`, of all others the rest."""
 
     name: str
@@ -91,7 +91,7 @@ class Look:
 class Inspection:
     clf: Classifier
     image_size: Size  # of the images it was given: what their preprocessing makes, which need not be what it was built for
-    looks: tuple[Look, ...]
+    looks: tuple[ImageInspection, ...]
     survey: Statistics | None  # None: it has no attention
     filters: NDArray[np.float32] | None  # (k, height, width, channels)
     positions: NDArray[np.float32] | None  # (rows, columns, rows, columns)
@@ -110,7 +110,7 @@ class Inspection:
 
     @property
     def tokens(self) -> int:
-        return tokens_of(self.clf.model, self.image_size) if isinstance(self.clf.model, ViT) else 0
+        return count_tokens(self.clf.model, self.image_size) if isinstance(self.clf.model, ViT) else 0
 
     @property
     def uniform_distance(self) -> float:
@@ -144,8 +144,8 @@ def inspect_model(
     found: Statistics | None = None
     with eval_mode(clf) as model:
         if isinstance(model, ViT):
-            size = batch_size or fitting_batch(model, image_size)
-            found = compute_statistics(clf, _batches(clf, _noted(images, names, kept, closely), size, count))
+            size = batch_size or choose_batch_size(model, image_size)
+            found = compute_statistics(clf, _batches(clf, _keep_first(images, names, kept, closely), size, count))
             if found.images < FEW:
                 notes.append(f"means over so few images ({found.images}) say little; give more of them, or --data DATA")
         else:
@@ -153,23 +153,23 @@ def inspect_model(
             kept = list(itertools.islice(images, closely))
         if isinstance(model, ResNet) and not model.config.classes:
             notes.append(f"{clf.config.name} has no head, so no place of a picture speaks for a class; no maps of pictures")
-            looks: tuple[Look, ...] = ()
+            looks: tuple[ImageInspection, ...] = ()
         else:
-            looks = look_closely(clf, [*apart] or kept, batch_size)
-    kernels, *why = _if_there(filters, clf)
+            looks = inspect_images(clf, [*apart] or kept, batch_size)
+    kernels, *why = _compute_if_present(filters, clf)
     notes += why
     positions: NDArray[np.float32] | None = None
     if isinstance(clf.model, ViT):
-        positions, *why = _if_there(position_similarity, clf)
+        positions, *why = _compute_if_present(position_similarity, clf)
         notes += why
     data_map = None
     if cloud is not None and projection != "none":
-        points, method = project(cloud.values, projection)
+        points, method = project_features(cloud.values, projection)
         data_map = DataMap(cloud, points, method)
     return Inspection(clf, image_size, looks, found, kernels, positions, data_map, tuple(names), tuple(notes))
 
 
-def _if_there(
+def _compute_if_present(
     make: Callable[[Classifier], NDArray[np.float32]], clf: Classifier
 ) -> tuple[NDArray[np.float32] | None] | tuple[None, str]:
     """What some models do not have, as a table of positions; then why."""
@@ -179,17 +179,17 @@ def _if_there(
         return None, str(error)
 
 
-def tokens_of(model: ViT, image_size: Size) -> int:
+def count_tokens(model: ViT, image_size: Size) -> int:
     rows, columns = model.config.grid_of(image_size)
     return model.prefix_tokens + rows * columns
 
 
-def fitting_batch(model: ViT, image_size: Size) -> int:
+def choose_batch_size(model: ViT, image_size: Size) -> int:
     """Images at once, by what one layer's attention takes."""
-    return max(1, min(_MOST, _BYTES // (4 * model.config.heads * tokens_of(model, image_size) ** 2)))
+    return max(1, min(_MOST, _BYTES // (4 * model.config.heads * count_tokens(model, image_size) ** 2)))
 
 
-def _noted(images: Iterator[InputImage], names: list[str], kept: list[InputImage], closely: int) -> Iterator[InputImage]:
+def _keep_first(images: Iterator[InputImage], names: list[str], kept: list[InputImage], closely: int) -> Iterator[InputImage]:
     """Images on their way: the name of each is noted, and the first few are kept."""
     for image in images:
         names.append(image.name)
@@ -208,37 +208,37 @@ def _batches(clf: Classifier, images: Iterator[InputImage], size: int, count: in
 # A closer look ----------------------------------------------------------------------------------------------------------------
 
 
-def look_closely(clf: Classifier, images: Sequence[InputImage], batch_size: int | None = None) -> tuple[Look, ...]:
+def inspect_images(clf: Classifier, images: Sequence[InputImage], batch_size: int | None = None) -> tuple[ImageInspection, ...]:
     size = min(_CLOSE, batch_size or _CLOSE)
     if isinstance(clf.model, ViT) and images:
-        size = min(size, fitting_batch(clf.model, (images[0].pixels.shape[1], images[0].pixels.shape[2])))
+        size = min(size, choose_batch_size(clf.model, (images[0].pixels.shape[1], images[0].pixels.shape[2])))
     stems = unique_stems([image.name for image in images])
-    looks: list[Look] = []
+    looks: list[ImageInspection] = []
     with progress_bar("a closer look", len(images)) as advance:
         for at in range(0, len(images), size):
             part = images[at : at + size]
-            looks += _looks(clf, part, stems[at : at + size])
+            looks += _inspect_batch(clf, part, stems[at : at + size])
             advance(len(part))
     return tuple(looks)
 
 
-def _looks(clf: Classifier, images: Sequence[InputImage], stems: Sequence[str]) -> Iterator[Look]:
+def _inspect_batch(clf: Classifier, images: Sequence[InputImage], stems: Sequence[str]) -> Iterator[ImageInspection]:
     batch = clf.prepare(torch.stack([image.pixels for image in images]))
-    guesses = _guesses(clf, batch)
-    maps = _maps(clf.model, batch)
+    guesses = _predict_top(clf, batch)
+    maps = _compute_maps(clf.model, batch)
     for row, (image, stem) in enumerate(zip(images, stems, strict=True)):
         own = {name: values[row] for name, values in maps.items()}
-        yield Look(image.name, stem, denormalise(clf.preprocess, image.pixels), *guesses[row], **own)
+        yield ImageInspection(image.name, stem, denormalise(clf.preprocess, image.pixels), *guesses[row], **own)
 
 
-def _guesses(clf: Classifier, batch: Tensor) -> list[TopClasses]:
+def _predict_top(clf: Classifier, batch: Tensor) -> list[TopClasses]:
     if not clf.config.classes:
         return [TopClasses((), ())] * len(batch)
     with Runner(clf.model) as runner:
         return clf.top(runner.run(batch).logits, GUESSES)
 
 
-def _maps(model: nn.Module, batch: Tensor) -> dict[str, NDArray[np.float32]]:
+def _compute_maps(model: nn.Module, batch: Tensor) -> dict[str, NDArray[np.float32]]:
     """By the fields of `Look`, image by image."""
     wanted: dict[str, Callable[[], Tensor]] = {}
     if isinstance(model, ViT):

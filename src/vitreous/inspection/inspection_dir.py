@@ -41,7 +41,7 @@ from vitreous.core.progress import progress_bar
 from vitreous.core.untrusted_json import without_nan
 from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
-from vitreous.inspection.inspect_model import DataMap, Inspection, Look
+from vitreous.inspection.inspect_model import DataMap, ImageInspection, Inspection
 from vitreous.inspection.inspection_report import Seen, report
 from vitreous.inspection.overlay import fit_image, overlay
 from vitreous.models.vit import ViT
@@ -69,9 +69,9 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
     """Gives what is in inspect.json. `about` says what was asked for; `began` is when, by `time.monotonic`."""
     with atomic_folder(out) as part:
         _write_numbers(part, found)
-        drawn = {name: _drawn(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
-        seen = {look.stem: _write_look(part, look) for look in _with_progress("pictures", found.looks)}
-        told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **numbers(found)}
+        drawn = {name: _draw_figure(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
+        seen = {look.stem: _write_image(part, look) for look in _with_progress("pictures", found.looks)}
+        told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **collect_numbers(found)}
         (part / PAGE).write_text(report(found, told, drawn, seen), encoding="utf-8")
         told["files"] = sorted([*_files(part), NUMBERS])
         told["seconds"] = round(time.monotonic() - began, 3)
@@ -99,7 +99,7 @@ def _with_progress(title: str, items: Sequence[Any]) -> Iterator[Any]:
 # Numbers ----------------------------------------------------------------------------------------------------------------------
 
 
-def numbers(found: Inspection) -> dict[str, Any]:
+def collect_numbers(found: Inspection) -> dict[str, Any]:
     """Everything that was measured, as JSON takes it."""
     config, model = found.clf.config, found.clf.model
     told: dict[str, Any] = {
@@ -214,12 +214,12 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
         yield "data_map", lambda: figures.plot_data_map(data_map.points, cloud.labels, cloud.classes, data_map.method)
 
 
-def _drawn(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
+def _draw_figure(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
     png, _ = figures.save(make(), part / "figures", name)
     return png.read_bytes()
 
 
-def _write_look(part: Path, look: Look) -> Seen:
+def _write_image(part: Path, look: ImageInspection) -> Seen:
     picture = enlarge(look.picture)
     seen: dict[str, Any] = {"picture": picture}
     for name, folder, values in (

@@ -20,7 +20,7 @@ from PIL import Image
 from vitreous.inspection import captions as sentences
 from vitreous.inspection.captions import READINGS
 from vitreous.inspection.figures import DPI
-from vitreous.inspection.inspect_model import Inspection, Look
+from vitreous.inspection.inspect_model import ImageInspection, Inspection
 from vitreous.inspection.report_map import map_section
 from vitreous.reports.html import asset, page, picture, scrolled, text
 
@@ -148,7 +148,7 @@ def _files(words: str, files: list[str]) -> str:
     return f'<p class="quiet files">{words}: {named}</p>'
 
 
-def _look(look: Look, seen: Seen) -> str:
+def _look(look: ImageInspection, seen: Seen) -> str:
     views = [("the picture", seen.picture), ("attention rollout", seen.rollout), ("weighted by gradients", seen.gradient)]
     views.append((f"what speaks for {look.classes[0]}" if look.classes else "", seen.activation))
     figures = "".join(
@@ -174,7 +174,7 @@ def _look(look: Look, seen: Seen) -> str:
     )
 
 
-def _guesses(look: Look) -> str:
+def _guesses(look: ImageInspection) -> str:
     if not look.classes:
         return ""
     rows = "".join(
@@ -184,7 +184,7 @@ def _guesses(look: Look) -> str:
     return f'<ol class="guesses" aria-label="Likeliest classes">{rows}</ol>'
 
 
-def _heads(look: Look) -> str:
+def _heads(look: ImageInspection) -> str:
     """All layers and heads as one small picture, which the script takes apart."""
     assert look.heads is not None
     layers, heads, rows, columns = look.heads.shape

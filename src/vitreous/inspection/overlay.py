@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitreous.inspection.checked_arrays import as_rgb, finite
+from vitreous.inspection.checked_arrays import as_rgb, check_finite
 from vitreous.reports.images import TINY
 
 HEAT = "magma"  # from black: nothing, to pale yellow: most. Told apart by all eyes, and in grey
@@ -34,7 +34,7 @@ def overlay(picture: NDArray[np.uint8], map: ArrayLike) -> NDArray[np.uint8]:
 
 def mask(map: ArrayLike, height: int, width: int) -> NDArray[np.float64]:
     """The map at a picture's size, smooth, from 0 to 1."""
-    values = finite(map, "the attention map", ("rows", "columns"))
+    values = check_finite(map, "the attention map", ("rows", "columns"))
     rows, columns = values.shape
     scale = np.abs(values).max()
     if np.ptp(values) <= _FLAT * scale:
@@ -51,7 +51,7 @@ def heat(map: ArrayLike) -> NDArray[np.uint8]:
 
     Only a map with negative values begins elsewhere, at its lowest one.
     """
-    values = finite(map, "the attention map", ("rows", "columns"))
+    values = check_finite(map, "the attention map", ("rows", "columns"))
     lowest = min(0.0, float(values.min()))
     span = float(values.max()) - lowest
     share = (values - lowest) / span if span > 0 else np.zeros_like(values)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.compare import Comparison, Difference, relative
-from vitreous.models.config import ViTConfig, replace
+from vitreous.inspection.compare import Comparison, Difference, relative_difference
+from vitreous.models.config import ViTConfig, replace_config
 from vitreous.weights.arrays import Arrays, open_arrays
 from vitreous.weights.checkpoint import Checkpoint
 
@@ -40,7 +40,7 @@ def compare_recorded(a: Classifier, arrays: Arrays, tolerance: float = TOLERANCE
             continue
         images, expected = _images(arrays, f"images{suffix}"), arrays[f"logits{suffix}"]
         pairs += 1
-        found = relative(_logits(a.checkpoint, images), expected)
+        found = relative_difference(_logits(a.checkpoint, images), expected)
         worst = max(worst, found)
         if not found <= tolerance:
             differences.append(Difference(f"logits{suffix}", found, _suspect(a.checkpoint, images, expected, tolerance)))
@@ -64,10 +64,10 @@ def _suspect(checkpoint: Checkpoint, images: Tensor, expected: Tensor, tolerance
     own = _logits(checkpoint, images)
     if own.shape != expected.shape:
         return f"classes: {own.shape[1]} against {expected.shape[-1]}"
-    if len(images) > 1 and relative(own + (expected - own).mean(dim=0), expected) <= tolerance:
+    if len(images) > 1 and relative_difference(own + (expected - own).mean(dim=0), expected) <= tolerance:
         return "head bias: the same for every image, the rest agrees"
     for cause, changed, pictures in _mistakes(checkpoint, images):
-        if relative(_logits(changed, pictures), expected) <= tolerance:
+        if relative_difference(_logits(changed, pictures), expected) <= tolerance:
             return cause
     return "weights, or several causes at once: no single usual mistake explains it"
 
@@ -96,4 +96,4 @@ def _text(value: object) -> str:
 
 
 def _with(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
-    return dataclasses.replace(checkpoint, config=replace(checkpoint.config, **changes))
+    return dataclasses.replace(checkpoint, config=replace_config(checkpoint.config, **changes))

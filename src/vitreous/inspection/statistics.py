@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.distance import distances
-from vitreous.inspection.entropy import entropies
+from vitreous.inspection.distance import measure_distance
+from vitreous.inspection.entropy import measure_entropy
 from vitreous.inspection.eval_mode import Subject, eval_mode
 from vitreous.inspection.head_view import by_image, grid_of, measure_heads
 from vitreous.inspection.tokens import norm_quantiles, outliers, track_tokens
-from vitreous.models.attention_maps import with_attention
+from vitreous.models.attention_maps import require_attention
 
 Array = NDArray[np.float64]
 
@@ -64,13 +64,13 @@ def compute_statistics(subject: Subject, batches: Iterable[Tensor]) -> Statistic
     lengths: list[NDArray[np.float32]] = []
     outlying: list[NDArray[np.bool_]] = []
     with eval_mode(subject) as model:
-        vit = with_attention(model)
+        vit = require_attention(model)
         prefix, parameter = vit.prefix_tokens, next(vit.parameters())
         for batch in batches:
             if batch.ndim != 4 or not len(batch):
                 raise VitreousError(f"a batch has shape {tuple(batch.shape)}; give prepared images (B, C, H, W), one or more")
             images = batch.to(parameter)
-            heads = measure_heads(vit, grid_of(vit, images), distances, entropies)
+            heads = measure_heads(vit, grid_of(vit, images), measure_distance, measure_entropy)
             with heads as (distances_LBH, entropies_LBH), track_tokens(vit) as found:
                 vit.tokens(images)
             distance.append(by_image(distances_LBH))

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from vitreous.inference.batches import Images
 from vitreous.inspection.eval_mode import Subject, eval_mode, prepared_batches
 from vitreous.inspection.head_view import by_image
-from vitreous.models.attention_maps import with_attention
+from vitreous.models.attention_maps import require_attention
 from vitreous.models.vit import ViT
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -129,7 +129,7 @@ def outliers(norms: NDArray[np.floating], prefix: int) -> NDArray[np.bool_]:
 def _passes(subject: Subject, images: Images, batch_size: int) -> list[TokenStatistics]:
     done: list[TokenStatistics] = []
     with eval_mode(subject) as model:
-        vit = with_attention(model)
+        vit = require_attention(model)
         for batch in prepared_batches(subject, images, batch_size):
             with track_tokens(vit) as found:
                 vit.tokens(batch)

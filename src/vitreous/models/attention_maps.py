@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.axial import AxialBlock, spread_columns, spread_rows
+from vitreous.models.axial import AxialBlock, expand_column_attention, expand_row_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import Attention, ViT
 
 Spread = Callable[[Tensor, Size], Tensor]
 
 
-def with_attention(model: nn.Module) -> ViT:
+def require_attention(model: nn.Module) -> ViT:
     """The model, if it has attention."""
     if not isinstance(model, ViT):
         raise VitreousError(f"{type(model).__name__} has no attention to look at; use a ViT or a hybrid")
@@ -35,10 +35,10 @@ def attention_layers(model: nn.Module) -> Iterator[tuple[Attention, Spread | Non
 
     An axial block counts as two layers: its rows, then its columns.
     """
-    for block in with_attention(model).blocks:
+    for block in require_attention(model).blocks:
         if isinstance(block, AxialBlock):
-            yield block.rows.attention, spread_rows  # type: ignore[misc]
-            yield block.columns.attention, spread_columns  # type: ignore[misc]
+            yield block.rows.attention, expand_row_attention  # type: ignore[misc]
+            yield block.columns.attention, expand_column_attention  # type: ignore[misc]
         else:
             yield block.attention, None  # type: ignore[misc]
 
@@ -74,9 +74,9 @@ def attention_maps(
 
     Negative numbers count from the last layer or head, as in Python.
     """
-    vit = with_attention(model)
-    wanted = _resolve("layer", layers, len(list(attention_layers(vit))))
-    kept_heads = _resolve("head", heads, vit.config.heads)
+    vit = require_attention(model)
+    wanted = _resolve_indices("layer", layers, len(list(attention_layers(vit))))
+    kept_heads = _resolve_indices("head", heads, vit.config.heads)
     grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
     found: dict[int, Tensor] = {}
 
@@ -88,7 +88,7 @@ def attention_maps(
     return torch.stack([found[layer] for layer in wanted])
 
 
-def _resolve(what: str, asked: Sequence[int] | None, count: int) -> list[int]:
+def _resolve_indices(what: str, asked: Sequence[int] | None, count: int) -> list[int]:
     if asked is None:
         return list(range(count))
     for index in asked:

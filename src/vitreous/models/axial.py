@@ -29,7 +29,7 @@ class AxialBlock(nn.Module):
         return z.view(b, columns, rows, d).transpose(1, 2).reshape(b, n, d)
 
 
-def spread_rows(probabilities: Tensor, grid: Size) -> Tensor:
+def expand_row_attention(probabilities: Tensor, grid: Size) -> Tensor:
     """Row attention (B*rows, H, columns, columns) as attention between all patches (B, H, N, N): zero outside the row."""
     rows, columns = grid
     by_row = probabilities.unflatten(0, (-1, rows))
@@ -39,9 +39,9 @@ def spread_rows(probabilities: Tensor, grid: Size) -> Tensor:
     return full.flatten(4, 5).flatten(2, 3)
 
 
-def spread_columns(probabilities: Tensor, grid: Size) -> Tensor:
+def expand_column_attention(probabilities: Tensor, grid: Size) -> Tensor:
     """The same for column attention (B*columns, H, rows, rows): spread as if columns were rows, then put in order."""
     rows, columns = grid
-    turned = spread_rows(probabilities, (columns, rows))  # patches counted column by column
+    turned = expand_row_attention(probabilities, (columns, rows))  # patches counted column by column
     order = torch.arange(rows * columns, device=turned.device).view(columns, rows).T.flatten()
     return turned[:, :, order][:, :, :, order]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.models.config import ModelConfig, ResNetConfig, Size
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
 
@@ -24,15 +24,15 @@ def create(name: str, *, classes: int = 1000, image_size: int | Size = 224, **ov
 
     >>> model = create("ViT-B/16", classes=10, image_size=(224, 320), pool="gap")
     """
-    config = parse(name, classes=classes, image_size=image_size, **overrides)
+    config = parse_name(name, classes=classes, image_size=image_size, **overrides)
     with torch.inference_mode(False):  # tensors made in inference mode could never be trained
         # `ViT(config)` would do, but torch's layers draw weights of their own first: half of the time for nothing.
-        model = with_memory(layout(config))
+        model = allocate_parameters(build_on_meta(config))
         model.initialise()
     return model
 
 
-def layout(config: ModelConfig) -> Model:
+def build_on_meta(config: ModelConfig) -> Model:
     """The modules of a model with shapes but without memory, on the meta device."""
     try:
         with torch.device("meta"):
@@ -41,7 +41,7 @@ def layout(config: ModelConfig) -> Model:
         raise VitreousError(f"{config.name}: such a model cannot be built ({one_line(error, 100)})") from error
 
 
-def with_memory(model: Model) -> Model:
+def allocate_parameters(model: Model) -> Model:
     """The same with memory for its parameters, contents undefined; fixed tables have theirs already."""
     for module in model.modules():
         for key, parameter in module.named_parameters(recurse=False):
@@ -49,9 +49,9 @@ def with_memory(model: Model) -> Model:
     return model
 
 
-def assemble(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model:
+def build_with_tensors(config: ModelConfig, tensors: Mapping[str, Tensor]) -> Model:
     """A model that takes the given tensors as its weights, without copying them. Names and shapes must fit exactly."""
     with torch.inference_mode(False):
-        model = layout(config)
+        model = build_on_meta(config)
         model.load_state_dict(tensors, strict=True, assign=True)
         return model.requires_grad_(True)

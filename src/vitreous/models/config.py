@@ -225,13 +225,13 @@ class ViTConfig:
 ModelConfig: TypeAlias = ViTConfig | ResNetConfig
 
 
-def replace(config: ModelConfig, **changes: Any) -> Any:
+def replace_config(config: ModelConfig, **changes: Any) -> Any:
     """`dataclasses.replace`, with an error that names the nearest option for one that does not exist."""
     check_names(changes, type(config), f"option of {config.name}")
     return dataclasses.replace(config, **changes)
 
 
-def pair(size: int | tuple[int, int] | list[int]) -> Size:
+def parse_size(size: int | tuple[int, int] | list[int]) -> Size:
     """`224` or `(224, 320)`, as (height, width)."""
     try:
         sides = (size, size) if not isinstance(size, (tuple, list)) else size
@@ -241,12 +241,12 @@ def pair(size: int | tuple[int, int] | list[int]) -> Size:
     return height, width
 
 
-def to_json(config: ModelConfig) -> dict[str, Any]:
+def config_to_json(config: ModelConfig) -> dict[str, Any]:
     kind = "resnet" if isinstance(config, ResNetConfig) else "vit"
     return {"kind": kind, **dataclasses.asdict(config)}
 
 
-def from_json(fields: dict[str, Any]) -> ModelConfig:
+def config_from_json(fields: dict[str, Any]) -> ModelConfig:
     """The inverse of `to_json`; a missing, unknown or ill-typed field is named."""
     fields = dict(fields)
     kind = fields.pop("kind", None)
@@ -254,6 +254,6 @@ def from_json(fields: dict[str, Any]) -> ModelConfig:
         raise VitreousError(f"model kind {kind!r} is neither 'vit' nor 'resnet'")
     for key in ("patch", "image_size"):
         if key in fields:
-            fields[key] = pair(fields[key])
+            fields[key] = parse_size(fields[key])
     config: ModelConfig = fields_from_json(ResNetConfig if kind == "resnet" else ViTConfig, fields, "model field")
     return config

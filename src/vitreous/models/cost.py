@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitreous.models.build import Model, layout, with_memory
+from vitreous.models.build import Model, allocate_parameters, build_on_meta
 from vitreous.models.config import ModelConfig, ResNetConfig, Size
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,23 @@ def cost(name: str, image_size: int | Size = 224, *, classes: int = 1000, **over
     >>> cost("ViT-B/16", image_size=224).parameters
     86567656
     """
-    return cost_of(parse(name, image_size=image_size, classes=classes, **overrides))
+    return compute_cost(parse_name(name, image_size=image_size, classes=classes, **overrides))
 
 
-def cost_of(config: ModelConfig) -> Cost:
-    model = layout(config).train()
+def compute_cost(config: ModelConfig) -> Cost:
+    model = build_on_meta(config).train()
     # Whatever mode the caller is in: what autograd would keep is the question.
     with torch.inference_mode(False), torch.enable_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        with_memory(model)  # fake: shapes and a device, no data
+        allocate_parameters(model)  # fake: shapes and a device, no data
         parameters = sum(p.numel() for p in model.parameters())
-        macs, one = _run(model, images=1)
-        _, two = _run(model, images=2)
+        macs, one = _measure_pass(model, images=1)
+        _, two = _measure_pass(model, images=2)
     tokens = 0 if isinstance(config, ResNetConfig) else config.tokens
     # What a second image adds; standardised kernels, for one, are kept once however many images there are.
     return Cost(parameters, macs, two - one, tokens)
 
 
-def _run(model: Model, images: int) -> tuple[int, int]:
+def _measure_pass(model: Model, images: int) -> tuple[int, int]:
     """Multiply-adds of a forward pass, and the bytes that autograd keeps after it."""
     kept: dict[int, Tensor] = {}
 

@@ -17,7 +17,7 @@ import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError, did_you_mean
-from vitreous.models.config import Form, ModelConfig, ResNetConfig, Size, ViTConfig, pair, replace
+from vitreous.models.config import Form, ModelConfig, ResNetConfig, Size, ViTConfig, parse_size, replace_config
 
 # size: (depth, width, MLP, heads). B, L and H are the paper's table 1; Ti and S came with AugReg, the others with big_vision.
 SIZES: dict[str, tuple[int, int, int, int]] = {
@@ -59,18 +59,20 @@ _FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def parse(name: str, *, image_size: int | Size = 224, classes: int = 1000, **overrides: Any) -> ModelConfig:
+def parse_name(name: str, *, image_size: int | Size = 224, classes: int = 1000, **overrides: Any) -> ModelConfig:
     """The config that a name stands for, with any of its fields overridden."""
-    size = pair(image_size)
+    size = parse_size(image_size)
     if match := _RESNET.fullmatch(name):
-        return _resnet(name, int(match["depth"]), int(match["width"]), size, classes, overrides)
+        return _bit_config(name, int(match["depth"]), int(match["width"]), size, classes, overrides)
     if match := _HYBRID.fullmatch(name):
         depth = int(match["depth"]) if match["depth"] else None
-        return _hybrid(name, depth, int(match["width"] or 1), match["size"], int(match["step"]), size, classes, overrides)
+        return _hybrid_config(
+            name, depth, int(match["width"] or 1), match["size"], int(match["step"]), size, classes, overrides
+        )
     if match := _VIT.fullmatch(name):
-        patch = pair(overrides.pop("patch", int(match["step"])))
-        name = name if patch == pair(int(match["step"])) else f"ViT-{match['size']}/{_by(patch)}"
-        return _vit(name, match["size"], patch, size, classes, None, overrides)
+        patch = parse_size(overrides.pop("patch", int(match["step"])))
+        name = name if patch == parse_size(int(match["step"])) else f"ViT-{match['size']}/{_format_patch(patch)}"
+        return _vit_config(name, match["size"], patch, size, classes, None, overrides)
     raise _unknown_name(name)
 
 
@@ -79,7 +81,7 @@ def check_name(name: str, image_size: Size | None = None, **overrides: Any) -> N
     step, patch = name.rpartition("/")[2], overrides.get("patch", 1)
     sides = (int(step) if step.isdecimal() else 1, *(patch if isinstance(patch, tuple) else (patch,)))
     good = all(isinstance(side, int) and 0 < side < 10_000 for side in sides)
-    parse(name, image_size=image_size or (32 * math.lcm(*sides) if good else 224), **overrides)
+    parse_name(name, image_size=image_size or (32 * math.lcm(*sides) if good else 224), **overrides)
 
 
 def resnet_config(name: str, form: Form, **fields: Any) -> ResNetConfig:
@@ -89,21 +91,21 @@ def resnet_config(name: str, form: Form, **fields: Any) -> ResNetConfig:
     return ResNetConfig(name=name, form=form, **{**_FORMS[form], **fields})
 
 
-def _vit(
+def _vit_config(
     name: str, size: str, patch: Size, image_size: Size, classes: int, trunk: ResNetConfig | None, overrides: dict[str, Any]
 ) -> ViTConfig:
     if size not in SIZES:
         raise _unknown_name(name)
     depth, width, mlp, heads = SIZES[size]
     fields: dict[str, Any] = dict(depth=depth, width=width, mlp=mlp, heads=heads)
-    fields.update(_settle(overrides, width))
+    fields.update(_derive_options(overrides, width))
     base = ViTConfig(name=name, trunk=trunk, patch=(1, 1))  # a valid start: `replace` then checks every option's name
-    config: ViTConfig = replace(base, patch=patch, image_size=image_size, classes=classes, **fields)
+    config: ViTConfig = replace_config(base, patch=patch, image_size=image_size, classes=classes, **fields)
     # Overridden in shape, it is no longer the model of that name.
-    return replace(config, name=describe(config)) if {"depth", "width", "mlp", "heads"} & set(overrides) else config
+    return replace_config(config, name=name_vit(config)) if {"depth", "width", "mlp", "heads"} & set(overrides) else config
 
 
-def _settle(overrides: dict[str, Any], width: int) -> dict[str, Any]:
+def _derive_options(overrides: dict[str, Any], width: int) -> dict[str, Any]:
     """Options that follow from others: written once, so that `create(name, pool="gap")` is all a person types."""
     settled = dict(overrides)
     if settled.get("representation") is True:
@@ -122,7 +124,7 @@ def _settle(overrides: dict[str, Any], width: int) -> dict[str, Any]:
     return settled
 
 
-def _hybrid(
+def _hybrid_config(
     name: str, depth: int | None, width: int, size: str, step: int, image_size: Size, classes: int, overrides: dict[str, Any]
 ) -> ViTConfig:
     channels = overrides.get("channels", 3)
@@ -147,19 +149,19 @@ def _hybrid(
     trunk_name = f"R{depth or ''}x{width}"
     trunk = resnet_config(trunk_name, "post", **own, channels=channels, classes=0, image_size=image_size)
     if own != {"units": units, "width": 64 * width}:  # no longer the trunk of that name
-        trunk = replace(trunk, name=describe_trunk(trunk))
-        config = _vit(name, size, pair(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
-        return replace(config, name=describe(config))
-    return _vit(name, size, pair(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
+        trunk = replace_config(trunk, name=name_resnet(trunk))
+        config = _vit_config(name, size, parse_size(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
+        return replace_config(config, name=name_vit(config))
+    return _vit_config(name, size, parse_size(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
 
 
-def _resnet(name: str, depth: int, width: int, image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:
+def _bit_config(name: str, depth: int, width: int, image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:
     if depth not in UNITS or width < 1:
         raise _unknown_name(name)
     form: Form = overrides.pop("form", "pre")
     base = resnet_config(name, form, units=UNITS[depth], width=64 * width)
-    config: ResNetConfig = replace(base, image_size=image_size, classes=classes, **overrides)
-    return replace(config, name=describe_trunk(config)) if {"units", "width"} & set(overrides) else config
+    config: ResNetConfig = replace_config(base, image_size=image_size, classes=classes, **overrides)
+    return replace_config(config, name=name_resnet(config)) if {"units", "width"} & set(overrides) else config
 
 
 def _unknown_name(name: str) -> VitreousError:
@@ -171,23 +173,23 @@ def _unknown_name(name: str) -> VitreousError:
     )
 
 
-def describe(config: ViTConfig) -> str:
+def name_vit(config: ViTConfig) -> str:
     """A name for a config that was inferred from a file: the official one where it fits, a telling one otherwise."""
     shape = (config.depth, config.width, config.mlp, config.heads)
     size = next((size for size, numbers in SIZES.items() if numbers == shape), f"{config.width}x{config.depth}")
-    step = _by(config.step)
+    step = _format_patch(config.step)
     if config.trunk is None:
         return f"ViT-{size}/{step}"
     if not config.trunk.units:
         return f"R+ViT-{size}/{config.patch[0] * 2}"
-    return f"{describe_trunk(config.trunk).removesuffix('x1')}+ViT-{size}/{step}"
+    return f"{name_resnet(config.trunk).removesuffix('x1')}+ViT-{size}/{step}"
 
 
-def _by(size: Size) -> str:
+def _format_patch(size: Size) -> str:
     return f"{size[0]}" if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
-def describe_trunk(config: ResNetConfig) -> str:
+def name_resnet(config: ResNetConfig) -> str:
     width = f"x{config.width // 64}" if config.width % 64 == 0 else f"x{config.width / 64:g}"
     for depth, units in UNITS.items():
         moved = (*units[:2], units[2] + units[3])

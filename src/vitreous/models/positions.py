@@ -29,7 +29,7 @@ _INTERPOLATION: dict[PositionResize, dict[str, Any]] = {
 }
 
 
-def _precise(table: Tensor) -> Tensor:
+def _to_float64(table: Tensor) -> Tensor:
     return table.float() if table.device.type == "mps" else table.double()  # Apple's devices have no float64
 
 
@@ -37,7 +37,7 @@ def resize_grid(table_ND: Tensor, old: Size, new: Size, mode: PositionResize) ->
     """Carry a table with one row per patch from one grid to another, in float64 as scipy does."""
     if old == new:
         return table_ND
-    grid_DG = _precise(table_ND).view(1, *old, -1).permute(0, 3, 1, 2)
+    grid_DG = _to_float64(table_ND).view(1, *old, -1).permute(0, 3, 1, 2)
     resized_DG: Tensor = F.interpolate(grid_DG, size=new, **_INTERPOLATION[mode])
     return resized_DG.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table_ND.dtype)
 
@@ -48,7 +48,7 @@ def resize_line(table_ND: Tensor, new: int, mode: PositionResize) -> Tensor:
     if old == new:
         return table_ND
     aligned = mode.endswith("-aligned")
-    line = F.interpolate(_precise(table_ND).T[None], size=new, mode="linear", align_corners=aligned)
+    line = F.interpolate(_to_float64(table_ND).T[None], size=new, mode="linear", align_corners=aligned)
     return line[0].T.to(table_ND.dtype)
 
 
@@ -68,7 +68,7 @@ def resize_relative(table_NK: Tensor, prefix: int, old: Size, new: Size, mode: P
     """
     if old == new:
         return table_NK
-    table, aligned = _precise(table_NK), mode.endswith("-aligned")
+    table, aligned = _to_float64(table_NK), mode.endswith("-aligned")
     before, after = (prefix + grid[0] * grid[1] - 1 for grid in (old, new))  # rows of offset 0
     total, pairs = table.new_zeros(2 * after + 1, table.shape[1]), table.new_zeros(2 * after + 1)
 
@@ -78,7 +78,7 @@ def resize_relative(table_NK: Tensor, prefix: int, old: Size, new: Size, mode: P
 
     place = [torch.arange(-n + 1, n, device=table.device) for n in (*old, *new)]  # displacements along each axis
     by_displacement = table[before + old[1] * place[0][:, None] + place[1]]  # (2 H - 1, 2 W - 1, K)
-    rows, columns = (_linear(new[axis], old[axis], aligned, table) for axis in (0, 1))
+    rows, columns = (_interpolation_weights(new[axis], old[axis], aligned, table) for axis in (0, 1))
     values = torch.einsum("ir,jc,rck->ijk", rows, columns, by_displacement)
     count = (new[0] - place[2].abs())[:, None] * (new[1] - place[3].abs())
     add((new[1] * place[2][:, None] + place[3]).flatten(), values.flatten(0, 1), count.flatten().to(table))
@@ -93,14 +93,14 @@ def resize_relative(table_NK: Tensor, prefix: int, old: Size, new: Size, mode: P
     return (total / pairs[:, None]).to(table_NK.dtype)
 
 
-def _linear(new: int, old: int, aligned: bool, like: Tensor) -> Tensor:
+def _interpolation_weights(new: int, old: int, aligned: bool, like: Tensor) -> Tensor:
     """Weights (2 new - 1, 2 old - 1) that interpolate displacements of `new` places among those of `old`."""
     scale = (old - 1) / max(1, new - 1) if aligned else old / new
     at = (torch.arange(-new + 1, new).to(like) * scale).clamp(-old + 1, old - 1) + old - 1
     return (1 - (at[:, None] - torch.arange(2 * old - 1).to(like)).abs()).clamp(min=0)
 
 
-def sine_cosine(grid: Size, width: int) -> Tensor:
+def sine_cosine_table(grid: Size, width: int) -> Tensor:
     """Fixed 2-D sine and cosine of MoCo v3 and big_vision: [sin x, cos x, sin y, cos y], each a quarter of the width."""
     rows, columns = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
     quarter = width // 4
@@ -149,10 +149,10 @@ class SineCosinePositions(nn.Module):
         self.grid, self.width = config.grid, config.width
         # Made on the CPU even when the model is laid out on the meta device: no checkpoint carries this table.
         with torch.device("cpu"):
-            self.register_buffer("table", sine_cosine(self.grid, self.width), persistent=False)
+            self.register_buffer("table", sine_cosine_table(self.grid, self.width), persistent=False)
 
     def forward(self, grid: Size) -> Tensor:
-        return self.table if grid == self.grid else sine_cosine(grid, self.width).to(self.table)
+        return self.table if grid == self.grid else sine_cosine_table(grid, self.width).to(self.table)
 
 
 class RelativePositions(nn.Module):
@@ -175,7 +175,7 @@ class RelativePositions(nn.Module):
         return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], n))
 
 
-def absolute_positions(config: ViTConfig) -> nn.ModuleList:
+def build_positions(config: ViTConfig) -> nn.ModuleList:
     """What is added to the tokens: nothing, one table (at the stem, or shared by all layers), or one for each layer."""
     kinds = {"1d": LearnedPositions, "2d": FactorisedPositions, "sincos": SineCosinePositions}
     if config.positions not in kinds:

@@ -32,7 +32,7 @@ from vitreous.models.config import Size, ViTConfig
 from vitreous.models.initialise import initialise_vit
 from vitreous.models.layers import MLP, LayerScale, StochasticDepth
 from vitreous.models.pooling import AttentionPool
-from vitreous.models.positions import RelativePositions, absolute_positions
+from vitreous.models.positions import RelativePositions, build_positions
 from vitreous.models.resnet import Trunk
 
 
@@ -128,7 +128,7 @@ class ViT(nn.Module):
         self.registers = token(config.registers)
         self.mask_token = token(config.mask_token)
 
-        self.positions = absolute_positions(config)  # E_pos
+        self.positions = build_positions(config)  # E_pos
         self.dropout = nn.Dropout(config.dropout)
         if config.attention == "axial":
             self.blocks = nn.ModuleList(AxialBlock(Block(config, i), Block(config, i)) for i in range(config.depth))

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from vitreous.core.errors import VitreousError, did_you_mean
-from vitreous.models.attention_maps import with_attention
+from vitreous.models.attention_maps import require_attention
 from vitreous.serving.byte_budget import Large
 from vitreous.serving.examples import Example
 from vitreous.serving.http_errors import ErrorResponse, from_input_error, json_bytes, json_response, quoted
@@ -199,7 +199,7 @@ class Service:
         began = time.perf_counter()
         loaded = self._model(check_parameters(request, ("model",)).get("model"))
         try:
-            with_attention(loaded.clf.model)
+            require_attention(loaded.clf.model)
         except VitreousError as error:  # before the upload: it would be for nothing
             raise from_input_error(error) from None
         answer = await self.pipeline.through(request, loaded, "attention", most=1)

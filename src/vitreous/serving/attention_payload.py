@@ -21,12 +21,12 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.denormalise import denormalise
-from vitreous.inspection.attention_rollout import probe_attention, read_by_head, with_layer
-from vitreous.inspection.distance import distance_of
-from vitreous.inspection.entropy import entropy_of
+from vitreous.inspection.attention_rollout import add_layer, probe_attention, select_head_rows
+from vitreous.inspection.distance import compute_distance
+from vitreous.inspection.entropy import compute_entropy
 from vitreous.inspection.eval_mode import eval_mode
 from vitreous.inspection.gradient_weights import compute_gradient_rollout
-from vitreous.models.attention_maps import attention_layers, watch_attention, with_attention
+from vitreous.models.attention_maps import attention_layers, require_attention, watch_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 from vitreous.serving.served_model import ServedModel
@@ -53,10 +53,10 @@ class _Kept:
 
     def look(self, layer: int, attention_BHNN: Tensor) -> None:
         attention = attention_BHNN.float()
-        self.distance.append(distance_of(attention, self.grid, self.vit.config.step, self.vit.prefix_tokens)[0].tolist())
-        self.entropy.append(entropy_of(attention)[0].tolist())
-        self.joint_BNN = with_layer(self.joint_BNN, attention)
-        read = read_by_head(self.vit, self.joint_BNN, self.probe_BN)
+        self.distance.append(compute_distance(attention, self.grid, self.vit.config.step, self.vit.prefix_tokens)[0].tolist())
+        self.entropy.append(compute_entropy(attention)[0].tolist())
+        self.joint_BNN = add_layer(self.joint_BNN, attention)
+        read = select_head_rows(self.vit, self.joint_BNN, self.probe_BN)
         self.rollouts.append(read[0, self.vit.prefix_tokens :].cpu().numpy())
         self.attention[layer], self.maximum[layer] = quantise(attention.mean(dim=1) if self.averaged else attention[0])
 
@@ -75,7 +75,7 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
     and `entropy` are of every head all the same.
     """
     began = time.perf_counter()
-    vit = with_attention(loaded.clf.model)
+    vit = require_attention(loaded.clf.model)
     with torch.inference_mode(False):
         images = tensor.to(next(vit.parameters())).clone()  # of inference mode, it would have no gradient
         with loaded.lock, eval_mode(vit):

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.models.config import ModelConfig
-from vitreous.models.config import to_json as model_json
+from vitreous.models.config import config_to_json as model_json
 from vitreous.training.options import Command, Engine, Parallel
 from vitreous.training.recipes.recipe import Recipe
 from vitreous.training.recipes.recipe import to_json as recipe_json

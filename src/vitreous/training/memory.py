@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.build import Model, layout, with_memory
+from vitreous.models.build import Model, allocate_parameters, build_on_meta
 from vitreous.models.config import ModelConfig
 from vitreous.models.vit import ViT
 from vitreous.training.objectives.masked_patch import MaskedPatches
@@ -120,7 +120,7 @@ def _ceil(size: int, parts: int) -> int:
 
 @cache
 def _kept(config: ModelConfig, precision: str, masked: tuple[float, MaskTarget] | None) -> _Kept:
-    model = layout(config).train()
+    model = build_on_meta(config).train()
     trained: Model | MaskedPatches = model
     blocks = list(model.blocks) if isinstance(model, ViT) else []
     with (
@@ -129,7 +129,7 @@ def _kept(config: ModelConfig, precision: str, masked: tuple[float, MaskTarget] 
         FakeTensorMode(allow_non_fake_inputs=True),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"),
     ):
-        with_memory(model)
+        allocate_parameters(model)
         if masked is not None:
             assert isinstance(model, ViT)
             trained = MaskedPatches(model, *masked, scales=())

@@ -19,9 +19,9 @@ from vitreous.data.source import Dataset, Source
 from vitreous.data.transforms.image import PLAIN
 from vitreous.data.transforms.ops import InceptionCrop, Resize, ResizeSmall, Scale
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
-from vitreous.models.cost import cost_of
-from vitreous.models.names import parse
+from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace_config
+from vitreous.models.cost import compute_cost
+from vitreous.models.names import parse_name
 from vitreous.training.build_options import model_fields, recipe_changes
 from vitreous.training.config import RunConfig
 from vitreous.training.data_split import SMALL, RunImages, choose_images
@@ -299,7 +299,7 @@ def _size_cost(checkpoint: Checkpoint, size: tuple[int, int]) -> str:
     own = checkpoint.evaluation_size
     step = checkpoint.config.step if isinstance(checkpoint.config, ViTConfig) else (1, 1)
     larger = (max(1, round(own[0] * 12 / 7 / step[0])) * step[0], max(1, round(own[1] * 12 / 7 / step[1])) * step[1])
-    before, after = (cost_of(config_at(checkpoint.config, each)).macs for each in (own, larger if size == own else size))
+    before, after = (compute_cost(config_at(checkpoint.config, each)).macs for each in (own, larger if size == own else size))
     if size == own:
         option = f"--image-size {larger[0]}" if larger[0] == larger[1] else f"--image-size {larger[0]},{larger[1]}"
         return f"image size {_by(size)}: the checkpoint's own; {option} would cost {after / before:.1f} times as much per image"
@@ -331,16 +331,19 @@ def _model(
     changed_ = adapt(checkpoint, image_size=size, classes=classes)
     config, tensors = changed_.config, dict(changed_.tensors)
     if classes and recipe.head_bias:
-        config, tensors["head.bias"] = replace(config, head_bias=recipe.head_bias), torch.full((classes,), recipe.head_bias)
+        config, tensors["head.bias"] = (
+            replace_config(config, head_bias=recipe.head_bias),
+            torch.full((classes,), recipe.head_bias),
+        )
     _check_rates(config, recipe)
     if isinstance(config, ViTConfig):
-        config = replace(config, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth, mask_token=masked)
+        config = replace_config(config, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth, mask_token=masked)
         if not masked:
             tensors.pop("mask_token", None)
         elif "mask_token" not in tensors:
             raise VitreousError(f"--from {asked.from_}: has no mask token; masked patches are for --model, from scratch")
     if overrides:
-        config = replace(config, **overrides)
+        config = replace_config(config, **overrides)
     return config, tensors, list(changed_.notes)
 
 
@@ -354,8 +357,8 @@ def _from_scratch(
         if recipe.objective == "masked-patch":
             raise VitreousError(f"--objective masked-patch needs patches; {config.name} has none")
         _check_rates(config, recipe)
-        return replace(config, head_bias=bias), None, said
-    config = replace(
+        return replace_config(config, head_bias=bias), None, said
+    config = replace_config(
         config,
         head_bias=bias,
         representation=config.width if recipe.representation and classes else config.representation,
@@ -378,7 +381,7 @@ def _scratch_config(
     asked: TrainOptions, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> ModelConfig:
     assert asked.model is not None
-    return parse(asked.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
+    return parse_name(asked.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
 
 
 def _parent(asked: TrainOptions, checkpoint: Checkpoint | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.files import write_text
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json, read_json
-from vitreous.models.config import from_json, to_json
+from vitreous.models.config import config_from_json, config_to_json
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
 
@@ -98,7 +98,7 @@ class RunFolder:
                 raise VitreousError(f"--out {self.path}: is not empty, and not a run of this program; choose another folder")
             return None
         with contextlib.suppress(VitreousError):  # a field that is younger than the run has its default there
-            old = {**old, "model": to_json(from_json(old["model"]))}
+            old = {**old, "model": config_to_json(config_from_json(old["model"]))}
         differences = [found for found in difference(old, config) if found.name not in undecided and not _harmless(found)]
         length = [found for found in differences if found.name in _LENGTH]
         lengthens = length and not extend and all(found.name in _LENGTH + _FOLLOWING for found in differences)

@@ -25,8 +25,8 @@ from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import cache_dir, write_text
 from vitreous.core.untrusted_json import read_json
-from vitreous.models.config import to_json
-from vitreous.models.cost import cost_of
+from vitreous.models.config import config_to_json
+from vitreous.models.cost import compute_cost
 from vitreous.training.config import RunConfig
 from vitreous.training.optim import freeze
 from vitreous.training.trainer import objective_of
@@ -65,7 +65,7 @@ def available() -> int:
 def measure(plan: RunConfig, most: int) -> tuple[float, float]:
     """Seconds of a forward and backward pass with one thread and with all; weights and random state are left alone."""
     batch = plan.micro_batch or plan.recipe.batch_size
-    images = max(1, min(batch, int(MACS / max(1.0, cost_of(plan.model).macs))))
+    images = max(1, min(batch, int(MACS / max(1.0, compute_cost(plan.model).macs))))
     shape = (images, plan.model.channels, *plan.model.image_size)
     found: dict[int, list[float]] = {1: [], most: []}
     with torch.random.fork_rng(devices=[]), using_threads(most):
@@ -86,7 +86,7 @@ def measure(plan: RunConfig, most: int) -> tuple[float, float]:
 
 
 def _key(plan: RunConfig, most: int) -> str:
-    shape = {name: value for name, value in to_json(plan.model).items() if name != "name"}
+    shape = {name: value for name, value in config_to_json(plan.model).items() if name != "name"}
     batch = plan.micro_batch or plan.recipe.batch_size
     work = (shape, batch, plan.precision, plan.recipe.objective, plan.recipe.train, plan.activation_checkpointing)
     about = (_processor(), most, work, str(torch.__version__))

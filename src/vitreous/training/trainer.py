@@ -25,9 +25,9 @@ from vitreous.data.sampling import derive_key
 from vitreous.data.source import Source
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import closed_form_baseline
-from vitreous.evaluation.majority import majority_words
+from vitreous.evaluation.majority import describe_majority
 from vitreous.evaluation.validation_result import ValidationResult
-from vitreous.models.build import Model, assemble, layout, with_memory
+from vitreous.models.build import Model, allocate_parameters, build_on_meta, build_with_tensors
 from vitreous.models.vit import ViT
 from vitreous.training.config import RunConfig, config_json
 from vitreous.training.loop import Loop, Objective
@@ -39,7 +39,7 @@ from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import CONFIG, RunFolder, read_config
 from vitreous.training.run_report import write_report
 from vitreous.training.trackers import Trackers
-from vitreous.weights.checkpoint import Checkpoint, read_folder, write_folder
+from vitreous.weights.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
             trackers.log(found)
             if found["split"] != "train":
                 outcome = loop.last[0] if loop.last else None
-                alone = "" if outcome is None or outcome.majority is None else f" ({majority_words(outcome.majority)})"
+                alone = "" if outcome is None or outcome.majority is None else f" ({describe_majority(outcome.majority)})"
                 accuracy = f", top-1 {found['top1']:.2%}{alone}" if "top1" in found else ""
                 tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
 
@@ -105,7 +105,7 @@ def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
                     if outcome is not None:
                         write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
                     if better:
-                        write_folder(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
+                        write_checkpoint(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
                     if loop.progress.step < plan.steps:  # whoever watches the run, or has to do with what there is of it
                         unfinished = f"unfinished: this is step {loop.progress.step:,} of {plan.steps:,}"
                         _report(plan, folder, outcome, (unfinished, *plan.decisions))
@@ -180,10 +180,10 @@ def objective_of(plan: RunConfig) -> Objective:
     torch.manual_seed(derive_key("initialise", plan.seed))
     model: Model
     if plan.start is None:
-        model = with_memory(layout(plan.model))
+        model = allocate_parameters(build_on_meta(plan.model))
         model.initialise()
     else:
-        model = assemble(plan.model, {name: tensor.clone() for name, tensor in plan.start.items()})
+        model = build_with_tensors(plan.model, {name: tensor.clone() for name, tensor in plan.start.items()})
     if isinstance(model, ViT):
         model.lean = True  # the last layer only for the tokens that are read
     if plan.activation_checkpointing:
@@ -229,14 +229,14 @@ def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> d
         its_outcome, its = _judged(loop)
         result["raw"] = _whole_n(its)
         if world.is_main:
-            write_folder(_checkpoint(plan, raw, _measured(its_outcome, loop)), target / "raw")
+            write_checkpoint(_checkpoint(plan, raw, _measured(its_outcome, loop)), target / "raw")
     if loop.progress.best is not None:
         score = loop.progress.best
         by = {"top1": score} if isinstance(loop.objective, Classification) else {"loss": -score}
         result["best"] = {"step": loop.progress.best_step, **by}
     with loop.result_weights():
         if plan.recipe.patience is not None and loop.progress.best is not None:
-            loop.put_weights(broadcast(world, read_folder(target / "best").tensors if world.is_main else None))
+            loop.put_weights(broadcast(world, read_checkpoint(target / "best").tensors if world.is_main else None))
             loop.last = None
             notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
         outcome, measured = loop.last or _judged(loop)
@@ -246,7 +246,7 @@ def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> d
         result["majority"] = outcome.majority
     if world.is_main:
         step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
-        write_folder(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
+        write_checkpoint(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
         if outcome is not None:
             write_mistakes(plan.out, outcome, step)
         _report(plan, folder, outcome, notes)

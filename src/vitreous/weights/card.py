@@ -8,7 +8,7 @@ from vitreous.models.config import ResNetConfig
 from vitreous.weights.checkpoint import CARD_MARK, Checkpoint
 
 
-def card(checkpoint: Checkpoint) -> str:
+def format_card(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
     parameters = sum(tensor.numel() for tensor in checkpoint.tensors.values())
     height, width = config.image_size

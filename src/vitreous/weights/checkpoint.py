@@ -27,8 +27,8 @@ from vitreous.core.files import atomic_file, flush_to_disk
 from vitreous.core.hashing import hash_file
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.build import layout
-from vitreous.models.config import ModelConfig, Size, from_json, to_json
+from vitreous.models.build import build_on_meta
+from vitreous.models.config import ModelConfig, Size, config_from_json, config_to_json
 from vitreous.weights.arrays import SafetensorsArrays
 from vitreous.weights.formats import Family
 
@@ -76,9 +76,9 @@ class Checkpoint:
         return Preprocess(self.preprocess).size or self.config.image_size
 
 
-def document(checkpoint: Checkpoint) -> dict[str, Any]:
+def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
     """What `model.json` says, weights apart."""
-    architecture = to_json(checkpoint.config)
+    architecture = config_to_json(checkpoint.config)
     numerics = {key: architecture.pop(key) for key in _NUMERICS if key in architecture}
     return {
         "format": FORMAT,
@@ -103,7 +103,7 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
             raise VitreousError(
                 f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}"
             )
-        config = from_json({**fields["architecture"], **fields["numerics"]})
+        config = config_from_json({**fields["architecture"], **fields["numerics"]})
         classes = fields["classes"]
         outputs, family = fields["outputs"], fields["family"]
         guessed = fields.get("preprocess_guessed", False)  # earlier files of this version do not say
@@ -152,7 +152,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) and fields.get("format") == FORMAT else None
 
 
-def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) -> None:
+def write_checkpoint(checkpoint: Checkpoint, folder: Path, card: str | None = None) -> None:
     """Write the checkpoint into a folder, made if need be; other things in the folder stay."""
     if folder.exists() and not folder.is_dir():
         raise VitreousError(f"{folder}: is a file; a checkpoint needs a folder")
@@ -162,8 +162,8 @@ def write_folder(checkpoint: Checkpoint, folder: Path, card: str | None = None) 
     try:
         _finish_interrupted(folder)
         with atomic_file(new_weights) as part:
-            safetensors.torch.save_file(_independent(checkpoint.tensors), part, metadata={"format": "pt"})
-        fields = {**document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
+            safetensors.torch.save_file(_separate_storages(checkpoint.tensors), part, metadata={"format": "pt"})
+        fields = {**to_document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
         with atomic_file(new_document) as part:
             part.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         os.replace(new_weights, folder / WEIGHTS)
@@ -199,7 +199,7 @@ def may_write_card(path: Path) -> bool:
     return not path.exists() or CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
-def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _separate_storages(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Float32, contiguous, and no two sharing memory, which a shared position table would otherwise do."""
     seen: set[int] = set()
     out = {}
@@ -210,15 +210,15 @@ def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def read_folder(folder: Path) -> Checkpoint:
+def read_checkpoint(folder: Path) -> Checkpoint:
     """Read our own checkpoint; hash, names and shapes are all checked."""
     weights = folder / WEIGHTS
     if not weights.exists():
         raise VitreousError(f"{folder}: has {DOCUMENT} but no {WEIGHTS}")
-    fields = _matching_document(folder)
+    fields = _read_matching_document(folder)
     checkpoint = from_document(fields, {}, folder / DOCUMENT)
     arrays = SafetensorsArrays(weights)
-    wanted = {name: tuple(tensor.shape) for name, tensor in layout(checkpoint.config).state_dict().items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in build_on_meta(checkpoint.config).state_dict().items()}
     for name, shape in wanted.items():
         if name not in arrays.shapes:
             raise VitreousError(f"{weights}: tensor {name!r} is missing, which {DOCUMENT} asks for")
@@ -230,7 +230,7 @@ def read_folder(folder: Path) -> Checkpoint:
     return from_document(fields, {name: arrays[name] for name in wanted}, folder / DOCUMENT)
 
 
-def _matching_document(folder: Path) -> dict[str, Any]:
+def _read_matching_document(folder: Path) -> dict[str, Any]:
     digest = file_hash(folder / WEIGHTS)
     for name in (DOCUMENT, f"{DOCUMENT}.new"):
         if not (folder / name).exists():

@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, pair, replace
-from vitreous.models.names import describe
+from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, parse_size, replace_config
+from vitreous.models.names import name_vit
 from vitreous.weights.arrays import Arrays, Renamed, roots_of
 from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused_arrays
 
@@ -105,8 +105,8 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
         heads=int(settings["num_attention_heads"]),
         mlp=shapes[middle][1] if gated else shapes[middle][0],
         mlp_form="swiglu" if gated else "plain",
-        patch=pair(settings["patch_size"]),
-        image_size=pair(settings["image_size"]),
+        patch=parse_size(settings["patch_size"]),
+        image_size=parse_size(settings["image_size"]),
         channels=int(settings.get("num_channels", 3)),
         classes=shapes[f"{heads[0]}.weight"][0] if heads else 0,
         representation=shapes[pooler][0] if pooler in shapes else None,
@@ -125,10 +125,10 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
         norm_eps=float(settings.get("layer_norm_eps", 1e-6 if dino else 1e-12)),
         activation=_ACTIVATIONS[activation],
     )
-    return replace(config, name=describe(config))
+    return replace_config(config, name=name_vit(config))
 
 
-def kind_of(config: ModelConfig) -> str:
+def find_kind(config: ModelConfig) -> str:
     """Which of the Hugging Face models a config is; refuses what none of them can express."""
     if isinstance(config, ResNetConfig):
         raise VitreousError(
@@ -172,7 +172,7 @@ def _gated_ratio(config: ViTConfig) -> int | None:
 
 
 def rules(config: ModelConfig) -> list[Rule]:
-    kind = kind_of(config)
+    kind = find_kind(config)
     assert isinstance(config, ViTConfig)
     return _rules(config, kind)
 
@@ -233,9 +233,9 @@ def _pairs(ours: str, theirs: str) -> list[Rule]:
     return [rule(f"{ours}.weight", f"{theirs}.weight"), rule(f"{ours}.bias", f"{theirs}.bias")]
 
 
-def settings_of(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
+def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
     """The config.json from which transformers rebuilds this model."""
-    kind = kind_of(config)
+    kind = find_kind(config)
     dino = kind.startswith("dinov2")
     body = {"vit": "ViT", "deit": "DeiT", "dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}[kind]
     task = "ForImageClassificationWithTeacher" if config.distillation_head else "ForImageClassification"

@@ -51,9 +51,9 @@ def locate(source: str | Path) -> Located:
     for prefix, owner in (("hf:", ""), ("timm:", "timm/")):
         if source.startswith(prefix):
             repository, _, revision = source.removeprefix(prefix).partition("@")
-            return _on_hub(source, owner + repository, revision or "main")
+            return _locate_on_hub(source, owner + repository, revision or "main")
     if entry := catalogue.entry(source):
-        return Located(_official(entry), entry.known)
+        return Located(_fetch_official(entry), entry.known)
     if _looks_like_path(source):
         return Located(user_path(source))  # read_path says best what is wrong with it
     raise _not_found(source)
@@ -78,7 +78,7 @@ def _looks_like_path(source: str) -> bool:
 # Google's buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _official(entry: Entry) -> Path:
+def _fetch_official(entry: Entry) -> Path:
     target = cache_dir() / entry.location
     if is_intact(target, entry.size):
         return target
@@ -92,7 +92,7 @@ def _official(entry: Entry) -> Path:
 # The Hugging Face hub -------------------------------------------------------------------------------------------------------
 
 
-def _on_hub(source: str, repository: str, revision: str) -> Located:
+def _locate_on_hub(source: str, repository: str, revision: str) -> Located:
     parts = repository.split("/")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) and ".." not in part for part in parts):
         raise VitreousError(f"{source!r}: not the name of a repository; expected hf:OWNER/REPO[@REVISION] or timm:NAME")
@@ -100,19 +100,19 @@ def _on_hub(source: str, repository: str, revision: str) -> Located:
         raise VitreousError(f"{source!r}: {revision!r} is not the name of a branch, a tag or a commit")
     owner, name = parts
     folder = cache_dir() / "hf" / owner / (name if revision == "main" else f"{name}@{quote(revision, safe='')}")
-    if not _complete(folder):
+    if not _is_complete(folder):
         _fetch_repository(source, repository, revision, folder)
     entry = catalogue.entry(f"hf:{repository}")
     return Located(folder, entry.known if entry else {})
 
 
-def _complete(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Weights are fetched last, so a folder that has them has everything that the repository had."""
     if not any(is_intact(folder / name) for name in (_CONFIG, DOCUMENT)):
         return False
     for name in (WEIGHTS, _INDEX, _PICKLE):  # the order in which read_path looks for them
         if (folder / name).exists():
-            parts = _shards(folder / name) if name == _INDEX else []
+            parts = _read_shard_index(folder / name) if name == _INDEX else []
             return all(is_intact(path) for path in (folder / name, *parts))
     return False
 
@@ -139,14 +139,14 @@ def _fetch_repository(source: str, repository: str, revision: str, folder: Path)
     if get(WEIGHTS, large=True):
         return
     if index := get(_INDEX):
-        for part in _shards(index):
+        for part in _read_shard_index(index):
             if not get(part.name, large=True):
                 raise VitreousError(f"{source}: {_INDEX} names {part.name}, which the repository does not have")
     elif not get(_PICKLE, large=True):
         raise VitreousError(f"{source}: the repository has neither {WEIGHTS} nor {_INDEX} nor {_PICKLE}; nothing to load")
 
 
-def _shards(index: Path) -> list[Path]:
+def _read_shard_index(index: Path) -> list[Path]:
     try:
         found = sorted(set(read_json(index)["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -186,7 +186,7 @@ def _not_found(source: str) -> VitreousError:
 
 def _is_architecture(name: str) -> bool:
     try:
-        names.parse(name)
+        names.parse_name(name)
     except VitreousError:
         return False
     return True

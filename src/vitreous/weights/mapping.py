@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.build import layout
+from vitreous.models.build import build_on_meta
 from vitreous.models.config import ModelConfig
 from vitreous.weights.arrays import Arrays, Shape
 
@@ -72,7 +72,7 @@ def rule(ours: str, theirs: str | Iterable[str], codec: Codec = SAME) -> Rule:
 
 def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> dict[str, Tensor]:
     """All tensors of a model, after every name and shape has been checked against what the config wants."""
-    wanted = dict(layout(config).state_dict())
+    wanted = dict(build_on_meta(config).state_dict())
     if different := {rule.ours for rule in rules} ^ set(wanted):  # only a config file can ask for what no rule makes
         raise VitreousError(
             f"{arrays.path}: the config asks for a model with, or without, {min(different)!r}, unlike its family"

@@ -13,8 +13,8 @@ import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
-from vitreous.models.names import describe, describe_trunk, resnet_config
+from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
+from vitreous.models.names import name_resnet, name_vit, resnet_config
 from vitreous.weights.arrays import Arrays, Renamed, Sliced, subtree
 from vitreous.weights.mapping import (
     CONV,
@@ -140,9 +140,9 @@ def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelC
     step = (patch_height * (trunk.stride if trunk else 1), patch_width * (trunk.stride if trunk else 1))
     fields["image_size"] = (grid[0] * step[0], grid[1] * step[1])
     if trunk is not None:
-        trunk = replace(trunk, image_size=fields["image_size"])
+        trunk = replace_config(trunk, image_size=fields["image_size"])
     config = ViTConfig(trunk=trunk, **fields)
-    config = replace(config, name=describe(config))
+    config = replace_config(config, name=name_vit(config))
     extra = unused_arrays(_vit_rules(config), arrays)
     inside = [name for name in extra if name.split("/")[0] in ("Transformer", "MAPHead_0") or re.match(r"block\d", name)]
     if inside:
@@ -266,7 +266,7 @@ def _post_trunk(arrays: Arrays) -> ResNetConfig:
     _, _, channels, width = _axes(arrays, "conv_root/kernel", 4)
     units = _count_units(arrays, r"block(\d+)/unit(\d+)/")
     trunk = resnet_config("R", "post", units=units, width=width, channels=channels, classes=0)
-    return replace(trunk, name=describe_trunk(trunk))
+    return replace_config(trunk, name=name_resnet(trunk))
 
 
 def _count_units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
@@ -300,7 +300,7 @@ def _group_norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias"
 
 def _recognise_post_resnet(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]]:
     trunk = _post_trunk(arrays)
-    config = replace(trunk, classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays.shapes else 0)
+    config = replace_config(trunk, classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays.shapes else 0)
     return config, arrays, []
 
 
@@ -319,7 +319,7 @@ def _recognise_bit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Array
     classes = _axes(arrays, head, 2 if big_vision else 4)[-1] if head in arrays.shapes else 0
     padding = "-inf" if big_vision else "zero"
     config = resnet_config("R", "pre", units=units, width=width, channels=channels, classes=classes, root_padding=padding)
-    config = replace(config, name=describe_trunk(config))
+    config = replace_config(config, name=name_resnet(config))
     return config, arrays, []
 
 

@@ -16,7 +16,7 @@ from vitreous.data.transforms.ops import (
     ResizeSmall,
 )
 from vitreous.data.transforms.parse import parse
-from vitreous.models.config import Size, pair
+from vitreous.models.config import Size, parse_size
 
 _BY_NUMBER = {int(value): name for name, value in FILTERS.items()}
 
@@ -66,7 +66,9 @@ def huggingface(settings: dict[str, Any]) -> str:
         if settings.get("do_center_crop", _crops_by_default(settings)):
             crop: Any = settings["crop_size"]
             ops.append(
-                format_size("central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else pair(crop))
+                format_size(
+                    "central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else parse_size(crop)
+                )
             )
         if settings.get("do_normalize", True):
             ops.append(normalisation(settings["image_mean"], settings["image_std"]))
@@ -88,7 +90,9 @@ def _huggingface_resize(settings: dict[str, Any], filter: str) -> str:
         size = {"shortest_edge": size}
     if isinstance(size, dict) and "shortest_edge" in size:
         return f"resize_small({int(size['shortest_edge'])},{filter},floor)"
-    return format_size("resize", (int(size["height"]), int(size["width"])) if isinstance(size, dict) else pair(size), filter)
+    return format_size(
+        "resize", (int(size["height"]), int(size["width"])) if isinstance(size, dict) else parse_size(size), filter
+    )
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:
@@ -113,7 +117,7 @@ def timm(settings: dict[str, Any], size: Size) -> str:
     return f"{resize}|{format_size('central_crop', size, 'round')}|{values}"
 
 
-def to_fields(text: str, channels: int) -> dict[str, Any] | None:
+def parse_fields(text: str, channels: int) -> dict[str, Any] | None:
     """A string taken apart for an export: mean, std, filter, resize, small, crop. None if it has another form."""
     out: dict[str, Any] = {}
     for op in parse(text):

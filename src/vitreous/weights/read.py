@@ -25,12 +25,12 @@ from vitreous.weights.checkpoint import (
     describes_weights,
     file_hash,
     from_document,
+    read_checkpoint,
     read_document,
-    read_folder,
 )
 from vitreous.weights.formats import Family
 from vitreous.weights.mapping import Rule, read_tensors
-from vitreous.weights.unfinished import best_so_far
+from vitreous.weights.unfinished import find_best_so_far
 
 # A training script's checkpoint may hold the weights under one of these words, the averaged ones preferred by timm.
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "module")
@@ -53,19 +53,19 @@ def _read(path: Path) -> Checkpoint:
     if path.is_dir():
         return _read_folder(path)
     if path.name == DOCUMENT or (path.name == WEIGHTS and (path.parent / DOCUMENT).exists()):
-        return _with_parent(read_folder(path.parent), path.parent / WEIGHTS)
+        return _record_parent(read_checkpoint(path.parent), path.parent / WEIGHTS)
     return read_file(path)
 
 
 def _read_folder(folder: Path) -> Checkpoint:
     for candidate in (folder, folder / "checkpoint"):  # a run's folder holds its checkpoint in a folder of that name
         if (candidate / DOCUMENT).exists():
-            return _with_parent(read_folder(candidate), candidate / WEIGHTS)
-    if run := best_so_far(folder):
+            return _record_parent(read_checkpoint(candidate), candidate / WEIGHTS)
+    if run := find_best_so_far(folder):
         best, where = run
         if best is None:
             raise VitreousError(f"{folder}: {where}, before its first evaluation; start the same command again to resume it")
-        found = _with_parent(read_folder(best), best / WEIGHTS)
+        found = _record_parent(read_checkpoint(best), best / WEIGHTS)
         note = f"{where}: this is its best evaluation so far, of step {found.metrics.get('step')}, checkpoint/best"
         return dataclasses.replace(found, notes=(*found.notes, note))
     for name in _FOLDER_FILES:
@@ -84,15 +84,17 @@ def _read_folder(folder: Path) -> Checkpoint:
 def read_file(path: Path) -> Checkpoint:
     """Read one foreign weights file, and the config files that lie beside it."""
     whole = open_arrays(path)
-    arrays = _unnested(whole)
+    arrays = _unnest(whole)
     digest = file_hash(path)
     checkpoint, stale = _from_sidecar(path, arrays, digest)
     if checkpoint is None:
         official_layout = path.suffix == ".npz"  # which has no config: one that lies beside it belongs to something else
-        beside = [{} if official_layout else _settings(path.with_name(n)) for n in ("config.json", "preprocessor_config.json")]
+        beside = [
+            {} if official_layout else _read_settings(path.with_name(n)) for n in ("config.json", "preprocessor_config.json")
+        ]
         checkpoint = _from_arrays(arrays, whole, *beside)
     checkpoint = dataclasses.replace(checkpoint, notes=(*checkpoint.notes, *stale))
-    return _with_parent(checkpoint, path, digest)
+    return _record_parent(checkpoint, path, digest)
 
 
 def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Checkpoint:
@@ -102,7 +104,7 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
         if found := official.recognise(arrays):
             config, arrays, notes = found
             text = preprocessing.official(config.image_size)
-            return _checkpoint("official", config, arrays, whole, official.rules(config), text, None, notes)
+            return _build_checkpoint("official", config, arrays, whole, official.rules(config), text, None, notes)
         if found := huggingface.recognise(arrays, settings):
             config, arrays, notes = found
             text = preprocessing.huggingface(preprocessor)
@@ -114,7 +116,7 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
             assert isinstance(config, ViTConfig)
             rules = huggingface.rules_for(config, settings)
             independent = settings.get("problem_type") == "multi_label_classification"
-            return _checkpoint("huggingface", config, arrays, whole, rules, text, names, notes, independent, guessed)
+            return _build_checkpoint("huggingface", config, arrays, whole, rules, text, names, notes, independent, guessed)
         if found := timm.recognise(arrays, settings):
             config, arrays, notes = found
             known = settings.get("pretrained_cfg") if isinstance(settings.get("pretrained_cfg"), dict) else {}
@@ -124,7 +126,7 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
                 text = text or preprocessing.timm({**(known or {}), "crop_mode": "center"}, config.image_size)
                 notes.append(f"the checkpoint does not say in known words how images are prepared: guessed as {text}")
             names = _timm_names(settings, config.classes)
-            return _checkpoint("timm", config, arrays, whole, timm.rules(config), text, names, notes, guessed=guessed)
+            return _build_checkpoint("timm", config, arrays, whole, timm.rules(config), text, names, notes, guessed=guessed)
     except VitreousError as error:  # a config that cannot be: say where it was read
         raise (
             error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}")
@@ -140,7 +142,7 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
     raise VitreousError(f"{path}: not a model that this program knows; it holds {some} ...")
 
 
-def _checkpoint(
+def _build_checkpoint(
     family: Family,
     config: ModelConfig,
     arrays: Arrays,
@@ -153,7 +155,7 @@ def _checkpoint(
     guessed: bool = False,
 ) -> Checkpoint:
     tensors = read_tensors(rules, arrays, config)
-    notes += _left_out(whole, {arrays.in_file(name) for each in rules for name in each.theirs}, config)
+    notes += _note_unused(whole, {arrays.in_file(name) for each in rules for name in each.theirs}, config)
     # 21,843 and 18,291 classes are ImageNet-21k and JFT: their heads were trained as independent yes-or-no questions.
     outputs: Literal["softmax", "sigmoid"] = "softmax"
     if independent or (family == "official" and config.classes in (21_843, 18_291)):
@@ -166,7 +168,7 @@ _HEAD_WORDS = {"head", "heads", "classifier", "cls_classifier", "fc", "linear", 
 _PARAMETERS = {"weight", "bias", "kernel"}
 
 
-def _left_out(whole: Arrays, used: set[str], config: ModelConfig) -> list[str]:
+def _note_unused(whole: Arrays, used: set[str], config: ModelConfig) -> list[str]:
     """A note on every array of the file that the model does not use; an error if one could be the head that it lacks."""
     left = sorted(set(whole.shapes) - used)
     for name in left if not config.classes else ():
@@ -198,11 +200,11 @@ def _from_sidecar(path: Path, arrays: Arrays, digest: str) -> tuple[Checkpoint |
     checkpoint = from_document(fields, {}, sidecar)
     rules = official.rules(checkpoint.config)
     tensors = read_tensors(rules, names, checkpoint.config)
-    notes = _left_out(arrays, {names.in_file(name) for each in rules for name in each.theirs}, checkpoint.config)
+    notes = _note_unused(arrays, {names.in_file(name) for each in rules for name in each.theirs}, checkpoint.config)
     return dataclasses.replace(checkpoint, tensors=tensors, notes=(*checkpoint.notes, *notes)), []
 
 
-def _unnested(arrays: Arrays) -> Arrays:
+def _unnest(arrays: Arrays) -> Arrays:
     """Only the weights of a training checkpoint, without the word that leads to them."""
     for nest in _NESTS:
         inside = {name.removeprefix(f"{nest}."): name for name in arrays.shapes if name.startswith(f"{nest}.")}
@@ -211,7 +213,7 @@ def _unnested(arrays: Arrays) -> Arrays:
     return arrays
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
@@ -228,7 +230,7 @@ def _timm_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | Non
     return tuple(str(name) for name in names) if isinstance(names, list) and len(names) == classes else None
 
 
-def _with_parent(checkpoint: Checkpoint, path: Path, digest: str | None = None) -> Checkpoint:
+def _record_parent(checkpoint: Checkpoint, path: Path, digest: str | None = None) -> Checkpoint:
     """Remember which file this came from, so that a copy can name its parent."""
     source = path.parent.name + "/" + path.name if path.parent.name else path.name
     parent: dict[str, Any] = {"source": source, "sha256": digest or file_hash(path), "family": checkpoint.family}

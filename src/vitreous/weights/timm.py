@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace
-from vitreous.models.names import describe, describe_trunk
+from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
+from vitreous.models.names import name_resnet, name_vit
 from vitreous.weights.arrays import Arrays, subtree
 from vitreous.weights.mapping import ONE_ROW, SAME, TORCH_CONV_AS_LINEAR, Rule, rule, unused_arrays
 from vitreous.weights.timm_settings import RESNET_NUMERICS, Settings
@@ -86,9 +86,9 @@ def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
     else:
         fields.update(positions="none", position_prefix=0, image_size=said.image_size() or (224, 224))
     if trunk is not None:
-        trunk = replace(trunk, image_size=fields["image_size"])
+        trunk = replace_config(trunk, image_size=fields["image_size"])
     config = ViTConfig(trunk=trunk, **fields)
-    config = replace(config, name=describe(config))
+    config = replace_config(config, name=name_vit(config))
     extra = unused_arrays(_vit_rules(config), arrays)
     if extra:
         raise VitreousError(
@@ -130,7 +130,7 @@ def _trunk(arrays: Arrays) -> ResNetConfig:
     width, channels, *_ = arrays.shapes[f"patch_embed.backbone.{stem}conv.weight"]
     units = _units(arrays, r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
     trunk = ResNetConfig(form="post", units=units, width=width, channels=channels, classes=0, **RESNET_NUMERICS)
-    return replace(trunk, name=describe_trunk(trunk))
+    return replace_config(trunk, name=name_resnet(trunk))
 
 
 def _units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
@@ -217,11 +217,11 @@ def _recognise_bit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
     classes = arrays.shapes["head.fc.weight"][0] if "head.fc.weight" in arrays.shapes else 0
     form = "pre" if "norm.weight" in arrays.shapes else "post"
     config = ResNetConfig(form=form, units=units, width=width, channels=channels, classes=classes, **RESNET_NUMERICS)  # type: ignore[arg-type]
-    config = replace(config, name=describe_trunk(config))
+    config = replace_config(config, name=name_resnet(config))
     extra = unused_arrays(_bit_rules(config), arrays)
     if extra:
         raise VitreousError(f"{arrays.path}: tensor {extra[0]!r} belongs to no BiT ResNet")
-    return replace(config, image_size=said.image_size() or (224, 224)), arrays, said.notes
+    return replace_config(config, image_size=said.image_size() or (224, 224)), arrays, said.notes
 
 
 def _bit_rules(config: ResNetConfig) -> list[Rule]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.config import Activation, ModelConfig, Pool, ResNetConfig, Size, pair
-from vitreous.models.names import SIZES, describe_trunk
+from vitreous.models.config import Activation, ModelConfig, Pool, ResNetConfig, Size, parse_size
+from vitreous.models.names import SIZES, name_resnet
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu-erf",
@@ -130,7 +130,7 @@ class Settings:
             said = list(self._pretrained.get("input_size", ()))[1:]
         if isinstance(said, list) and len(said) != 2:
             return None
-        return pair(said)
+        return parse_size(said)
 
     def check_bit(self) -> None:
         """ResNets of one shape may differ in everything that has no weights: only the BiT ones are known."""
@@ -147,7 +147,7 @@ class Settings:
 # Writing ------------------------------------------------------------------------------------------------------------
 
 
-def settings_of(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
+def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
     """timm's config.json for a model, so that `timm.create_model("local-dir:FOLDER")` builds it; and notes."""
     if isinstance(config, ResNetConfig):
         return _resnet_settings(config)
@@ -201,7 +201,7 @@ def settings_of(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
 
 
 def _resnet_settings(config: ResNetConfig) -> tuple[dict[str, Any], list[str]]:
-    name = describe_trunk(config)
+    name = name_resnet(config)
     if config.root_padding != "zero":
         raise VitreousError(f"{config.name} pads its first max pool with minus infinity, timm with zeros: outputs would change")
     if config.form != "pre" or name not in _RESNETS:

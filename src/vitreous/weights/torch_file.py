@@ -108,7 +108,7 @@ class TensorsOnlyFile:
                 raise _Refused("numbers in big-endian order")
             if self._archive.getinfo(programs[0]).file_size > _PROGRAM:
                 raise _Refused(f"its pickle has more than {_PROGRAM:,} bytes")
-            content = _follow(self._archive.read(programs[0]))
+            content = _run_pickle(self._archive.read(programs[0]))
             self.tensors: dict[str, View] = {}
             self._seen: set[int] = set()
             self._collect(content, "")
@@ -180,7 +180,7 @@ _LITERALS = {
 _EMPTY: dict[str, type] = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
 
 
-def _follow(program: bytes) -> Any:
+def _run_pickle(program: bytes) -> Any:
     """Run a pickle on a machine with a stack, a memo, and no way to call anything.
 
     Each instruction handles as many items as were put on the stack for it, so a limit on instructions limits memory, memo
@@ -222,13 +222,13 @@ def _follow(program: bytes) -> Any:
         elif name == "LIST":
             stack.append(to_mark())
         elif name == "DICT":
-            stack.append(_filled({}, to_mark()))
+            stack.append(_fill({}, to_mark()))
         elif name in ("APPEND", "APPENDS"):
             added = to_mark() if name == "APPENDS" else [stack.pop()]
             _expect(stack[-1], list).extend(added)
         elif name in ("SETITEM", "SETITEMS"):
             items = to_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            _filled(_expect(stack[-1], dict), items)
+            _fill(_expect(stack[-1], dict), items)
         elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
             memo[int(str(argument))] = stack[-1]
         elif name == "MEMOIZE":
@@ -242,10 +242,10 @@ def _follow(program: bytes) -> Any:
                 raise _Refused(f"it names {text[:100].replace(' ', '.')!r}")
             stack.append(_Name(text))
         elif name == "BINPERSID":
-            stack.append(_storage(stack.pop()))
+            stack.append(_parse_storage(stack.pop()))
         elif name == "REDUCE":
             arguments = stack.pop()
-            stack.append(_describe(stack.pop(), arguments))
+            stack.append(_rebuild(stack.pop(), arguments))
         elif name == "BUILD":  # an OrderedDict may carry attributes, such as a module's versions: of no interest
             stack.pop()
             if not isinstance(stack[-1], (dict, View)):
@@ -261,7 +261,7 @@ def _expect(value: Any, kind: type) -> Any:
     return value
 
 
-def _filled(target: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+def _fill(target: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
     """Keys and values in turn. Other keys than strings and numbers lead to no weights, and are left out."""
     for key, value in zip(items[::2], items[1::2], strict=True):
         if isinstance(key, (str, int)):
@@ -269,7 +269,7 @@ def _filled(target: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
     return target
 
 
-def _storage(identity: Any) -> _Storage:
+def _parse_storage(identity: Any) -> _Storage:
     kind, storage, key, _, size = identity
     if kind != "storage" or not isinstance(storage, _Name) or not storage.text.startswith("torch "):
         raise _Refused("it refers to something outside the file")
@@ -278,7 +278,7 @@ def _storage(identity: Any) -> _Storage:
     return _Storage(key, _STORAGES[storage.text.removeprefix("torch ")], size)
 
 
-def _describe(function: Any, arguments: Any) -> Any:
+def _rebuild(function: Any, arguments: Any) -> Any:
     """What a call would have built, for the three calls that a state dict needs."""
     if isinstance(function, _Name):
         if function.text == "collections OrderedDict":

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import ModelConfig, PositionResize, ResNetConfig, Size, ViTConfig, pair, replace
+from vitreous.models.config import ModelConfig, PositionResize, ResNetConfig, Size, ViTConfig, parse_size, replace_config
 from vitreous.models.positions import resize_grid, resize_line, resize_relative
 from vitreous.weights.checkpoint import Checkpoint
 
@@ -36,11 +36,11 @@ def adapt(
         if isinstance(config, ResNetConfig):
             raise VitreousError(f"{config.name} has neither patches nor positions to change")
         if position_resize is not None:
-            config = replace(config, position_resize=position_resize)
+            config = replace_config(config, position_resize=position_resize)
         if patch is not None:
-            config = _change_patch(config, tensors, pair(patch), pair(image_size) if image_size else None, notes)
+            config = _change_patch(config, tensors, parse_size(patch), parse_size(image_size) if image_size else None, notes)
     if image_size is not None:
-        config = _change_size(config, tensors, pair(image_size), notes)
+        config = _change_size(config, tensors, parse_size(image_size), notes)
     if image_size is not None or config.image_size != checkpoint.config.image_size:
         preprocess = str(Preprocess(preprocess).at(*config.image_size))
     if classes is not None:
@@ -59,8 +59,8 @@ def adapt(
 
 def config_at(config: ModelConfig, size: Size) -> ModelConfig:
     """The same architecture for images of another size; one that patches do not divide is refused."""
-    trunk = replace(config.trunk, image_size=size) if isinstance(config, ViTConfig) and config.trunk else None
-    return replace(config, image_size=size, **({"trunk": trunk} if trunk else {}))
+    trunk = replace_config(config.trunk, image_size=size) if isinstance(config, ViTConfig) and config.trunk else None
+    return replace_config(config, image_size=size, **({"trunk": trunk} if trunk else {}))
 
 
 def _change_size(config: ModelConfig, tensors: dict[str, Tensor], size: Size, notes: list[str]) -> ModelConfig:
@@ -89,7 +89,7 @@ def resize_positions(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig,
             continue
         changed = True
     if changed:
-        notes.append(f"position embeddings resized from {_by(old.grid)} to {_by(new.grid)} ({mode})")
+        notes.append(f"position embeddings resized from {_format_grid(old.grid)} to {_format_grid(new.grid)} ({mode})")
 
 
 def _replace_head(
@@ -104,7 +104,7 @@ def _replace_head(
             changes["representation"] = None
         changes["distillation_head"] = False
     old = config.classes
-    config = replace(config, **changes)
+    config = replace_config(config, **changes)
     for name in [n for n in tensors if n.startswith(("head.", "distillation_head."))]:
         del tensors[name]
     if isinstance(config, ViTConfig) and not config.representation:
@@ -131,9 +131,9 @@ def _change_patch(
     stride = config.trunk.stride if config.trunk else 1
     if image_size is None:  # without a size asked for, the grid stays and the image grows with the patch
         image_size = (config.grid[0] * patch[0] * stride, config.grid[1] * patch[1] * stride)
-    trunk = replace(config.trunk, image_size=image_size) if config.trunk else None
-    new: ViTConfig = replace(config, patch=patch, image_size=image_size, trunk=trunk, name=name)
-    notes.append(f"patch kernel resized from {_by(config.patch)} to {_by(patch)} (pseudo-inverse)")
+    trunk = replace_config(config.trunk, image_size=image_size) if config.trunk else None
+    new: ViTConfig = replace_config(config, patch=patch, image_size=image_size, trunk=trunk, name=name)
+    notes.append(f"patch kernel resized from {_format_grid(config.patch)} to {_format_grid(patch)} (pseudo-inverse)")
     resize_positions(tensors, config, new, notes)
     return new
 
@@ -153,5 +153,5 @@ def resize_patch(kernel_DCPP: Tensor, patch: Size) -> Tensor:
     return (flat @ pseudo_inverse_T.T).unflatten(2, patch).to(kernel_DCPP.dtype).contiguous()
 
 
-def _by(size: Size) -> str:
+def _format_grid(size: Size) -> str:
     return f"{size[0]}x{size[1]}"

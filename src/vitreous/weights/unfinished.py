@@ -10,7 +10,7 @@ from vitreous.weights.checkpoint import DOCUMENT
 _TAIL = 1 << 14  # bytes of metrics.jsonl, of which the last record is enough
 
 
-def best_so_far(folder: Path) -> tuple[Path | None, str] | None:
+def find_best_so_far(folder: Path) -> tuple[Path | None, str] | None:
     """Of an unfinished run: the folder of its best evaluation, if there was one, and where it stopped. None: it is no such run.
 
     `folder` is the run, or its `checkpoint`.
@@ -21,10 +21,10 @@ def best_so_far(folder: Path) -> tuple[Path | None, str] | None:
     begun, finished = (run / "state").is_dir() and (run / "log.txt").is_file(), (run / "state" / "done.json").exists()
     if finished or (found is None and not begun):
         return None
-    return found, f"unfinished, stopped at {_place(run)}"
+    return found, f"unfinished, stopped at {_last_step(run)}"
 
 
-def _place(run: Path) -> str:
+def _last_step(run: Path) -> str:
     """Where the last record was written; its file may be cut off, as the run was."""
     try:
         with (run / "metrics.jsonl").open("rb") as file:

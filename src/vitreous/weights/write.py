@@ -19,17 +19,25 @@ from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import atomic_file, atomic_folder, write_text
 from vitreous.data.transforms.image import FILTERS
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import ModelConfig, ViTConfig, replace
+from vitreous.models.config import ModelConfig, ViTConfig, replace_config
 from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
-from vitreous.weights.card import card
-from vitreous.weights.checkpoint import CARD, Checkpoint, document, file_hash, may_write_card, read_document, write_folder
+from vitreous.weights.card import format_card
+from vitreous.weights.checkpoint import (
+    CARD,
+    Checkpoint,
+    file_hash,
+    may_write_card,
+    read_document,
+    to_document,
+    write_checkpoint,
+)
 from vitreous.weights.formats import Family
 from vitreous.weights.mapping import write_arrays
 
 
-def write(checkpoint: Checkpoint, path: Path, format: Family | None = None) -> list[str]:
+def save_checkpoint(checkpoint: Checkpoint, path: Path, format: Family | None = None) -> list[str]:
     """Write to `path`; the format is guessed from it where it is not given. Returns notes on what the format cannot hold."""
-    chosen = format or guess(path)
+    chosen = format or guess_format(path)
     if chosen not in get_args(Family):
         raise unknown_name("format", str(chosen), get_args(Family))
     if path == Path():
@@ -44,11 +52,11 @@ def write(checkpoint: Checkpoint, path: Path, format: Family | None = None) -> l
         return _write_timm(checkpoint, path)
     if chosen == "huggingface":
         return _write_huggingface(checkpoint, path)
-    write_folder(checkpoint, path, card(checkpoint))
+    write_checkpoint(checkpoint, path, format_card(checkpoint))
     return []
 
 
-def guess(path: Path) -> Family:
+def guess_format(path: Path) -> Family:
     """.npz is official; anything else is a vitreous folder. timm and Hugging Face folders look alike, so they must be named."""
     if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".onnx"):
         raise VitreousError(
@@ -66,9 +74,9 @@ def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
         # big_vision gives its class token no position; the released layout has a row for it: zeros change nothing.
         table = checkpoint.tensors["positions.0.table"]
         tensors = {**checkpoint.tensors, "positions.0.table": torch.cat([torch.zeros_like(table[:1]), table])}
-        checkpoint = dataclasses.replace(checkpoint, config=replace(config, position_prefix=1), tensors=tensors)
+        checkpoint = dataclasses.replace(checkpoint, config=replace_config(config, position_prefix=1), tensors=tensors)
         notes.append("the class token's position row, which this model lacks, is written as zeros")
-    notes += _unsaid(config)
+    notes += _note_unsaid(config)
     sincos = isinstance(config, ViTConfig) and config.positions == "sincos"  # only big_vision's names imply those
     arrays = write_arrays(official.rules(checkpoint.config, linen=sincos), checkpoint.tensors)
     sidecar = path.with_suffix(".json")
@@ -77,14 +85,14 @@ def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
     with atomic_file(path) as part:
         _write_npz(arrays, part)
     # The .json knows its weights by their hash: beside other weights it is not believed.
-    fields = {**document(checkpoint), "weights": {"file": path.name, "sha256": file_hash(path)}}
+    fields = {**to_document(checkpoint), "weights": {"file": path.name, "sha256": file_hash(path)}}
     write_text(sidecar, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
     if may_write_card(path.with_suffix(".md")):
-        write_text(path.with_suffix(".md"), card(checkpoint))
+        write_text(path.with_suffix(".md"), format_card(checkpoint))
     return notes
 
 
-def _unsaid(config: ModelConfig) -> list[str]:
+def _note_unsaid(config: ModelConfig) -> list[str]:
     """What the authors' code, which reads only the arrays, would do otherwise."""
     if not isinstance(config, ViTConfig):
         return []
@@ -112,7 +120,7 @@ def _write_npz(arrays: Mapping[str, Tensor], path: Path) -> None:
 def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     rules = timm.rules(config)
-    settings, notes = timm_settings.settings_of(config)
+    settings, notes = timm_settings.to_settings(config)
     fields = _fields(checkpoint, "timm", notes)
     pretrained: dict[str, Any] = dict(
         input_size=[config.channels, *config.image_size],
@@ -121,7 +129,7 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
         classifier="head" if isinstance(config, ViTConfig) else "head.fc",
         license=checkpoint.licence,
     )
-    notes += _lost(checkpoint, "timm", "bicubic-antialias", sigmoid=False)
+    notes += _note_losses(checkpoint, "timm", "bicubic-antialias", sigmoid=False)
     if fields is not None:
         crop = fields.get("crop", config.image_size)
         size = fields["small"] if "small" in fields else fields["resize"]
@@ -132,7 +140,7 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
         mode = "center" if "small" in fields else "squash"
         words = dict(mean=fields["mean"], std=fields["std"], interpolation=fields["filter"], crop_pct=share, crop_mode=mode)
         pretrained.update(words)
-        notes += _prepared_otherwise(checkpoint, "timm", preprocessing.timm(words, config.image_size))
+        notes += _note_preprocessing(checkpoint, "timm", preprocessing.timm(words, config.image_size))
     settings.update(num_classes=config.classes, pretrained_cfg=pretrained)
     if checkpoint.classes:
         settings["label_names"] = list(checkpoint.classes)
@@ -148,7 +156,7 @@ def _first_convolution(config: ModelConfig) -> str:
     return "patch_embed.backbone.stem.conv" if config.trunk.units else "patch_embed.backbone.conv"
 
 
-def _lost(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bool) -> list[str]:
+def _note_losses(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bool) -> list[str]:
     """What the other side has no place for, though the weights are the same."""
     config, notes = checkpoint.config, []
     if "bilinear-plain" in checkpoint.preprocess:
@@ -167,19 +175,19 @@ def _lost(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bo
 def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     checkpoint, notes = _with_mean_half(checkpoint)
     config = checkpoint.config
-    kind = huggingface.kind_of(config)
+    kind = huggingface.find_kind(config)
     assert isinstance(config, ViTConfig)
     arrays = write_arrays(huggingface.rules(config), checkpoint.tensors)
     named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
-    files: dict[str, Any] = {"config.json": huggingface.settings_of(config, checkpoint.classes)}
+    files: dict[str, Any] = {"config.json": huggingface.to_settings(config, checkpoint.classes)}
     fields = _fields(checkpoint, "Hugging Face", notes)
     resize = "bicubic-antialias" if kind == "dinov2_with_registers" else "bicubic"
-    notes += _lost(checkpoint, "Hugging Face", resize, sigmoid=True)
+    notes += _note_losses(checkpoint, "Hugging Face", resize, sigmoid=True)
     if checkpoint.outputs == "sigmoid":
         files["config.json"]["problem_type"] = "multi_label_classification"
     if fields is not None:
         files["preprocessor_config.json"] = written = _preprocessor(fields, kind)
-        notes += _prepared_otherwise(checkpoint, "Hugging Face", preprocessing.huggingface(written))
+        notes += _note_preprocessing(checkpoint, "Hugging Face", preprocessing.huggingface(written))
     _write_hub_folder(folder, named, files, checkpoint)
     return notes
 
@@ -192,7 +200,7 @@ def _with_mean_half(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
     weight = checkpoint.tensors["head.weight"]
     tensors = {**checkpoint.tensors, "head.weight": torch.cat([weight, torch.zeros_like(weight)], dim=1)}
     note = "transformers' DINOv2 head also reads the mean of the patches: written with zero weights for it, so logits are equal"
-    return dataclasses.replace(checkpoint, config=replace(config, pool="token+mean"), tensors=tensors), [note]
+    return dataclasses.replace(checkpoint, config=replace_config(config, pool="token+mean"), tensors=tensors), [note]
 
 
 def _fields(checkpoint: Checkpoint, family: str, notes: list[str]) -> dict[str, Any] | None:
@@ -200,14 +208,14 @@ def _fields(checkpoint: Checkpoint, family: str, notes: list[str]) -> dict[str, 
     if checkpoint.preprocess_guessed:
         notes.append(f"how images are prepared was only guessed ({checkpoint.preprocess}), so the export does not say it")
         return None
-    fields = preprocessing.to_fields(checkpoint.preprocess, checkpoint.config.channels)
+    fields = preprocessing.parse_fields(checkpoint.preprocess, checkpoint.config.channels)
     if fields is None or (family == "Hugging Face" and len(set(fields.get("small", (1, 1)))) > 1):
         notes.append(f"{family} has no words for the preprocessing {checkpoint.preprocess}")
         return None
     return fields
 
 
-def _prepared_otherwise(checkpoint: Checkpoint, family: str, theirs: str) -> list[str]:
+def _note_preprocessing(checkpoint: Checkpoint, family: str, theirs: str) -> list[str]:
     """Whether what was written, read as the other side reads it, gives other pixels than the checkpoint's own string."""
     ours = Preprocess(checkpoint.preprocess.replace("bilinear-plain", "bilinear"))  # of which another note speaks
     if Preprocess(theirs).ops == ours.ops:
@@ -254,5 +262,5 @@ def _write_hub_folder(folder: Path, arrays: Mapping[str, Tensor], files: Mapping
     with atomic_folder(folder) as part:
         for name, content in files.items():
             (part / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        (part / CARD).write_text(card(checkpoint), encoding="utf-8")
+        (part / CARD).write_text(format_card(checkpoint), encoding="utf-8")
         safetensors.torch.save_file(dict(arrays), part / "model.safetensors", metadata={"format": "pt"})

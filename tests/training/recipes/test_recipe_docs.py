@@ -11,7 +11,7 @@ import pytest
 
 from vitreous.core.errors import VitreousError
 from vitreous.models import config
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 from vitreous.training.recipes.recipe import Recipe, parse_value
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "recipes.md").read_text(encoding="utf-8")
@@ -43,9 +43,9 @@ def test_fields_of_the_model_exist_and_have_the_choices_that_are_listed() -> Non
     assert {"width", "depth", "heads", "mlp", "patch", "pool", "positions", "activation", "registers"} <= set(names)
     known = {field.name for kind in (config.ViTConfig, config.ResNetConfig) for field in dataclasses.fields(kind)}
     assert set(names) - known == {"trunk_units", "trunk_width"}
-    parse("R50+ViT-B/16", trunk_units=(2, 2, 2), trunk_width=32)
+    parse_name("R50+ViT-B/16", trunk_units=(2, 2, 2), trunk_width=32)
     with pytest.raises(VitreousError, match="trunk_widht"):
-        parse("R50+ViT-B/16", trunk_widht=32)
+        parse_name("R50+ViT-B/16", trunk_widht=32)
     for name, kinds in (("pool", config.Pool), ("positions", config.PositionKind), ("activation", config.Activation)):
         (line,) = (line for line in SECTION.splitlines() if line.startswith(f"- `model.{name}`:"))
         assert set(re.findall("`([^`]*)`", line)) - {f"model.{name}"} == set(get_args(kinds))

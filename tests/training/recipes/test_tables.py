@@ -11,7 +11,7 @@ import pytest
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 from vitreous.training.recipes.recipe import Recipe, from_json
 from vitreous.training.recipes.tables import (
     RECIPES,
@@ -108,7 +108,7 @@ def test_table_3(name: str, epochs: str, lr: str, schedule: str, decay: str, dro
     assert (recipe.mixup, recipe.average, recipe.train, recipe.class_weights) == (0.0, 0.0, "all", "none")
     assert Preprocess(recipe.preprocess) == Preprocess("inception_crop(224,bilinear-plain)|flip|range(-1,1)")
     assert Preprocess(recipe.evaluation) == Preprocess("resize_small(256,box)|central_crop(224)|range(-1,1)")
-    assert parse(model_of(name)).name == model_of(name)
+    assert parse_name(model_of(name)).name == model_of(name)
 
 
 def test_table_3_is_complete() -> None:

@@ -79,7 +79,7 @@ def demo(out: str = "demo") -> Demo:
     from vitreous.commands.demo import model_steps as demo_steps
     from vitreous.commands.demo import training_steps as demo_training
     from vitreous.data.open import open_data
-    from vitreous.doctor.diagnosis import check_folder
+    from vitreous.doctor.diagnosis import check_doctor_dir
 
     start = time.perf_counter()
     folder = Path(out)
@@ -93,7 +93,7 @@ def demo(out: str = "demo") -> Demo:
     digits = demo_steps.digits(folder / "digits", data)
     say("4/9 planting faults in a folder of pictures, and examining it")
     photos = _own_folder(folder / "photos")
-    check_folder(folder / "doctor")
+    check_doctor_dir(folder / "doctor")
     faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
     say("5/9 loading batches from it")
     batches = demo_data.batches(photos)

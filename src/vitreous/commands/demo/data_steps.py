@@ -21,7 +21,7 @@ from vitreous.data.source import Source
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.doctor.diagnosis import diagnose, write_folder
+from vitreous.doctor.diagnosis import diagnose, write_doctor_dir
 
 RENDERED = "builtin:shapes?size=128&count=2000"
 TRAINING = "inception_crop(96)|flip|range(-1,1)"
@@ -80,7 +80,7 @@ def _deep(path: Path) -> None:
 def doctor_finds(folder: Path, out: Path, planted: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
     """Each planted fault beside what the doctor says of that file; and all else that it says would corrupt a result."""
     found = diagnose(open_data(folder), None, preprocess=Preprocess(TRAINING), near=True, workers=2)
-    write_folder(out, found)
+    write_doctor_dir(out, found)
     rows = []
     for what, path, kind in planted:
         said = [f for f in found.findings if path in f.paths or (f.kind == "empty-class" and Path(path).name in f.paths)]

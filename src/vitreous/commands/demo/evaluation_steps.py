@@ -19,7 +19,7 @@ from vitreous.core.untrusted_json import read_json
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.models.build import create
-from vitreous.weights.checkpoint import Checkpoint, write_folder
+from vitreous.weights.checkpoint import Checkpoint, write_checkpoint
 
 FILES = 40
 
@@ -77,7 +77,7 @@ def _suite(out: Path, start: Path) -> dict[str, Any]:
     """A model that nobody trained: what the tasks give to features made by chance."""
     torch.manual_seed(0)
     model = create("ViT-Ti/4", classes=0, image_size=32, width=64, depth=4, heads=4, mlp=256)
-    write_folder(Checkpoint(model.config, dict(model.state_dict()), preprocess="resize(32)|range(-1,1)"), start)
+    write_checkpoint(Checkpoint(model.config, dict(model.state_dict()), preprocess="resize(32)|range(-1,1)"), start)
     found = vtab(str(start), suite="small", mode="linear", out=str(out), workers=0, device="cpu")
     scores = [record for record in found.records() if record["task"] != "mean"]
     mean = next(record for record in found.records() if record["task"] == "mean")

@@ -21,7 +21,7 @@ from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.ridge import BIAS, Ridge
 from vitreous.models.build import create
 from vitreous.models.cost import cost
-from vitreous.models.positions import resize_grid, sine_cosine
+from vitreous.models.positions import resize_grid, sine_cosine_table
 from vitreous.weights.checkpoint import Checkpoint
 
 # Table 6: epochs on JFT's 303 million images, exaFLOPs. Its 859 for R50+ViT-L/16 after 7 epochs is a misprint: see 14.
@@ -188,7 +188,7 @@ def draw_digits(found: Digits, path: Path) -> Path:
 
 def draw_positions(path: Path) -> Path:
     """One smooth position table brought from 14 x 14 to 24 x 24 in the authors' way, and how far the others are from it."""
-    table, old, new = sine_cosine((14, 14), 64), (14, 14), (24, 24)
+    table, old, new = sine_cosine_table((14, 14), 64), (14, 14), (24, 24)
     official = resize_grid(table, old, new, "bilinear-aligned")
     ways = {"bicubic-aligned": "torchvision", "bicubic": "Hugging Face", "bicubic-antialias": "timm"}
     others = {f"{mode}\n{who}": resize_grid(table, old, new, mode) for mode, who in ways.items()}  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from vitreous.core.errors import VitreousError, did_you_mean
-from vitreous.models.names import parse
+from vitreous.models.names import parse_name
 from vitreous.training.recipes.recipe import Recipe, replace_fields
 
 # Images to train on, with which the tables' epochs become steps.
@@ -287,7 +287,7 @@ def find_recipe(name: str) -> Recipe:
 
 def _is_vit(model: str) -> bool:
     try:
-        return model.startswith("ViT-") and bool(parse(model))
+        return model.startswith("ViT-") and bool(parse_name(model))
     except VitreousError:
         return False
 
