@@ -5,7 +5,7 @@ Modules:
     baseline            closed-form accuracy of frozen features before training
     calibration         calibration error and reliability diagram
     class_mapping       data classes to model classes
-    class_tables        per-class tables and mistakes of a report
+    class_tables        per-class tables and confusion matrix of a report
     corruptions         deterministic image corruptions
     counts              exact sums over batches and ranks
     evaluate            `vitreous evaluate`: from options to results
@@ -17,7 +17,6 @@ Modules:
     fewshot_run         `vitreous fewshot`: from options to results
     fewshot_tasks       data and checkpoint to few-shot features
     headline            one-sentence summary of an evaluation
-    image_cards         image cards of the reports
     intervals           Wilson and bootstrap intervals
     label_errors        likely label errors
     majority            accuracy of the majority class

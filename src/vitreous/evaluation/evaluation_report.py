@@ -20,7 +20,6 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.accuracy import most_confused
 from vitreous.evaluation.class_tables import CELLS, ConfusionTables, class_table, confusion_tables, list_pairs
 from vitreous.evaluation.headline import accuracy_headline
-from vitreous.evaluation.image_cards import ImageCard, Suggestion, prediction_bars
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.label_errors import Suspect, class_names, label_errors, write_relabel
 from vitreous.evaluation.majority import beats_majority
@@ -31,6 +30,7 @@ from vitreous.evaluation.report_gallery import Cell, Gallery, cells_of, choose_i
 from vitreous.evaluation.robustness import Robustness
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.inference.features import Features
+from vitreous.reports.image_cards import ImageCard, Suggestion, prediction_bars
 from vitreous.reports.render import render
 
 SUSPECTS = 24

@@ -25,13 +25,13 @@ from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.image_cards import ImageCard, Neighbour, prediction_bars
 from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inference.features import Features
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.inspection.attention_rollout import attention_map
 from vitreous.models.vit import ViT
+from vitreous.reports.image_cards import ImageCard, Neighbour, prediction_bars
 from vitreous.reports.images import TINY, EmbeddedImage, embed_image, encode_image
 
 IN_CELL = 12  # pictures of one wrong cell

@@ -16,26 +16,30 @@ Values = NDArray[np.floating]
 
 class Reading(NamedTuple):
     title: str
+    subtitle: str  # in plain words
     how: str  # to read it
     healthy: str
 
 
 READINGS = {
     "rollout": Reading(
-        "Where it looked",
+        "Attention rollout",
+        "Where it looked.",
         "Bright patches are those from which most has reached the answer through all layers (attention rollout, figures 6 and "
         "14 of the paper: attention averaged over heads, skip connections added, layers multiplied). In the third picture each "
         "attention counts by what it did for the guessed class (without classes: for the length of the features).",
         "A healthy model lights up the thing it names and leaves the background dark. Single glaring patches in empty "
-        "background are outlier tokens (see how long its tokens are), not something it saw.",
+        "background are outlier tokens (see token norms), not something it saw.",
     ),
     "class_activation": Reading(
-        "Where it looked",
+        "Class activation map",
+        "Where it looked.",
         "Bright places add to the score of the guessed class; the score is their mean, so this is exact (class activation).",
         "A healthy model lights up the thing it names. Where background shines, the background may be what it has learnt.",
     ),
     "attention_distance": Reading(
-        "How far it looks",
+        "Attention distance",
+        "How far it looks.",
         "A dot is a head: the mean distance in pixels between a patch and what it attends to (figures 7 right and 11). The "
         "thin line through a dot is its standard error over images.",
         "In a healthy model the heads of the first layers differ, some looking around their own patch and some across the "
@@ -43,32 +47,37 @@ READINGS = {
         "to differ. After a convolutional trunk few heads look near: it has done that work.",
     ),
     "entropy": Reading(
-        "How sharply it looks",
+        "Attention entropy",
+        "How sharply it looks.",
         "A dot is a head: the entropy of its attention in bits. The line at the top is looking at all tokens alike, 0 is "
         "looking at one alone.",
         "In a healthy model heads differ, and most lie between the two ends. Heads at the top have learnt nothing to look for; "
         "whole layers near 0 are a known sign of unstable training.",
     ),
     "filters": Reading(
-        "What it looks for in a patch",
+        "Patch-embedding filters",
+        "What it looks for in a patch.",
         "The directions in which the embedding of patches varies most, strongest first (figure 7 left).",
         "A healthy model has smooth waves, edges and colour contrasts, the coarse ones first. Grainy noise means that "
         "training was too short, or too much was learnt by heart.",
     ),
     "first_convolution": Reading(
-        "What it looks for first",
+        "Filters of the first convolution",
+        "What it looks for first.",
         "The kernels of the first convolution, each scaled by itself.",
         "A healthy model has edges, waves and colour contrasts; grainy noise means that training was too short.",
     ),
     "position_similarity": Reading(
-        "What it knows of places",
+        "Position-embedding similarity",
+        "What it knows of places in the image.",
         "Each tile belongs to one place of the grid and shows how similar its position embedding is to those of all places "
         "(figures 7 centre and 10).",
         "In a healthy model each tile is brightest at its own place and fades with distance, often along its row and column: "
         "it has learnt that the picture is a grid. Tiles without a pattern mean that it uses positions little.",
     ),
     "token_norms": Reading(
-        "How long its tokens are",
+        "Token norms",
+        "How long its tokens are.",
         "The lengths of the patch tokens after each layer: the dark band holds the middle half of them, the pale one all. "
         "Beside them the leading tokens, which stand before the patches (class token, registers).",
         "In a healthy model lengths change smoothly and the longest stay near the others. A few patches that are many times "
@@ -76,14 +85,16 @@ READINGS = {
         "their maps; register tokens prevent it (Darcet and others, 2023).",
     ),
     "token_similarity": Reading(
-        "How alike its tokens become",
+        "Token similarity",
+        "How alike its tokens become.",
         "The mean cosine similarity between two patches of an image after each layer, and between a patch and itself one "
         "layer before: 1 is the same direction, 0 is nothing in common.",
         "In a healthy model patches may grow more alike with depth, but not the same: near 1, what lies where is lost. Where a "
         "patch hardly differs from itself one layer before, that layer does little.",
     ),
     "data_map": Reading(
-        "A map of the data",
+        "Map of the data",
+        "Which images have similar features.",
         "A point is an image; images with similar features lie together. Colours are classes. Directions and empty space mean "
         "nothing, and the sizes of clouds mean little.",
         "Features of a healthy model gather each class in a cloud of its own, also without its having been trained on these "

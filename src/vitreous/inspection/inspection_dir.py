@@ -42,7 +42,7 @@ from vitreous.core.untrusted_json import without_nan
 from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
 from vitreous.inspection.inspect_model import DataMap, ImageInspection, Inspection
-from vitreous.inspection.inspection_report import Seen, report
+from vitreous.inspection.inspection_report import Seen, render_report
 from vitreous.inspection.overlay import fit_image, overlay
 from vitreous.models.vit import ViT
 
@@ -72,7 +72,7 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
         drawn = {name: _draw_figure(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
         seen = {look.stem: _write_image(part, look) for look in _with_progress("pictures", found.looks)}
         told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **collect_numbers(found)}
-        (part / PAGE).write_text(report(found, told, drawn, seen), encoding="utf-8")
+        (part / PAGE).write_text(render_report(found, told, drawn, seen), encoding="utf-8")
         told["files"] = sorted([*_files(part), NUMBERS])
         told["seconds"] = round(time.monotonic() - began, 3)
         (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")

@@ -14,11 +14,12 @@ import numpy as np
 from vitreous.core.files import write_text
 from vitreous.evaluation.class_tables import class_table, confusion_tables
 from vitreous.evaluation.headline import accuracy_headline
-from vitreous.evaluation.image_cards import mistake_cards
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.majority import beats_majority
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.reports.charts import Curve, LineChart, line_chart
+from vitreous.reports.image_cards import ImageCard, prediction_bars
+from vitreous.reports.images import embed_image
 from vitreous.reports.render import render
 from vitreous.reports.series import number, read_series
 
@@ -30,6 +31,8 @@ LONGEST = 400
 """Characters of one setting."""
 MORE = 6
 """Further metrics that get a chart."""
+MISTAKES = 48
+"""Images shown, the highest loss first."""
 
 _AXES = {"step", "epoch", "images", "seconds", "split", "n"}
 _DRAWN = {"loss", "lr", "images_per_second"}
@@ -72,7 +75,7 @@ def write_report(
         charts=_charts(history),
         records=_record_table(history),
         split=outcome.split if outcome else "",
-        mistakes=mistake_cards(outcome) if outcome else [],
+        mistakes=_mistake_cards(outcome) if outcome else [],
         confusion=confusion_tables(outcome) if outcome else None,
         classes=class_table(outcome) if outcome else None,
         notes=notes,
@@ -147,6 +150,19 @@ def _record_table(history: Records) -> RecordTable:
 def _format(value: object, key: str) -> str:
     figure = number(value)
     return "–" if not math.isfinite(figure) else f"{figure:,.0f}" if key in ("step", "seconds") else f"{figure:.5g}"
+
+
+def _mistake_cards(outcome: ValidationResult) -> list[ImageCard]:
+    return [
+        ImageCard(
+            mistake.id,
+            embed_image(mistake.picture),
+            truth=" + ".join(mistake.truth),
+            predictions=prediction_bars((name, value, name in mistake.truth) for name, value in mistake.guesses[:5]),
+            loss=f"loss {mistake.loss:.3g}" if math.isfinite(mistake.loss) else "loss not finite",
+        )
+        for mistake in outcome.mistakes[:MISTAKES]
+    ]
 
 
 def _flatten(value: object, name: str = "") -> Iterator[tuple[str, str]]:

@@ -6,11 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vitreous.evaluation.validation_result import ValidationResult
-from vitreous.reports.images import EmbeddedImage, embed_image
-
-MISTAKES = 48
-"""Shown of a training run."""
+from vitreous.reports.images import EmbeddedImage
 
 
 @dataclass(frozen=True)
@@ -56,24 +52,11 @@ class ImageCard:
     """Another checkpoint and its predictions."""
 
 
-def prediction_bars(predictions: Iterable[tuple[str, float, bool]]) -> list[PredictionBar]:
+def prediction_bars(predictions: Iterable[tuple[str, float, bool]], digits: int = 0) -> list[PredictionBar]:
     """From (class, probability, whether it is correct), best first."""
     return [
-        PredictionBar(name, min(1.0, max(0.0, value)), f"{value:.0%}", correct)
+        PredictionBar(name, min(1.0, max(0.0, value)), f"{value:.{digits}%}", correct)
         if math.isfinite(value)
         else PredictionBar(name, 0.0, "–", correct)
         for name, value, correct in predictions
-    ]
-
-
-def mistake_cards(outcome: ValidationResult) -> list[ImageCard]:
-    return [
-        ImageCard(
-            mistake.id,
-            embed_image(mistake.picture),
-            truth=" + ".join(mistake.truth),
-            predictions=prediction_bars((name, value, name in mistake.truth) for name, value in mistake.guesses[:5]),
-            loss=f"loss {mistake.loss:.3g}" if math.isfinite(mistake.loss) else "loss not finite",
-        )
-        for mistake in outcome.mistakes[:MISTAKES]
     ]
