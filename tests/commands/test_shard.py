@@ -97,7 +97,7 @@ KILLED = """
 import sys, time
 from vitreous.data.shards import writer as shard_writer
 from vitreous.commands.shard import shard
-add, count = shard_writer._Shard.add, 0
+add, count = shard_writer._ShardWriter.add, 0
 def slow(self, *rest):
     global count
     add(self, *rest)
@@ -105,7 +105,7 @@ def slow(self, *rest):
     if count == 12:
         print("half", flush=True)
         time.sleep(60)
-shard_writer._Shard.add = slow
+shard_writer._ShardWriter.add = slow
 shard(sys.argv[1], sys.argv[2], shard_size="6kB")
 """
 

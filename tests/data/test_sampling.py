@@ -60,6 +60,6 @@ def test_nothing_to_order() -> None:
 
 
 def test_another_process_agrees() -> None:
-    code = "from vitreous.data.sampling import *; import numpy as np; print(permuted(np.arange(50), 50, 9, 4).tolist())"
+    code = "from vitreous.data.sampling import *; import numpy as np; print(permute(np.arange(50), 50, 9, 4).tolist())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == str(permute(np.arange(50), 50, 9, 4).tolist())

@@ -53,8 +53,9 @@ def check_at_least(least: int, **options: int | None) -> None:
 
 def one_line(error: object, most: int = 300) -> str:
     """What an error says, as part of a line of ours: its own message may have several, or none."""
-    # Our own errors escape line breaks when shown; here they become spaces.
-    text = " ".join((Exception.__str__(error) if isinstance(error, Exception) else str(error)).split()) or type(error).__name__
+    # Our own errors escape line breaks when shown; here they become spaces. Those of others have a form of their own.
+    message = Exception.__str__(error) if isinstance(error, VitreousError) else str(error)
+    text = " ".join(message.split()) or type(error).__name__
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

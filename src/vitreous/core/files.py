@@ -7,10 +7,13 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from vitreous.core.errors import VitreousError, one_line
+
+T = TypeVar("T")
 
 
 def cache_dir() -> Path:
@@ -38,14 +41,8 @@ def user_path(text: str | Path) -> Path:
 @contextlib.contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
     """A path to write to; on leaving it becomes `target`, and on any error it is removed and `target` is untouched."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        os.close(handle)
-    except OSError as error:
-        raise VitreousError(
-            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
-        ) from error
+    handle, name = _make_part(target, tempfile.mkstemp)
+    os.close(handle)
     part = Path(name)
     try:
         yield part
@@ -65,13 +62,7 @@ def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
 
     Without `replace`, what was there must be empty, also if it was put there in the meantime.
     """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-    except OSError as error:
-        raise VitreousError(
-            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
-        ) from error
+    part = Path(_make_part(target, tempfile.mkdtemp))
     old = part.with_suffix(".old")
     try:
         yield part
@@ -94,6 +85,16 @@ def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
     finally:
         shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _make_part(target: Path, make: Callable[..., T]) -> T:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return make(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise VitreousError(
+            f"{target}: cannot write here ({error.strerror}); choose another place or free some space"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ large or too far away to be addressed one by one. A `Dataset` holds one of them 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,11 +78,8 @@ class Source(ABC):
 
     def counts(self) -> NDArray[np.int64]:
         """How many items each class has; an item with several labels counts for each."""
-        counted = np.zeros(len(self.classes), np.int64)
-        for index in range(len(self)):
-            for label in self.labels(index):
-                counted[label] += 1
-        return counted
+        labels = itertools.chain.from_iterable(map(self.labels, range(len(self))))
+        return np.bincount(np.fromiter(labels, np.int64), minlength=len(self.classes))
 
     def fingerprint(self) -> str:
         """Changes when the items, their labels or the classes do. Content is not read."""

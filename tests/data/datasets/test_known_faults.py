@@ -200,12 +200,12 @@ import time
 from pathlib import Path
 from vitreous.data.datasets import archive
 from vitreous.data.datasets.registry import open_named
-write = archive.write
+write = archive.write_member
 def slow(target, *rest):
     write(target, *rest)
     Path({str(tmp_path / "begun")!r}).touch()
     time.sleep(60)
-archive.write = slow
+archive.write_member = slow
 open_named("dtd", Path({str(tmp_path / "files")!r}))
 """
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)

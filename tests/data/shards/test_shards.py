@@ -314,10 +314,10 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Any, data: Any) -> int:
+    def full(self: Any, *_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard_writer._HashingFile, "write", full)
+    monkeypatch.setattr(shard_writer.tarfile.TarFile, "addfile", full)
     with pytest.raises(VitreousError, match=r"out: cannot write .No space left on device"):
         write_shards(listed(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

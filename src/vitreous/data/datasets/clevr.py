@@ -7,7 +7,6 @@ JSON: they are read scene by scene, once.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -52,7 +51,9 @@ def open_clevr(place: DatasetDir, task: VtabTask) -> Parts:
         for split, numbers in wanted.items()
     }
     if archive is not None:
-        base = _unpack_images(place, archive, {path for own in listed.values() for path, _ in own})
+        # The 16,000 images that are used, of 100,000.
+        used = {f"{FOLDER}/{path}" for own in listed.values() for path, _ in own}
+        base = unpack_archives(place, [archive], used.__contains__, "vtab-clevr-images") / FOLDER
     return image_parts(place, base, task, listed, len(part.train))
 
 
@@ -61,15 +62,8 @@ def _find_scenes(place: DatasetDir) -> tuple[Path, Path | None]:
     if base := place.base("scenes/CLEVR_train_scenes.json", FOLDER):
         return base, None
     archive = place.need(ARCHIVE)
-    inside = dataclasses.replace(place, name="vtab-clevr-scenes")
     wanted = {f"{FOLDER}/scenes/CLEVR_{name}_scenes.json" for name in _SPLITS.values()}
-    return unpack_archives(inside, [archive], wanted.__contains__) / FOLDER, archive
-
-
-def _unpack_images(place: DatasetDir, archive: Path, paths: set[str]) -> Path:
-    """Unpacks the 16,000 images that are used, of 100,000."""
-    wanted = {f"{FOLDER}/{path}" for path in paths}
-    return unpack_archives(dataclasses.replace(place, name="vtab-clevr-images"), [archive], wanted.__contains__) / FOLDER
+    return unpack_archives(place, [archive], wanted.__contains__, "vtab-clevr-scenes") / FOLDER, archive
 
 
 def _compute_labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:
@@ -118,7 +112,7 @@ def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, list[float]]
 
 def read_scenes(path: Path) -> Iterator[Any]:
     """One scene after another of `{"info": ..., "scenes": [...]}`, a megabyte of text in memory at a time."""
-    decoder = json.JSONDecoder()
+    decoder, separator = json.JSONDecoder(), re.compile(r"[\s,]*")
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_CHUNK)
@@ -127,7 +121,7 @@ def read_scenes(path: Path) -> Iterator[Any]:
                 raise VitreousError(f"{path}: no list of scenes in it; another file than the original")
             place = begin.end()
             while True:
-                place = _skip_separator(text, place)
+                place = separator.match(text, place).end()  # type: ignore[union-attr]
                 if text[place : place + 1] == "]":
                     return
                 try:
@@ -142,9 +136,3 @@ def read_scenes(path: Path) -> Iterator[Any]:
                 place = end
     except (OSError, UnicodeDecodeError) as error:
         raise VitreousError(f"{path}: cannot be read as text ({one_line(error)}); replace it by the original") from error
-
-
-def _skip_separator(text: str, place: int) -> int:
-    """Past white space and the comma between two scenes."""
-    found = re.compile(r"[\s,]*").match(text, place)
-    return found.end() if found else place

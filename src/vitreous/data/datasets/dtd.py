@@ -15,7 +15,10 @@ _NOTE = "division 1 of the 10 that DTD has"
 
 
 def open_dtd(place: DatasetDir) -> Dataset:
-    root = _find_root(place)
+    lists = tuple(_LISTS.values())
+    root = place.base(_LISTS["test"], "dtd", "dtd/dtd") or (
+        unpack_archives(place, [place.need(_ARCHIVE)], lambda name: name.endswith((".jpg", *lists))) / "dtd"
+    )
     listed = {split: _read_list(root / file) for split, file in _LISTS.items()}
     classes = tuple(sorted({line.partition("/")[0] for lines in listed.values() for line in lines}))
     number = {name: label for label, name in enumerate(classes)}
@@ -29,12 +32,3 @@ def _read_list(path: Path) -> list[str]:
         if line.count("/") != 1 or ".." in line or "\\" in line:
             raise VitreousError(f"{path}: {line!r} is not CLASS/IMAGE; another file than the original")
     return lines
-
-
-def _find_root(place: DatasetDir) -> Path:
-    if found := place.base(_LISTS["test"], "dtd", "dtd/dtd"):
-        return found
-    archive = place.need(_ARCHIVE)
-    return (
-        unpack_archives(place, [archive], lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values()))) / "dtd"
-    )

@@ -7,8 +7,6 @@ The label files number the classes; their names are those of the authors' page, 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.datasets.matlab import check_integers, read_mat
@@ -36,7 +34,9 @@ _SETS = {"train": "trnid", "validation": "valid", "test": "tstid"}
 
 def open_flowers102(place: DatasetDir) -> Dataset:
     labels_file, sets_file = (place.need(name, f"flowers-102/{name}") for name in ("imagelabels.mat", "setid.mat"))
-    root = _find_root(place)
+    root = place.base("jpg", "flowers-102") or unpack_archives(
+        place, [place.need("102flowers.tgz", "flowers-102/102flowers.tgz")], lambda name: name.endswith(".jpg")
+    )
     (array,) = read_mat(labels_file, "labels")
     labels = check_integers(labels_file, "labels", array, 1, len(NAMES)) - 1
     splits = {}
@@ -44,11 +44,3 @@ def open_flowers102(place: DatasetDir) -> Dataset:
         numbers = check_integers(sets_file, name, array, 1, len(labels))
         splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1])) for number in numbers.tolist()]
     return image_dataset(place, root, NAMES, splits)
-
-
-def _find_root(place: DatasetDir) -> Path:
-    for folder in ("", "flowers-102"):
-        if (place.root / folder / "jpg").is_dir():
-            return place.root / folder
-    archive = place.need("102flowers.tgz", "flowers-102/102flowers.tgz")
-    return unpack_archives(place, [archive], lambda name: name.endswith(".jpg"))

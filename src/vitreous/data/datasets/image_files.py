@@ -16,14 +16,14 @@ from vitreous.data.sources.file_source import FileSource, TableBuilder
 Listed = Sequence[tuple[str, int]]  # paths below the root, with slashes, and the class of each
 
 
-def unpack_archives(place: DatasetDir, archives: Sequence[Path], wanted: NameFilter) -> Path:
-    """A folder with the wanted members of these archives."""
+def unpack_archives(place: DatasetDir, archives: Sequence[Path], wanted: NameFilter, name: str | None = None) -> Path:
+    """A folder in the cache with the wanted members of these archives; `name` tells several of one set apart."""
 
     def make(folder: Path) -> None:
         for archive in archives:
             unpack(archive, folder, wanted)
 
-    return prepare_once(place.name, archives, make)
+    return prepare_once(name or place.name, archives, make)
 
 
 def image_dataset(

@@ -77,11 +77,8 @@ def _describe_classes(place: DatasetDir, devkit: Devkit | None, synsets: tuple[s
 
 
 def _find_splits(base: Path) -> dict[str, Path]:
-    found = {}
-    for split, names in _FOLDERS.items():
-        if folder := next((base / name for name in names if (base / name).is_dir()), None):
-            found[split] = folder
-    return found
+    present = {split: [base / name for name in names if (base / name).is_dir()] for split, names in _FOLDERS.items()}
+    return {split: folders[0] for split, folders in present.items() if folders}
 
 
 def _is_flat(folder: Path) -> bool:

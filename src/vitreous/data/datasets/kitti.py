@@ -8,13 +8,13 @@ splits are the same here. Without it nobody can tell which frames belong togethe
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.archive import NameFilter
 from vitreous.data.datasets.dataset_dir import DatasetDir, text_lines
 from vitreous.data.datasets.image_files import Listed, unpack_archives
 from vitreous.data.datasets.tfds_order import sort_as_tfds
@@ -23,6 +23,7 @@ from vitreous.data.datasets.vtab_rules import bin_by_thresholds, check_labels
 from vitreous.data.datasets.vtab_tasks import KITTI_DISTANCES, VtabTask
 
 IMAGES, LABELS, KIT = "data_object_image_2.zip", "data_object_label_2.zip", "devkit_object.zip"
+_IMAGES, _LABELS = "training/image_2", "training/label_2"
 
 _VEHICLES = ("Car", "Van", "Truck")
 _TYPES = (*_VEHICLES, "Pedestrian", "Person_sitting", "Cyclist", "Tram", "Misc", "DontCare")
@@ -36,7 +37,7 @@ _NOTE = (
 
 
 def open_kitti(place: DatasetDir, task: VtabTask) -> Parts:
-    folder = _find_labels(place)
+    folder = _find_folder(place, _LABELS, LABELS, lambda name: name.startswith(f"{_LABELS}/"), "labels") / _LABELS
     names = sorted(path.stem for path in folder.glob("*.txt") if path.stem.isascii() and path.stem.isdigit())
     if not names:
         raise VitreousError(f"{place.where}: no label files (000000.txt ...) in {folder}; unpack {LABELS} again")
@@ -50,8 +51,9 @@ def open_kitti(place: DatasetDir, task: VtabTask) -> Parts:
         own = [names[n] for n in numbers.tolist()]
         distances = np.array([closest_vehicle(folder / f"{name}.txt") for name in own])
         labels = check_labels(str(folder), own, bin_by_thresholds(distances, KITTI_DISTANCES), task.classes)
-        listed[split] = [(f"training/image_2/{name}.png", label) for name, label in zip(own, labels.tolist(), strict=True)]
-    root = _find_images(place, {path for images in listed.values() for path, _ in images})
+        listed[split] = [(f"{_IMAGES}/{name}.png", label) for name, label in zip(own, labels.tolist(), strict=True)]
+    used = {path for images in listed.values() for path, _ in images}
+    root = _find_folder(place, _IMAGES, IMAGES, used.__contains__, "images")
     notes = (f"{place.where}: {_NOTE}",) if kit is None else ()
     return image_parts(place, root, task, listed, len(part.train), notes)
 
@@ -79,19 +81,11 @@ def closest_vehicle(path: Path) -> float:
 # Where the files are --------------------------------------------------------------------------------------------------------
 
 
-def _find_labels(place: DatasetDir) -> Path:
-    if found := place.base("training/label_2", "kitti"):
-        return found / "training/label_2"
-    archive = place.need(LABELS, f"kitti/{LABELS}")
-    inside = dataclasses.replace(place, name="vtab-kitti-labels")
-    return unpack_archives(inside, [archive], lambda name: name.startswith("training/label_2/")) / "training/label_2"
-
-
-def _find_images(place: DatasetDir, paths: set[str]) -> Path:
-    if found := place.base("training/image_2", "kitti"):
-        return found
-    archive = place.need(IMAGES, f"kitti/{IMAGES}")
-    return unpack_archives(dataclasses.replace(place, name="vtab-kitti-images"), [archive], paths.__contains__)
+def _find_folder(place: DatasetDir, folder: str, archive: str, wanted: NameFilter, name: str) -> Path:
+    """The root that holds `folder`, unpacked from the archive where it is still in one."""
+    return place.base(folder, "kitti") or unpack_archives(
+        place, [place.need(archive, f"kitti/{archive}")], wanted, f"vtab-kitti-{name}"
+    )
 
 
 def _find_mapping(place: DatasetDir) -> Path | None:
@@ -101,9 +95,8 @@ def _find_mapping(place: DatasetDir) -> Path | None:
     archive = place.find(KIT, f"kitti/{KIT}")
     if archive is None:
         return None
-    inside = dataclasses.replace(place, name="vtab-kitti-mapping")
     wanted = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
-    return unpack_archives(inside, [archive], wanted.__contains__) / "mapping"
+    return unpack_archives(place, [archive], wanted.__contains__, "vtab-kitti-mapping") / "mapping"
 
 
 # Which frame belongs to which split -------------------------------------------------------------------------------------------

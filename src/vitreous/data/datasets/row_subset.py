@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.progress import progress_bar
-from vitreous.data.source import Content, Source
+from vitreous.data.source import Content
+from vitreous.data.sources.arrays import Arrays
 
 BROKEN = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, gzip.BadGzipFile)
 """What the standard library and numpy raise on damaged, cut, encrypted or exotic files."""
@@ -73,13 +74,11 @@ def load_array(folder: Path, name: str, mapped: bool = False) -> NDArray[Any]:
     return found.view(np.ndarray)
 
 
-class RowSubset(Source):
+class RowSubset(Arrays):
     """Rows that `rows` has kept. The number that an item has in the original is its id.
 
     With `bits`, pixels are black or white and lie eight to a byte. Grey: the preprocessing makes of it what a model wants.
     """
-
-    encoded = False
 
     def __init__(
         self,
@@ -91,33 +90,16 @@ class RowSubset(Source):
         part: str,
         bits: tuple[int, int] | None = None,  # height and width
     ) -> None:
-        self.where, self.split, self.classes = where, split, classes
-        self._targets, self._folder, self._part, self._bits = labels, folder, part, bits
-        self._images = load_array(folder, f"{part}-images", mapped=True)
-        self._ids = load_array(folder, f"{part}-ids")
+        images, ids = load_array(folder, f"{part}-images", mapped=True), load_array(folder, f"{part}-ids")
+        super().__init__(where, split, classes, images, labels, ids.tolist())
+        self._folder, self._part, self._bits = folder, part, bits
 
-    def __reduce__(self) -> Any:  # to another process goes the way to the pixels, not a copy of them
+    def __reduce__(self) -> Any:  # to another process goes the path of the pixels, not a copy of them
         fields = (self.where, self.split, self.classes, self._targets, self._folder, self._part, self._bits)
         return RowSubset, fields
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def id(self, index: int) -> str:
-        return str(self._ids[index])
-
-    def labels(self, index: int) -> tuple[int, ...]:
-        return (int(self._targets[index]),)
-
     def read(self, index: int) -> Content:
-        row = self._images[index]
         if self._bits is None:
-            return np.asarray(row)
+            return super().read(index)
         height, width = self._bits
-        return np.unpackbits(row, count=height * width).reshape(height, width) * np.uint8(255)
-
-    def targets(self) -> NDArray[np.int64]:
-        return self._targets
-
-    def counts(self) -> NDArray[np.int64]:
-        return np.bincount(self._targets, minlength=len(self.classes))
+        return np.unpackbits(self.images[index], count=height * width).reshape(height, width) * np.uint8(255)

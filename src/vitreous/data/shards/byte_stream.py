@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO, Any
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
 
 DELAY = 0.5  # seconds before the first further attempt; doubled for each, up to LONGEST_DELAY
 LONGEST_DELAY = 30.0
@@ -137,7 +137,7 @@ class ShardBytes(io.RawIOBase):
     def _failed(self, error: Exception) -> None:
         self._drop()
         if self._failures >= self._retries:
-            raise Unreadable(f"cannot be read ({describe_failure(error)}; tried {self._failures + 1} times)") from error
+            raise Unreadable(f"cannot be read ({one_line(error)}; tried {self._failures + 1} times)") from error
         time.sleep(min(DELAY * 2**self._failures, LONGEST_DELAY))
         self._failures += 1
         self._since_failure = 0
@@ -197,13 +197,9 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     try:
         files, path = fsspec.core.url_to_fs(address)
     except ImportError as error:  # which says what to install
-        raise VitreousError(f"{printable_address(address)}: {describe_failure(error)}") from error
+        raise VitreousError(f"{printable_address(address)}: {one_line(error)}") from error
     except ValueError as error:
         raise VitreousError(
-            f"{printable_address(address)}: {describe_failure(error)}; expected a path, or an address as s3://BUCKET/NAME"
+            f"{printable_address(address)}: {one_line(error)}; expected a path, or an address as s3://BUCKET/NAME"
         ) from error
     return files, path
-
-
-def describe_failure(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import user_path
 from vitreous.core.untrusted_json import parse_json
-from vitreous.data.conventions import SPLIT_NAMES
+from vitreous.data.conventions import SPLIT_NAMES, TARS
 from vitreous.data.shards.byte_stream import (
     Fault,
     Missing,
     ShardBytes,
     base_name,
-    describe_failure,
     is_http,
     is_remote,
     open_filesystem,
@@ -34,7 +33,6 @@ from vitreous.data.source import ALL, SPLITS
 INDEX = "index.json"
 INDEX_BYTES = 1 << 30
 MOST_SHARDS = 1_000_000
-_TARS = (".tar", ".tar.gz", ".tgz")
 
 
 def expand_braces(text: str) -> list[str]:
@@ -79,7 +77,7 @@ def find_shards(pattern: str, retries: int) -> list[str]:
     for text in expand_braces(pattern):
         if re.search(r"[*\[]" if is_http(text) else r"[*?\[]", text):
             found += _glob(text)
-        elif is_remote(text) and not strip_query(text).endswith(_TARS):
+        elif is_remote(text) and not strip_query(text).endswith(TARS):
             found += _list_folder(text, retries)
         else:
             found.append(text)
@@ -93,7 +91,7 @@ def _list_folder(folder: str, retries: int) -> list[str]:
         return [f"{join}{name}" for name in index.lengths]
     if is_http(folder):
         return [folder]  # an address may look like anything, and such a server lists nothing
-    found = [shard for suffix in _TARS for shard in _glob(f"{glob.escape(join)}*{suffix}", must=False)]
+    found = [shard for suffix in TARS for shard in _glob(f"{glob.escape(join)}*{suffix}", must=False)]
     if not found:
         raise VitreousError(f"{folder}: neither shards (*.tar) nor an {INDEX} in it; name the shards, as in out/train-*.tar")
     return sorted(found)
@@ -114,7 +112,7 @@ def _glob(text: str, must: bool = True) -> list[str]:
             found = [files.unstrip_protocol(path) for path in files.glob(path)]
         except Exception as error:  # each kind of storage has its own errors
             raise VitreousError(
-                f"{printable_address(text)}: cannot be listed ({describe_failure(error)}); write a range, as {{000..127}}"
+                f"{printable_address(text)}: cannot be listed ({one_line(error)}); write a range, as {{000..127}}"
             ) from error
     if must and not found:
         raise VitreousError(f"{printable_address(text)}: no shard matches")

@@ -24,14 +24,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import cache_dir, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.shards.byte_stream import (
     Fault,
     ShardBytes,
     base_name,
-    describe_failure,
     is_http,
     is_remote,
     open_filesystem,
@@ -149,7 +148,7 @@ def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) 
 
 
 def _shard_error(place: str, fault: Fault) -> VitreousError:
-    return VitreousError(f"{place}: {describe_failure(fault)}; fetch or make this shard again, or leave it out")
+    return VitreousError(f"{place}: {one_line(fault)}; fetch or make this shard again, or leave it out")
 
 
 # Shards without an index --------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import io
+import itertools
 import json
 import re
 import tarfile
@@ -26,6 +26,7 @@ import numpy as np
 
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_folder
+from vitreous.core.hashing import hash_file
 from vitreous.data import sampling as order
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.bad_images import write_bad_images
@@ -88,7 +89,7 @@ def write_shards(
         for split, source in dataset.splits.items():
             if shuffle and isinstance(source, Stream):
                 notes.append(f"{split}: a stream, so its items keep their order within each shard that was read")
-            with _Writer(folder, split, shard_bytes) as writer:
+            with _ShardWriter(folder, split, shard_bytes) as writer:
                 for place, item in _iterate_items(source, order.derive_key("shards", seed, split) if shuffle else None):
                     stopping = bool(bad) and bad_images == "stop"
                     wrong = item if isinstance(item, BadImage) else _write_item(writer, item, full_check, stopping)
@@ -162,7 +163,7 @@ def _iterate_items(source: Source | Stream, seed: int | None) -> Iterator[tuple[
             yield place, BadImage(place, "unreadable", str(error).removeprefix(f"{place}: "))
 
 
-def _write_item(writer: _Writer, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
+def _write_item(writer: _ShardWriter, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
     """Writes the item, unless the run is to stop anyway and only the other bad images are wanted."""
     try:
         content, suffix = _encode_image(item.content, item.id, item.place, full_check)
@@ -202,95 +203,52 @@ def _make_key(name: str) -> str:
 # Shards ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Writer:
+class _ShardWriter:
     """Fills one shard after the other; a new one begins where the next sample would make it larger than it may be."""
 
     def __init__(self, folder: Path, split: str, shard_bytes: int) -> None:
         self._folder, self._split, self._limit = folder, split, shard_bytes
-        self._open: _Shard | None = None
+        self._tar: tarfile.TarFile | None = None
+        self._keys: set[str] = set()
         self.done: list[ShardEntry] = []
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _ShardWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._open is None:
-            return
         if kind is None:
-            self._finish(self._open)
-        else:
-            self._open.abandon()
+            self._finish()
+        elif self._tar is not None and self._tar.fileobj is not None:
+            with contextlib.suppress(OSError):  # of a full disk; the folder is about to be removed
+                self._tar.fileobj.close()
 
     def add(self, key: str, suffix: str, image: bytes, labels: tuple[int, ...]) -> None:
         members = [(suffix, image)]
         if labels:
             members.append((".cls", " ".join(map(str, labels)).encode()))
         size = sum(tarfile.BLOCKSIZE + len(content) + -len(content) % tarfile.BLOCKSIZE for _, content in members)
-        if self._open is not None and self._open.size + size > self._limit:
-            self._finish(self._open)
-        if self._open is None:
-            self._open = _Shard(self._folder / f"{self._split}-{len(self.done):06d}.tar")
-        self._open.add(key, members)
-
-    def _finish(self, shard: _Shard) -> None:
-        self._open = None
-        size, sha256 = shard.finish()
-        self.done.append(ShardEntry(shard.path.name, self._split, shard.count, size, sha256))
-
-
-class _Shard:
-    def __init__(self, path: Path) -> None:
-        self.path, self.count = path, 0
-        self._keys: set[str] = set()
-        self._file = _HashingFile(path)
-        self._tar = tarfile.open(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8")  # noqa: SIM115
-
-    @property
-    def size(self) -> int:
-        return self._file.tell()
-
-    def add(self, key: str, members: list[tuple[str, bytes]]) -> None:
-        wanted, times = key, 1
-        while key in self._keys:  # two names that differ in their suffix only, or in what a key cannot hold
-            times += 1
-            key = f"{wanted}~{times}"
-        self._keys.add(key)
-        for suffix, content in members:
-            header = tarfile.TarInfo(key + suffix)  # its time and owners are zero, or equal data would give unequal bytes
+        if self._tar is not None and self._tar.offset + size > self._limit:
+            self._finish()
+        if self._tar is None:
+            self._tar = tarfile.open(self._path, "w", format=tarfile.PAX_FORMAT, encoding="utf-8")  # noqa: SIM115
+        # Two names may differ in their suffix only, or in what a key cannot hold.
+        candidates = itertools.chain([key], (f"{key}~{times}" for times in itertools.count(2)))
+        unique = next(candidate for candidate in candidates if candidate not in self._keys)
+        self._keys.add(unique)
+        for ending, content in members:
+            # Its time and owners are zero, or equal data would give unequal bytes.
+            header = tarfile.TarInfo(unique + ending)
             header.size, header.mode = len(content), 0o644
             self._tar.addfile(header, io.BytesIO(content))
-        self.count += 1
 
-    def finish(self) -> tuple[int, str]:
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"{self._split}-{len(self.done):06d}.tar"
+
+    def _finish(self) -> None:
+        if self._tar is None:
+            return
         self._tar.close()
-        self._file.close()
-        return self._file.tell(), self._file.digest.hexdigest()
-
-    def abandon(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
-
-
-class _HashingFile(io.RawIOBase):
-    """A file that is only written, hashed on the way."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._position = 0
-        self.digest = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        self.digest.update(data)
-        self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+        path, count = self._path, len(self._keys)
+        self.done.append(ShardEntry(path.name, self._split, count, path.stat().st_size, hash_file(path)))
+        self._tar, self._keys = None, set()

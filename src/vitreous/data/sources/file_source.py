@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,8 @@ class TableBuilder:
         )
 
 
-def _concatenate(parts: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    parts = list(parts)
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+def _concatenate(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 class FileSource(Source):

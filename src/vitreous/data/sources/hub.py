@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.errors import VitreousError, one_line, unknown_name
 from vitreous.core.files import user_path
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.source import SPLITS, Content, Dataset, Source
@@ -72,11 +72,8 @@ def _load_splits(library: Any, text: str, address: str) -> tuple[dict[str, Any],
     except VitreousError:
         raise
     except Exception as error:  # of the library, the hub, the network and the disk: dozens of kinds, some of them private
-        said = " ".join(str(error).split())
-        if len(said) > 300:
-            said = f"{said[:300]} ..."
         raise VitreousError(
-            f"{text}: cannot be opened ({said or type(error).__name__}); check its name and the network, or give a directory"
+            f"{text}: cannot be opened ({one_line(error)}); check its name and the network, or give a directory"
         ) from error
     if isinstance(loaded, library.Dataset):
         loaded = {str(loaded.split or "train"): loaded}
@@ -181,7 +178,7 @@ class HubSource(Source):
         except BadImage:
             raise
         except Exception as error:  # the library's, Arrow's and the disk's
-            raise BadImage(self.place(index), "unreadable", f"cannot be read ({' '.join(str(error).split())})") from error
+            raise BadImage(self.place(index), "unreadable", f"cannot be read ({one_line(error)})") from error
         if content is None:
             raise BadImage(self.place(index), "missing", "has no image")
         return bytes(content)

@@ -107,10 +107,6 @@ class _OpArguments:
         return numbers
 
 
-def _resize(a: _OpArguments) -> Op:
-    return Resize(*a.pair(), a.filter())
-
-
 def _resize_small(a: _OpArguments) -> Op:
     floor = a.flag("floor")
     return ResizeSmall(*a.pair(), a.filter(), floor)
@@ -158,11 +154,6 @@ def _randaug(a: _OpArguments) -> Op:
     return RandAugment(int(layers), magnitude)
 
 
-def _range(a: _OpArguments) -> Op:
-    low, high = a.numbers(2)
-    return Range(low, high)
-
-
 def _normalise(a: _OpArguments) -> Op:
     if a.words == ["imagenet"]:
         return Normalise()
@@ -176,7 +167,7 @@ def _normalise(a: _OpArguments) -> Op:
 
 
 OPS: dict[str, Callable[[_OpArguments], Op]] = {
-    "resize": _resize,
+    "resize": lambda a: Resize(*a.pair(), a.filter()),
     "resize_small": _resize_small,
     "central_crop": _central_crop,
     "pad": _pad,
@@ -184,7 +175,7 @@ OPS: dict[str, Callable[[_OpArguments], Op]] = {
     "inception_crop": _inception_crop,
     "flip": _flip,
     "randaug": _randaug,
-    "range": _range,
+    "range": lambda a: Range(*a.numbers(2)),
     "normalise": _normalise,
 }
 MOST_OPS, MOST_CHARACTERS = 32, 4_000  # a string may come from a file; 64 means and deviations take 2,600 characters
