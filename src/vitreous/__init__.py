@@ -11,6 +11,8 @@ One function per command, and the nouns under them. Nothing heavy is imported be
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -86,3 +88,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> Any:
     return [*globals(), *_PUBLIC]
+
+
+class _Package(types.ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing the package vitreous.doctor must not hide the function of the same name.
+        if not (name in _PUBLIC and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

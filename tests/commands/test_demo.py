@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from vitreous.classifier import load
+from vitreous.commands import demo
 from vitreous.commands.demo import data_steps as demo_data
-from vitreous.commands.demo import demo
 from vitreous.commands.demo import inspection_steps as demo_looking
 from vitreous.commands.demo import model_steps as demo_steps
 from vitreous.commands.demo import training_steps as demo_training

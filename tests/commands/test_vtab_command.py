@@ -83,7 +83,7 @@ def test_a_suite_from_end_to_end_interrupted_and_gone_on_with(
 ) -> None:
     out = tmp_path / "out"
     calls = []
-    real = suite_run.finetuned
+    real = suite_run.finetune_task
 
     def interrupted(task: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append((task.name, kwargs["seed"]))
@@ -259,7 +259,7 @@ def test_vtab_itself_names_what_is_missing_and_calls_no_part_of_it_the_whole(tin
         (dict(suite="small", mode="linear", set=("lr=1",)), "--set is for --mode finetune"),
         (dict(suite="small", mode="linear", sweep=True), "--sweep is for --mode finetune"),
         (dict(suite="small", sweep=True, set=("lr=1",)), "--sweep chooses the learning rate"),
-        (dict(suite="small", set=("lr=0",)), "above 0"),
+        (dict(suite="small", set=("lr=0",)), "must lie between"),
         (dict(suite="small", set=("patience=3",)), "would choose by the test images"),
         (dict(suite="small", set=("preprocess=resize(8)",)), "follows from each task's crop and flip"),
         (dict(suite="small", set=("dropuot=0.1",)), "did you mean 'dropout'"),
