@@ -160,9 +160,9 @@ def test_refusals_of_a_task() -> None:
         FewshotTask("made", one, test)
     with pytest.raises(VitreousError, match=r"made: test/0, test/1 is there twice"):
         FewshotTask("made", train, test.some([0, 0, 1, 1]))
-    with pytest.raises(VitreousError, match=r"made: train/0 is to be fitted to and judged by"):
+    with pytest.raises(VitreousError, match=r"made: train/0 is in both the training and the test images"):
         FewshotTask("made", train, train.some([0]))
-    with pytest.raises(VitreousError, match="no image with a label to judge by"):
+    with pytest.raises(VitreousError, match="no image with a label to evaluate on"):
         FewshotTask("made", train, test.some([]))
     with pytest.raises(VitreousError, match="not finite"):
         FewshotTask("made", train, Features(test.values * np.nan, test.labels, test.ids, test.numbers, CLASSES))
@@ -288,7 +288,7 @@ def test_the_papers_preprocessing_in_the_checkpoints_values() -> None:
     assert choose_preprocess(small, None) == small.preprocess
     assert choose_preprocess(small, "paper") == paper_preprocess(small)
     assert choose_preprocess(small, "resize(32,box)|range(0,1)") == Preprocess("resize(32,box)|range(0,1)")
-    for text, message in (("resize(48)|range(0,1)", "48 x 48 pixels, the model takes 32"), ("random_crop(32)", "by chance")):
+    for text, message in (("resize(48)|range(0,1)", "48 x 48 pixels, the model takes 32"), ("random_crop(32)", "is random")):
         with pytest.raises(VitreousError, match=message):
             choose_preprocess(small, text)
 
@@ -305,8 +305,8 @@ def test_default_shots_are_those_that_every_class_has() -> None:
     ("train", "test", "message"),
     [
         ([], [0, 1], "made: its train split is empty; there is nothing to fit to"),
-        ([0, 1], [], "made: its test split is empty; there is nothing to judge by"),
-        ([0, 1], [-1, -1], "made: its test split has no image with a label to judge by"),
+        ([0, 1], [], "made: its test split is empty; there is nothing to evaluate on"),
+        ([0, 1], [-1, -1], "made: its test split has no image with a label to evaluate on"),
         ([0, 0], [0, 1], r"made: its training images are of one class only \(a\)"),
     ],
 )

@@ -315,5 +315,5 @@ def test_a_field_of_the_wrong_form_is_named(change: tuple[bytes, bytes], tmp_pat
 
 
 def test_a_string_that_goes_by_chance_is_not_stored() -> None:
-    with pytest.raises(VitreousError, match="goes by chance; a checkpoint keeps the string for evaluation"):
+    with pytest.raises(VitreousError, match="is random; a checkpoint keeps the string for evaluation"):
         random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3, preprocess="inception_crop(32)|flip|range(-1,1)")

@@ -1,4 +1,4 @@
-"""Checks of a data set: unreadable files, duplicates, label conflicts, odd images.
+"""Data checks: what is wrong with a data set (unreadable files, duplicates, leaks, label conflicts).
 
 Modules:
     alignment           correlation of two aligned images

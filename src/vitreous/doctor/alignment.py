@@ -1,4 +1,4 @@
-"""Lay one picture over another and say how well they agree.
+"""Align two images by small crops and scalings, and measure how well they agree.
 
 Two near duplicates differ by a small crop and a change of scale along each axis, a gain and an offset of brightness. All
 six are fitted at once by a few Gauss-Newton steps. Axis-aligned warps are separable: rows and columns are resampled by one
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-SOFT = 0.7  # pixels: the blur under which both pictures are compared, so that resampling and compression do not show
+SOFT = 0.7  # pixels: the blur under which both images are compared, so that resampling and compression do not show
 BROAD = 3.0  # pixels: what varies more slowly than this is left out of the comparison of detail
 FAINT = 1.0  # of the mean strength of detail: what is fainter counts less, or the grain of empty parts would decide
 
 
 @dataclass(frozen=True)
 class Windows:
-    """For P pairs: the second picture's point u (0 to 1) lies at 1/2 + shift + scale * (u - 1/2) of the first."""
+    """For P pairs: the second image's point u (0 to 1) lies at 1/2 + shift + scale * (u - 1/2) of the first."""
 
     shift: Floats  # (P, 2): y, x
     scale: Floats  # (P, 2)
@@ -33,12 +33,12 @@ class Windows:
 class Agreement:
     windows: Windows
     overall: Floats  # (P,): correlation where the two overlap
-    detail: Floats  # (P,): the same of fine structure, every part of the picture counting alike
-    overlap: Floats  # (P,): share of the second picture that the first one covers
+    detail: Floats  # (P,): the same of fine structure, every part of the image counting alike
+    overlap: Floats  # (P,): share of the second image that the first one covers
 
 
 def align(first: Floats, second: Floats, start: Windows, steps: int = 4) -> Agreement:
-    """Fit pictures (P, S, S) to each other from a window that is right within a few hundredths."""
+    """Fit images (P, S, S) to each other from a window that is right within a few hundredths."""
     side = first.shape[-1]
     shift, scale = start.shift.astype(np.float32), start.scale.astype(np.float32)
     plain, _ = _resampling(np.zeros(1, np.float32), np.ones(1, np.float32), side)
@@ -86,7 +86,7 @@ def _resampling(shift: Floats, scale: Floats, side: int) -> tuple[Floats, Floats
 
 
 def _overlap(shift: Floats, scale: Floats, centred: Floats) -> Floats:
-    """(P, S, S): 1 where the first picture covers the pixel, 0 outside."""
+    """(P, S, S): 1 where the first image covers the pixel, 0 outside."""
     places = np.abs(shift[:, :, None] + scale[:, :, None] * centred)
     inside = (places <= 0.5 - 0.5 / len(centred)).astype(np.float32)
     return np.asarray(inside[:, 0, :, None] * inside[:, 1, None, :])

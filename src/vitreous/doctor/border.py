@@ -1,4 +1,4 @@
-"""The even border of an image, found and taken off: frames, letterboxes, scanner margins and plain backgrounds."""
+"""Detect and remove the uniform border of an image: frames, letterboxes, scanner margins."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A second look at near duplicates: fingerprints propose pairs, the pictures themselves decide.
+"""Confirm near duplicates on the images themselves after their fingerprints proposed them.
 
-Only pictures that are in a pair are read again. They are kept small and compressed, and a limited number of pairs is looked at
-together, so that a million pairs need no more memory than a thousand. A thousand copies of one picture make half a million
+Only images that are in a pair are read again. They are kept small and compressed, and a limited number of pairs is looked at
+together, so that a million pairs need no more memory than a thousand. A thousand copies of one image make half a million
 pairs; those whose two are known to belong together already, and which can bring no news of labels, are passed over.
 """
 
@@ -20,7 +20,7 @@ from vitreous.doctor.scan import Scan
 from vitreous.doctor.thumbnails import encoded_pictures
 from vitreous.doctor.union_find import UnionFind
 
-TOGETHER = 1024  # pairs; their pictures take about 10 KB each
+TOGETHER = 1024  # pairs; their images take about 10 KB each
 _CHUNK = 16
 
 Proposed = tuple[int, int, Pair]
@@ -63,7 +63,7 @@ def confirm_pairs(
 
 
 class _Known:
-    """Which pictures belong together by the pairs confirmed so far, and whether their labels contradict each other."""
+    """Which images belong together by the pairs confirmed so far, and whether their labels contradict each other."""
 
     def __init__(self, scan: Scan, other: Scan) -> None:
         self._scan, self._other = scan, other

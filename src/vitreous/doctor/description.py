@@ -1,9 +1,9 @@
-"""A picture as a unit vector of its low spatial frequencies, seen through a window.
+"""Descriptors of images: unit vectors of low spatial frequencies, seen through a window.
 
 What a window leaves out at each edge stands for a crop: seen through the right one, a cropped, mirrored or turned copy has
-almost the same description as the middle of its original. All windows lie inside the picture, whichever of the two was cropped.
+almost the same description as the middle of its original. All windows lie inside the image, whichever of the two was cropped.
 
-Legend: N pictures, S pixels along a side, W windows, D numbers in a description.
+Legend: N images, S pixels along a side, W windows, D numbers in a description.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-EDGE = 0.05  # as much may be cut off every side
-SHORT, LONG = 8, 14  # 35 and 104 numbers: to look pictures up by, and to tell them apart
+EDGE = 0.05  # the share of each side that a crop may remove
+SHORT, LONG = 8, 14  # 35 and 104 numbers: to look images up by, and to tell them apart
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ WINDOWS = _windows()
 
 
 def describe_images(greys: Floats, windows: tuple[Window, ...], order: int = SHORT) -> Floats:
-    """(N, W, D) unit vectors of pictures (N, S, S)."""
+    """(N, W, D) unit vectors of images (N, S, S)."""
     chosen, weight = _waves(order)
     odd = np.nonzero(chosen)[1] % 2 == 1
     out = np.empty((len(greys), len(windows), len(weight)), np.float32)
@@ -59,7 +59,7 @@ def describe_images(greys: Floats, windows: tuple[Window, ...], order: int = SHO
         waves = waves.reshape(len(greys), len(edges), order, len(edges), order)
         for place in places:
             window = windows[place]
-            # A mirrored picture has the same even waves, the negative odd ones, and its left where the right was.
+            # A mirrored image has the same even waves, the negative odd ones, and its left where the right was.
             columns = window.columns[::-1] if window.mirrored else window.columns
             sign = np.where(odd & window.mirrored, -1, 1)
             out[:, place] = waves[:, edges.index(window.rows), :, edges.index(columns), :][:, chosen] * (weight * sign)
@@ -67,7 +67,7 @@ def describe_images(greys: Floats, windows: tuple[Window, ...], order: int = SHO
 
 
 def orient(pictures: Floats, windows: Sequence[Window]) -> Floats:
-    """Pictures (N, ..., S, S), each turned and mirrored as its window has it."""
+    """Images (N, ..., S, S), each turned and mirrored as its window has it."""
     out = pictures.copy()
     for turns, mirrored in {(window.turns, window.mirrored) for window in windows} - {(0, False)}:
         rows = [row for row, window in enumerate(windows) if (window.turns, window.mirrored) == (turns, mirrored)]
@@ -77,9 +77,9 @@ def orient(pictures: Floats, windows: Sequence[Window]) -> Floats:
 
 
 def tangents(greys: Floats, window: Window) -> Floats:
-    """(N, 5, D of LONG): for each picture, orthonormal vectors that span its description and what small crops make of it.
+    """(N, 5, D of LONG): for each image, orthonormal vectors that span its description and what small crops make of it.
 
-    Another picture's description lies near that plane if it is a copy, although the window is only roughly right.
+    Another image's description lies near that plane if it is a copy, although the window is only roughly right.
     """
     greys = orient(greys, [window] * len(greys))
     chosen, weight = _waves(LONG)

@@ -1,4 +1,4 @@
-"""The whole examination: scan, findings, numbers and the page; and the folder that they are written to."""
+"""Run all data checks on a data set and write the folder with findings, summary and report."""
 
 from __future__ import annotations
 

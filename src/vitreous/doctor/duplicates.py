@@ -1,11 +1,11 @@
-"""Near duplicates among fingerprints: re-encoded, resized, slightly cropped, mirrored, turned, brightened, framed, grey copies.
+"""Search fingerprints for near duplicates: re-encoded, resized, cropped, mirrored, rotated, framed.
 
-1. Every picture has a short description. It is looked up, through every window, in a forest of hash trees; only pictures
+1. Every image has a short description. It is looked up, through every window, in a forest of hash trees; only images
    that fall into the same leaf are compared, which is why the work does not grow with the product of the sizes.
 2. What looks alike is compared by a longer description that allows for a small crop, then by shape and colour.
 3. What is left is aligned pixel by pixel and must agree in its details.
-4. Tiny pictures resemble each other by chance: the more lookalikes one has, the more closely a copy must agree.
-5. `confirm` repeats the third step on the pictures themselves. Photographs in which most of the frame is the same, such as
+4. Tiny images resemble each other by chance: the more lookalikes one has, the more closely a copy must agree.
+5. `confirm` repeats the third step on the images themselves. Photographs in which most of the frame is the same, such as
    shirts on a plain ground, can agree in a fingerprint; the pair that `search` gives is certain only when confirmed.
 """
 
@@ -32,22 +32,22 @@ Indices = NDArray[np.int64]
 # Where the copies measured in docs/reference/near-duplicates.md lie: all but one in 200 are above each of these.
 NEAR = 0.88  # cosine of two short descriptions
 LIKELY = 0.945  # cosine of a long description and the other's tangents
-OVERALL = 0.94  # correlation of the aligned pictures
-SAME = 0.93  # similarity from which two pictures are one
+OVERALL = 0.94  # correlation of the aligned images
+SAME = 0.93  # similarity from which two images are one
 
 TREES = 16
-MANY = 64  # partners taken from one leaf: a thousand equal pictures are reported as chains, not as half a million pairs
+MANY = 64  # partners taken from one leaf: a thousand equal images are reported as chains, not as half a million pairs
 OCTAVES = 0.5  # width : height may differ by a factor of 1.4
-COLOURFUL, GREY = 6.0, 2.0  # mean difference from grey, of 128, in a picture whose colours can be compared, or that has none
-HUE = 0.75  # cosine of the colours of two colourful pictures
+COLOURFUL, GREY = 6.0, 2.0  # mean difference from grey, of 128, in an image whose colours can be compared, or that has none
+HUE = 0.75  # cosine of the colours of two colourful images
 
-TINY = 64  # pixels along the shorter side: below, a second look at the picture shows little that its fingerprint does not
+TINY = 64  # pixels along the shorter side: below, a second look at the image shows little that its fingerprint does not
 
 SAME_PICTURE = "same picture"  # what can be said of the way where nothing can
 
-_CHUNK = 512  # pictures looked up together
+_CHUNK = 512  # images looked up together
 _BATCH = 128  # pairs aligned together: more do not fit the cache
-_FINE = 96  # pixels: the side at which pictures are confirmed
+_FINE = 96  # pixels: the side at which images are confirmed
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Search:
     """The pairs, and what finding them took."""
 
     pairs: list[Pair] = field(default_factory=list)
-    flat: int = 0  # pictures left out, because nothing tells them apart
+    flat: int = 0  # images left out, because nothing tells them apart
     compared: int = 0  # short descriptions
     alike: int = 0  # pairs of which the long ones were compared
     aligned: int = 0  # pairs
@@ -133,7 +133,7 @@ def search(prints: Prints, others: Prints | None = None, *, advance: Advance = l
 
 
 def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bool, bool]] = ((False, False),)) -> float:
-    """How much two whole pictures agree once one is laid over the other: SAME and more for one picture, else less.
+    """How much two whole images agree once one is laid over the other: SAME and more for one image, else less.
 
     `trimmed` says which of them to compare without its border, as `Pair` has it; the best agreement counts. Sees more than
     the fingerprints do: pass both at 96 pixels or more along the shorter side where they have them.
@@ -168,7 +168,7 @@ def _agreement(picture: Image.Image, other: Image.Image) -> float:
 
 
 def _describe(prints: Prints, places: Indices) -> tuple[Floats, Floats]:
-    """The short and the long description of every picture's middle."""
+    """The short and the long description of every image's middle."""
     short, long = [], []
     for i in range(0, len(places), _CHUNK):
         greys = fingerprint.greys(prints[places[i : i + _CHUNK]])
@@ -218,12 +218,12 @@ def _likely(greys: Floats, long: Floats, asker: Indices, member: Indices, window
             part, plane = rows[i : i + 4096], planes[which[i : i + 4096]]
             within = plane @ long[member[part], :, None]
             cosine[part] = np.sqrt((within**2).sum(axis=(1, 2)))
-    strangers = np.bincount(asker[cosine < LIKELY], minlength=len(greys))
-    return np.flatnonzero(cosine >= _stricter(LIKELY, np.where(tiny, strangers, 0))[asker])
+    lookalikes = np.bincount(asker[cosine < LIKELY], minlength=len(greys))
+    return np.flatnonzero(cosine >= _stricter(LIKELY, np.where(tiny, lookalikes, 0))[asker])
 
 
 def _stricter(least: float, lookalikes: Indices) -> NDArray[np.float64]:
-    """The threshold for a picture with so many lookalikes: the best of many strangers comes close by chance."""
+    """The threshold for an image with so many lookalikes: the best of many lookalikes comes close by chance."""
     return np.asarray(1 - (1 - least) / np.sqrt(1 + lookalikes))
 
 
@@ -256,7 +256,7 @@ def _align_pairs(asked: Prints, kept: Prints, a: Indices, b: Indices, window: In
         similarity = _similarity(result)
         colour, colour_other = (np.sqrt((fingerprint.tints(p) ** 2).mean(axis=(1, 2, 3))) for p in (first, second))
         turned_grey = (np.minimum(colour, colour_other) < GREY) & (np.maximum(colour, colour_other) > COLOURFUL)
-        # Where the second picture's edges lie in the first: inside or outside of it if one of them is a crop.
+        # Where the second image's edges lie in the first: inside or outside of it if one of them is a crop.
         shift, scale = np.abs(result.windows.shift), np.abs(result.windows.scale - 1) / 2
         cropped = (shift + scale).max(axis=1) > EDGE / 4
         for k in np.flatnonzero(similarity >= SAME):
@@ -278,9 +278,9 @@ def _similarity(result: Agreement) -> Floats:
 
 
 def _beyond_chance(asked: Prints, kept: Prints, pairs: list[Pair], lookalikes: Indices, lookalikes_kept: Indices) -> list[Pair]:
-    """Without the pairs of tiny pictures that agree no better than one of so many lookalikes may by chance.
+    """Without the pairs of tiny images that agree no better than one of so many lookalikes may by chance.
 
-    Copies of a picture are no lookalikes of it, however many there are.
+    Copies of an image are no lookalikes of it, however many there are.
     """
     a, b = np.array([p.first for p in pairs], np.int64), np.array([p.second for p in pairs], np.int64)
     copies, copies_kept = np.bincount(a, minlength=len(asked)), np.bincount(b, minlength=len(kept))
@@ -293,7 +293,7 @@ def _beyond_chance(asked: Prints, kept: Prints, pairs: list[Pair], lookalikes: I
 
 
 def _start(windows: list[Window]) -> Windows:
-    """The alignment that each window stands for: it shows of the first picture what the central one shows of the second."""
+    """The alignment that each window stands for: it shows of the first image what the central one shows of the second."""
     edges = np.array([(w.rows, w.columns) for w in windows], np.float32)
     before, after = edges[:, :, 0], edges[:, :, 1]
     scale = (1 - before - after) / (1 - 2 * EDGE)

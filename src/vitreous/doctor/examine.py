@@ -1,7 +1,7 @@
-"""One item, examined: all that the doctor wants to know of it, from one reading of its content.
+"""Examine one item: everything the doctor records of a file, from one read of its bytes.
 
-Pictures are decoded small (JPEG decoders can do that while they read, and still read every byte), so statistics are those
-of a picture whose shorter side has about REDUCED pixels. Pillow lets some damage pass without a word: the checksums of a
+Images are decoded small (JPEG decoders can do that while they read, and still read every byte), so statistics are those
+of an image whose shorter side has about REDUCED pixels. Pillow lets some damage pass without a word: the checksums of a
 PNG are compared here, and where `simplejpeg` is installed, what its library only warns of is heard.
 """
 
@@ -34,7 +34,7 @@ REDUCED = 128  # pixels of the shorter side: enough for fingerprints, and an eig
 @dataclass(frozen=True, eq=False)
 class Examination:
     digest: bytes = bytes(16)  # of the content; zeros where it could not be had
-    problem: str = ""  # the kind of finding; "" for a picture that can be used
+    problem: str = ""  # the kind of finding; "" for an image that can be used
     why: str = ""
     odd: str = ""  # what decoders let pass, though it should not be there
     format: str = ""
@@ -141,7 +141,7 @@ def _statistics(picture: Image.Image) -> tuple[tuple[float, ...], tuple[float, .
 
 
 def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any]) -> Image.Image | None:
-    """The picture, if libjpeg had nothing to complain of. Else its complaint is noted, and Pillow shall judge."""
+    """The image, if libjpeg had nothing to complain of. Else its complaint is noted, and Pillow decides."""
     if simplejpeg is None or opened.mode not in ("RGB", "L"):
         return None
     colours = "RGB" if opened.mode == "RGB" else "GRAY"
@@ -153,7 +153,7 @@ def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any
             found["odd"] = complaint
         elif complaint.startswith("Corrupt JPEG data"):
             found["problem"], found["why"] = "damaged", f"parts of the picture are spoilt ({complaint}); replace it"
-        return None  # an unsupported kind, or cut off: Pillow says so itself
+        return None  # an unsupported kind, or truncated: Pillow says so itself
     picture = _reduce(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
     if ExifTags.Base.Orientation in opened.getexif():
         picture.info = opened.info  # how to turn it
@@ -161,7 +161,7 @@ def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any
 
 
 def _find_trailing_data(data: bytes, several: bool) -> str:
-    """Bytes behind the end of the picture, another picture among them, unless the file says that it holds `several`."""
+    """Bytes behind the end of the image, another image among them, unless the file says that it holds `several`."""
     end = data.rfind(b"\xff\xd9") + 2 if several else _jpeg_end(data)
     return "data follow the end of the picture" if end is not None and data[end:].strip(b"\0") else ""
 
@@ -170,7 +170,7 @@ _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # neither a stuffed FF, no
 
 
 def _jpeg_end(data: bytes) -> int | None:
-    """Where the first picture ends. Segments are stepped over: a preview among the notes has an end of its own."""
+    """Where the first image ends. Segments are stepped over: a preview among the notes has an end of its own."""
     position = 2
     while found := _MARKER.search(data, position):
         position, marker = found.end(), found[1][0]
@@ -189,7 +189,7 @@ def _check_png(data: bytes, found: dict[str, Any]) -> None:
         end = position + 12 + length
         name = bytes(view[position + 4 : position + 8])
         if end > len(data):
-            break  # cut off; the decoder says so if pixels are missing
+            break  # truncated; the decoder says so if pixels are missing
         if zlib.crc32(view[position + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
             readable = name.decode("ascii", "backslashreplace")
             found["problem"], found["why"] = "damaged", f"checksum of PNG chunk {readable} is wrong; replace it"

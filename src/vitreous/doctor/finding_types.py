@@ -1,4 +1,4 @@
-"""Every kind of finding: whether it would corrupt a result, what it means and what to do about it.
+"""The kinds of findings: whether each corrupts results, what it means, and what to do about it.
 
 This table is the only place that says so; exit code, report, terminal and docs/how-to/check-data.md follow it. Its order is
 the order of every listing (findings across splits come before those of the same kind within one).

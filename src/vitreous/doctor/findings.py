@@ -1,4 +1,4 @@
-"""From what a scan saw to findings: which files, what is the matter, and how bad it is."""
+"""Findings about files, classes and images, derived from a scan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = "against:"  # before the splits of the data set that was compared with
 
 @dataclass(frozen=True)
 class RequiredSize:
-    """The size that the preprocessing asks of a picture; one that is smaller is enlarged, or cannot be used."""
+    """The size that the preprocessing asks of an image; one that is smaller is enlarged, or cannot be used."""
 
     height: int
     width: int
@@ -166,7 +166,7 @@ def _similar_names(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def image_findings(scan: Scan, demand: RequiredSize | None = None) -> Iterator[Finding]:
-    """What is unusual about pictures that can be used; one finding for all images of a split that are alike in it."""
+    """What is unusual about images that can be used; one finding for all images of a split that are alike in it."""
     records, usable = scan.records, scan.usable()
     height, width = records["height"].astype(np.int64), records["width"].astype(np.int64)
     shorter, longer = np.minimum(height, width), np.maximum(height, width)

@@ -1,10 +1,10 @@
-"""What is kept of a picture to find its near duplicates: 1,732 bytes, whatever its size.
+"""The fingerprint of an image for near-duplicate search: 1,732 bytes, whatever its size.
 
-    grey      SIZE x SIZE, stretched to the full range: brightness and contrast are gone, faint pictures keep their detail
-    colour    blue and red difference, TINT x TINT each: the same garment in another colour is another picture
-    facts     contrast before stretching, width : height, and the sides of the picture, up to 255
+    grey      SIZE x SIZE, stretched to the full range: brightness and contrast are gone, faint images keep their detail
+    colour    blue and red difference, TINT x TINT each: the same garment in another colour is another image
+    facts     contrast before stretching, width : height, and the sides of the image, up to 255
 
-A picture without structure (one colour, or nearly) is `flat`: it resembles every other flat one, so it is never compared.
+An image without structure (one colour, or nearly) is `flat`: it resembles every other flat one, so it is never compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Fingerprints:
         return self if chosen.all() else Fingerprints(self.rows[chosen], self.items[chosen])
 
 
-SIZE = 40  # 5 % cut off a side moves it by two pixels, which alignment sees well; 2 KB a picture would allow 44
+SIZE = 40  # 5 % cropped from a side moves it by two pixels, which alignment sees well; 2 KB an image would allow 44
 TINT = 8
 LENGTH = SIZE * SIZE + 2 * TINT * TINT + 4
 FLAT = 2.0  # grey levels of standard deviation; below it, what is left is noise, a vignette or a compression artefact
@@ -50,16 +50,16 @@ _FACTS = LENGTH - 4
 
 
 def compute_fingerprints(picture: Image.Image) -> list[NDArray[np.uint8]]:
-    """Of one upright picture and, where it has a border, of what lies inside."""
+    """Of one upright image and, where it has a border, of what lies inside."""
     inside = remove_border(picture)
     return [compute_fingerprint(picture)] + ([compute_fingerprint(inside)] if inside is not None else [])
 
 
 def compute_fingerprint(picture: Image.Image) -> NDArray[np.uint8]:
-    """The fingerprint of one upright picture. Pass it reduced (to 128 pixels or more) where decoding can do that."""
+    """The fingerprint of one upright image. Pass it reduced (to 128 pixels or more) where decoding can do that."""
     out = np.empty(LENGTH, np.uint8)
     colours = picture.convert("YCbCr")
-    # In floats: the mean of many pixels is finer than one grey level, and a faint picture needs that.
+    # In floats: the mean of many pixels is finer than one grey level, and a faint image needs that.
     luma = colours.getchannel(0).convert("F").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     grey = np.asarray(luma, np.float32)
     grey = grey - grey.mean()
@@ -95,5 +95,5 @@ def sides(prints: Prints) -> NDArray[np.int64]:
 
 
 def is_flat(prints: Prints) -> NDArray[np.bool_]:
-    """Which pictures have too little structure to be told from one another."""
+    """Which images have too little structure to be told from one another."""
     return np.asarray(prints[:, _FACTS] < 2 * FLAT)

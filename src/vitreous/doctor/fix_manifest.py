@@ -1,4 +1,4 @@
-"""A manifest without the bad items: what is left out, why, and how it is written. No image is ever touched."""
+"""Write a manifest without the bad items of a data set; image files are never changed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _spare_copies(scan: Scan, finding: Finding) -> Iterator[int]:
     best = max(splits.values())
     kept = [item for item in finding.items if splits[item] == best]
     yield from (item for item in finding.items if splits[item] != best)
-    if finding.kind == "duplicate":  # near ones within a split are two pictures, and both may be wanted
+    if finding.kind == "duplicate":  # near ones within a split are two images, and both may be wanted
         yield from kept[1:]
 
 

@@ -1,4 +1,4 @@
-"""The quick scan before training: every file's header is read, so that a run does not stop at a bad image after an hour.
+"""Check the header of every image before training, so that a bad file fails early.
 
 It finds what is missing, empty, no image or too large. What is broken further inside is the doctor's business.
 """

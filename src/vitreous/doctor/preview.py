@@ -1,4 +1,4 @@
-"""What the training preprocessing makes of the smallest and of the largest picture."""
+"""Previews of what the training preprocessing makes of the smallest and the largest image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.doctor.findings import RequiredSize
 from vitreous.doctor.scan import Scan
 
-DRAWS = 4  # pictures shown of a preprocessing that goes by chance
+DRAWS = 4  # images shown of a preprocessing that is random
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What is kept of every item: a record of fixed size and, where near duplicates are wanted, its fingerprint.
+"""Fixed-size records of scanned items, and their fingerprints where near duplicates are searched.
 
 There is no Python object per item, so a million images are no burden.
 """

@@ -1,4 +1,4 @@
-"""The one pass over a data set: every item read once, in parallel, and what was seen kept in arrays.
+"""Scan a data set: read every item once, in parallel, and keep what was found in arrays.
 
 Items are numbered through, split after split, in the order in which they were read.
 """
@@ -69,7 +69,7 @@ class Scan:
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def usable(self) -> NDArray[np.bool_]:
-        """Which items were decoded; a damaged picture is one."""
+        """Which items were decoded; a damaged image is one."""
         return np.asarray(self.records["width"] > 0)
 
     def class_counts(self, split: str) -> NDArray[np.int64]:
@@ -144,7 +144,7 @@ def _tasks(sources: Sequence[Source | Stream]) -> Iterator[_Task]:
 
 
 def _batches(examiner: _Examiner, tasks: Iterator[_Task], workers: int) -> Iterator[tuple[_Task, _Batch]]:
-    """Results in order. A file that crashes its process is a finding like any other: it is set aside and the work goes on."""
+    """Results in order. A file that crashes its process is a finding like any other: it is set aside and the scan continues."""
     waiting = list(tasks)
     done = 0
     while done < len(waiting):

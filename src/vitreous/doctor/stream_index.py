@@ -1,4 +1,4 @@
-"""The ids and labels of streamed items, which cannot be asked for again without reading everything: a few bytes each."""
+"""A compact index of the ids and labels of streamed items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set in numbers: what summary.json holds, and what the page draws."""
+"""The summary of a data set: the contents of summary.json."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _counts(values: NDArray[Any]) -> dict[str, int]:
 
 
 def channel_statistics(usable: NDArray[Any]) -> tuple[list[float], list[float]]:
-    """Mean and deviation of red, green and blue, 0..1, over all pixels, as if all pictures were of one size."""
+    """Mean and deviation of red, green and blue, 0..1, over all pixels, as if all images were of one size."""
     means, deviations = usable["mean"].astype(np.float64) / 255, usable["deviation"].astype(np.float64) / 255
     mean = means.mean(axis=0)
     deviation = np.sqrt(np.maximum((deviations**2 + means**2).mean(axis=0) - mean**2, 0))

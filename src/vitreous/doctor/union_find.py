@@ -1,4 +1,4 @@
-"""Which items belong together, learnt pair by pair."""
+"""Disjoint sets (union-find) over hashable items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Near neighbours among unit vectors, without comparing everything with everything.
+"""Approximate nearest-neighbour search among unit vectors with random hash trees.
 
 A table is a tree. At each node the vectors are turned by a random rotation and sent to the child of the axis they lie nearest
 to (a cross-polytope hash: vectors a small angle apart mostly go the same way). A node is split only while it holds more than

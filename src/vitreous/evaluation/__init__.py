@@ -1,4 +1,4 @@
-"""Metrics of a model on labelled images, with intervals and the images behind them.
+"""Evaluation: accuracy, calibration, robustness and few-shot results of a model on labelled images.
 
 Modules:
     accuracy            predictions to numbers

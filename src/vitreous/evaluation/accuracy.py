@@ -1,4 +1,4 @@
-"""From a model's answers to the numbers of an evaluation."""
+"""Compute the metrics of `evaluate --json` from predictions."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from vitreous.evaluation.predictions import Predictions, classes_there
 _ENOUGH = 50  # images by which to tell whether ReaL labels are of the same classes
 
 
-def compute_metrics(answers: Predictions, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
+def compute_metrics(predictions: Predictions, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
     """What `evaluate --json` tells of one checkpoint. Shares are from 0 to 1; None where there is nothing to tell."""
-    counts, labelled = answers.counts, answers.labelled()
+    counts, labelled = predictions.counts, predictions.labelled()
     if not counts.n:
-        raise VitreousError(_explain_no_labels(answers))
-    _check_classes(answers.where, answers.split, len(_measured_classes(answers)))
-    right = answers.right()[labelled]
-    sure = compute_calibration(answers.probabilities[labelled, 0], right)
-    top5 = counts.top5 if answers.mapping.competing > 5 else None
+        raise VitreousError(_explain_no_labels(predictions))
+    _check_classes(predictions.where, predictions.split, len(_measured_classes(predictions)))
+    right = predictions.right()[labelled]
+    sure = compute_calibration(predictions.probabilities[labelled, 0], right)
+    top5 = counts.top5 if predictions.mapping.competing > 5 else None
     every = counts.per_class()
     there = [row for row in every if row.n]
     mean = {name: sum(getattr(row, name) for row in there) / len(there) for name in ("precision", "recall", "f1")}
-    own_classes = _recall_by_data_class(answers) if _has_merged_classes(answers) else []
+    own_classes = _recall_by_data_class(predictions) if _has_merged_classes(predictions) else []
     if own_classes:  # an image cannot be taken for all of its model classes, so that their recall says little
         mean["recall"] = sum(row["recall"] for row in own_classes) / len(own_classes)
     intervals = {"top1": share_interval(int(right.sum()), counts.n, method, seed)}
     if top5 is not None:
         intervals["top5"] = share_interval(round(top5 * counts.n), counts.n, method, seed)
-    if own_classes or all(len(own) < 2 for own in answers.labels):
+    if own_classes or all(len(own) < 2 for own in predictions.labels):
         recalls = [(row["recall"], row["n"]) for row in own_classes] or [(row.recall, row.n) for row in every]
         hits, counted = (np.array(column) for column in zip(*((round(recall * n), n) for recall, n in recalls), strict=True))
         intervals["mean_recall"] = mean_recall_interval(hits, counted, seed)
-    mapped_away = sum(bool(given) and not own for given, own in zip(answers.given, answers.labels, strict=True))
+    mapped_away = sum(bool(given) and not own for given, own in zip(predictions.given, predictions.labels, strict=True))
     return {
-        "data": answers.where,
-        "split": answers.split,
+        "data": predictions.where,
+        "split": predictions.split,
         "n": counts.n,
         "top1": counts.top1,
         "top5": top5,
@@ -64,24 +64,26 @@ def compute_metrics(answers: Predictions, *, method: Method = "wilson", seed: in
         "reliability": sure.reliability(),
         "unlabelled": counts.unlabelled - mapped_away,
         "mapped_to_nothing": mapped_away,
-        "bad": [{"place": place, "why": why} for place, why in answers.bad],
-        "seconds": answers.seconds,
-        "images_per_second": len(answers) / answers.seconds if answers.seconds else None,
-        "model_images_per_second": len(answers) / answers.model_seconds if answers.model_seconds else None,
+        "bad": [{"place": place, "why": why} for place, why in predictions.bad],
+        "seconds": predictions.seconds,
+        "images_per_second": len(predictions) / predictions.seconds if predictions.seconds else None,
+        "model_images_per_second": len(predictions) / predictions.model_seconds if predictions.model_seconds else None,
         "confused": [
-            {"class": answers.classes[truth], "taken_for": answers.classes[guess], "n": n}
-            for truth, guess, n in most_confused(answers)
+            {"class": predictions.classes[truth], "taken_for": predictions.classes[guess], "n": n}
+            for truth, guess, n in most_confused(predictions)
         ],
-        "per_class": [{"class": name, **row._asdict()} for name, row in zip(answers.classes, every, strict=True)],
+        "per_class": [{"class": name, **row._asdict()} for name, row in zip(predictions.classes, every, strict=True)],
         **({"per_data_class": own_classes} if own_classes else {}),
-        "classes": list(answers.classes),
+        "classes": list(predictions.classes),
         "confusion": None if counts.confusion is None else counts.confusion.tolist(),
     }
 
 
-def most_confused(answers: Predictions, most: int = PAIRS) -> list[tuple[int, int, int]]:
+def most_confused(predictions: Predictions, most: int = PAIRS) -> list[tuple[int, int, int]]:
     """(class, taken for, images), the most confused first, as `confused_pairs`; from the rows, for any number of classes."""
-    cells = Counter((own[0], guess) for own, guess in zip(answers.labels, answers.top[:, 0].tolist(), strict=True) if own)
+    cells = Counter(
+        (own[0], guess) for own, guess in zip(predictions.labels, predictions.top[:, 0].tolist(), strict=True) if own
+    )
     there: Counter[int] = Counter()
     for (truth, _), count in cells.items():
         there[truth] += count
@@ -123,35 +125,37 @@ def _check_classes(where: str, split: str, different: int) -> None:
         )
 
 
-def _measured_classes(answers: Predictions) -> set[int]:
+def _measured_classes(predictions: Predictions) -> set[int]:
     """The data's classes that are measured."""
-    return {label for given, own in zip(answers.given, answers.labels, strict=True) if own for label in given}
+    return {label for given, own in zip(predictions.given, predictions.labels, strict=True) if own for label in given}
 
 
-def _explain_no_labels(answers: Predictions) -> str:
-    if any(answers.given):
-        return f"{answers.where} {answers.split}: no image has a class that maps to one of the model's; mend the mapping"
-    bad = f"; {len(answers.bad):,} could not be read" if answers.bad else ""
-    return f"{answers.where} {answers.split}: there is no image with a label to judge by{bad}"
+def _explain_no_labels(predictions: Predictions) -> str:
+    if any(predictions.given):
+        return (
+            f"{predictions.where} {predictions.split}: no image has a class that maps to one of the model's; mend the mapping"
+        )
+    bad = f"; {len(predictions.bad):,} could not be read" if predictions.bad else ""
+    return f"{predictions.where} {predictions.split}: there is no image with a label to evaluate on{bad}"
 
 
 # Several classes for one -----------------------------------------------------------------------------------------------
 
 
-def _has_merged_classes(answers: Predictions) -> bool:
-    return any(len(own) > 1 for own in answers.mapping.to)
+def _has_merged_classes(predictions: Predictions) -> bool:
+    return any(len(own) > 1 for own in predictions.mapping.to)
 
 
-def _recall_by_data_class(answers: Predictions) -> list[dict[str, Any]]:
+def _recall_by_data_class(predictions: Predictions) -> list[dict[str, Any]]:
     """Where a data class is several of the model's: the recall of the data's own classes, which `per_class` cannot tell."""
-    n, hits = (np.zeros(len(answers.mapping.data), np.int64) for _ in range(2))
-    for given, own, guess in zip(answers.given, answers.labels, answers.top[:, 0].tolist(), strict=True):
+    n, hits = (np.zeros(len(predictions.mapping.data), np.int64) for _ in range(2))
+    for given, own, guess in zip(predictions.given, predictions.labels, predictions.top[:, 0].tolist(), strict=True):
         for label in given if own else ():
             n[label] += 1
-            hits[label] += guess in answers.mapping.to[label]
+            hits[label] += guess in predictions.mapping.to[label]
     return [
-        {"class": name, "model_classes": [answers.classes[k] for k in to], "recall": int(hit) / int(count), "n": int(count)}
-        for name, to, hit, count in zip(answers.mapping.data, answers.mapping.to, hits, n, strict=True)
+        {"class": name, "model_classes": [predictions.classes[k] for k in to], "recall": int(hit) / int(count), "n": int(count)}
+        for name, to, hit, count in zip(predictions.mapping.data, predictions.mapping.to, hits, n, strict=True)
         if count
     ]
 
@@ -159,14 +163,16 @@ def _recall_by_data_class(answers: Predictions) -> list[dict[str, Any]]:
 # ReaL ------------------------------------------------------------------------------------------------------------------
 
 
-def real_accuracy(answers: Predictions, path: Path, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
-    """Top 1 by the reassessed labels (PAPER 5): right if the guess is one of them; an image that has none is left out."""
-    blank = np.zeros((len(answers), 1, 1), np.uint8)
-    ours = Arrays(answers.where, answers.split, answers.mapping.data, blank, np.full(len(answers), -1), answers.ids)
+def real_accuracy(predictions: Predictions, path: Path, *, method: Method = "wilson", seed: int = 0) -> dict[str, Any]:
+    """Top 1 by the reassessed labels (PAPER 5): right if the prediction is one of them; an image that has none is left out."""
+    blank = np.zeros((len(predictions), 1, 1), np.uint8)
+    ours = Arrays(
+        predictions.where, predictions.split, predictions.mapping.data, blank, np.full(len(predictions), -1), predictions.ids
+    )
     source = _attach_real_labels(ours, path)
-    _check_order(source, answers.given)
-    labels = [answers.mapping.labels(source.labels(row)) for row in range(len(source))]
-    right = sum(guess in own for own, guess in zip(labels, answers.top[:, 0].tolist(), strict=True))
+    _check_order(source, predictions.given)
+    labels = [predictions.mapping.labels(source.labels(row)) for row in range(len(source))]
+    right = sum(guess in own for own, guess in zip(labels, predictions.top[:, 0].tolist(), strict=True))
     n = sum(map(bool, labels))
     if not n:
         raise VitreousError(f"{path}: none of these images has a ReaL label that is a class of the model")

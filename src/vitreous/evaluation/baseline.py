@@ -1,4 +1,4 @@
-"""What the frozen features are worth before any training: a ridge classifier on a sample of the images, in seconds.
+"""The closed-form baseline: a ridge classifier on frozen features of a sample, in seconds.
 
 `vitreous finetune` prints it before its first step. Whoever fine-tunes then knows what there is to beat, and whether it was
 worth the while. How many images are used depends on what the model costs, and the sentence says how many there were.
@@ -91,7 +91,7 @@ def closed_form_baseline(
     """
     began = time.monotonic()
     if preprocess.random:
-        raise VitreousError(f"preprocessing {str(preprocess)!r} goes by chance; frozen features need a fixed string")
+        raise VitreousError(f"preprocessing {str(preprocess)!r} is random; frozen features need a fixed string")
     if most < 1 or most_test < 1:
         raise VitreousError(f"most={most}, most_test={most_test}: a baseline needs images, at least 1 of each")
     if train.classes != held_out.classes:
@@ -109,13 +109,13 @@ def closed_form_baseline(
         raise VitreousError(f"{held_out.where}: some images have features that are not finite; the model is broken")
     classes = len(train.classes)
     ridge = Ridge(features, labels, classes)
-    judged = ridge.leave_one_out(_l2s(len(features), features.shape[1], classes))
-    l2 = judged.best()
+    scores = ridge.leave_one_out(_l2s(len(features), features.shape[1], classes))
+    l2 = scores.best()
     named = ridge.classify(tests, l2).tolist()
     return Baseline(
         accuracy=sum(name in own for name, own in zip(named, truths, strict=True)) / len(truths),
         l2=l2,
-        left_out=judged.accuracy[judged.l2.index(l2)],
+        left_out=scores.accuracy[scores.l2.index(l2)],
         n_train=len(labels),
         n_test=len(truths),
         seconds=time.monotonic() - began,
@@ -142,7 +142,7 @@ def _macs_per_image(model: Model, preprocess: Preprocess) -> float:
 
 
 def _split_budget(affordable: int, train: int | None, test: int | None, most: int, most_test: int) -> tuple[int, int]:
-    """A third of what can be afforded to judge by, the rest to fit; what one side cannot use goes to the other."""
+    """A third of what can be afforded to evaluate on, the rest to fit; what one side cannot use goes to the other."""
     affordable = max(affordable, 2 * LEAST)
     train = most if train is None else min(train, most)
     test = most_test if test is None else min(test, most_test)

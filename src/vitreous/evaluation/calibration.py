@@ -1,6 +1,6 @@
-"""Whether a model is right as often as it says: the probability of its guess against how often the guess is right.
+"""Calibration: confidence against accuracy (ECE, Brier score, reliability bins).
 
-Of a head with sigmoid outputs the probability is that of its likeliest class by itself.
+Of a head with sigmoid outputs the probability is that of its top class by itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Calibration:
     ece_equal_mass: float  # the same over bins of equally many images, which no crowded bin can hide in
     confidence: float  # the mean: above the accuracy, the model is too sure
     accuracy: float
-    brier: float  # mean square of confidence minus 1 where right and 0 where wrong: of the guess alone, not of all classes
+    brier: float  # mean square of confidence minus 1 where right and 0 where wrong: of the prediction alone, not of all classes
     bins: tuple[Bin, ...]
 
     def reliability(self) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def describe_confidence_gap(confidence: float, accuracy: float) -> str:
 
 
 def compute_calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
-    """From the probability of each guess and whether it was right."""
+    """From the probability of each prediction and whether it was right."""
     if not len(right) or confidence.shape != right.shape:
         raise VitreousError(f"calibration of {len(confidence):,} confidences and {len(right):,} answers; not one set's")
     sure, correct = confidence.astype(np.float64), right.astype(np.float64)

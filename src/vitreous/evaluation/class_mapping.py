@@ -1,11 +1,11 @@
-"""Which classes of the model count as right for each class of the data.
+"""Map the classes of a data set to those of a model.
 
-Names decide. A model may know more classes than the data has (ImageNet's thousand, judged by a folder of ten), and their
+Names decide. A model may know more classes than the data has (ImageNet's thousand, evaluated on a folder of ten), and their
 order may differ. Numbers are trusted only where one side has nothing else. What names cannot say, a file says (`read_mapping`):
 
     {"bicycle": ["mountain bike", "tandem"], "clock": [409, 530], "sandal": "sandal; clog", "air freshener": []}
 
-as JSON, as TOML, or as CSV with the columns `data` and `model` and a row for each pair. This is how ObjectNet is judged by
+as JSON, as TOML, or as CSV with the columns `data` and `model` and a row for each pair. This is how ObjectNet is evaluated by
 ImageNet's classes (PAPER 5): an image is right if the model names any of its classes; a class with none is left out.
 """
 

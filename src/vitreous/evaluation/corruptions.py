@@ -1,8 +1,8 @@
-"""What befalls pictures before a model sees them: light, focus, compression, framing, size. Nothing here goes by chance.
+"""Image corruptions at five strengths: brightness, blur, JPEG, crop, resolution; deterministic.
 
-Each is done to the decoded picture, before any preprocessing, at five strengths. Blur is measured by the picture's own size,
+Each is done to the decoded image, before any preprocessing, at five strengths. Blur is measured by the image's own size,
 and resolution by what the model takes in: a photograph of 4,000 pixels that is halved still has more than the model sees.
-JPEG's blocks are 8 pixels wide whatever the size of the picture, so a large photograph suffers less, as it does in life.
+JPEG's blocks are 8 pixels wide whatever the size of the image, so a large photograph suffers less, as it does in life.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def jpeg(picture: Picture, quality: float, side: int) -> Picture:
 
 
 def crop(picture: Picture, percent: float, side: int) -> Picture:
-    """The middle, with about so many hundredths of the height and of the width: as much is cut on either side, or a picture
+    """The middle, with about so many hundredths of the height and of the width: as much is cut on either side, or an image
     of few pixels would be moved too."""
     across, down = (min((length - 1) // 2, round(length * (100 - percent) / 200)) for length in picture.size)
     return picture.crop((across, down, picture.width - across, picture.height - down))
@@ -81,7 +81,7 @@ class Corrupted(View):
         super().__init__(parent)
         self.corruption, self.strength, self.channels = corruption, strength, preprocess.channels
         self.side = min(preprocess.size or (224, 224))
-        # Preprocessing that only cuts needs pictures of the size they had.
+        # Preprocessing that only cuts needs images of the size they had.
         self.same_size = not any(isinstance(op, (Resize, ResizeSmall)) for op in preprocess.ops)
 
     def read(self, index: int) -> Content:

@@ -1,4 +1,4 @@
-"""A whole evaluation: from what is asked for to the numbers, and to a folder where one is wanted."""
+"""Run an evaluation from its options to its metrics and its output folder."""
 
 from __future__ import annotations
 
@@ -75,26 +75,26 @@ class _Subject:
         return (*self.clf.notes, self.clf.preprocessing_note(self.preprocess))
 
 
-def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
+def run_evaluation(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
-    if asked.out is not None:
-        for place in (asked.data, asked.nearest):
-            check_evaluation_dir(asked.out, None if place is None else find_data_folder(place))
-    precision = agreed_precision(asked.precision, world)  # before the first forward pass
-    dataset = open_data(asked.data, bad_shards=asked.bad_images)
-    source, notes = _select_split(dataset, asked.split)
-    check_data(source, asked.real)
-    training = None if asked.nearest is None else _select_training(open_data(asked.nearest, bad_shards=asked.bad_images))
-    own = _load_subject(asked.checkpoint, source, asked, asked.image_size, asked.preprocess)
-    other = _load_subject(asked.compare, source, asked) if asked.compare is not None else None
-    run = _Run(asked, world, precision.name)
+    if options.out is not None:
+        for place in (options.data, options.nearest):
+            check_evaluation_dir(options.out, None if place is None else find_data_folder(place))
+    precision = agreed_precision(options.precision, world)  # before the first forward pass
+    dataset = open_data(options.data, bad_shards=options.bad_images)
+    source, notes = _select_split(dataset, options.split)
+    check_data(source, options.real)
+    training = None if options.nearest is None else _select_training(open_data(options.nearest, bad_shards=options.bad_images))
+    own = _load_subject(options.checkpoint, source, options, options.image_size, options.preprocess)
+    other = _load_subject(options.compare, source, options) if options.compare is not None else None
+    run = _Run(options, world, precision.name)
 
-    answers, numbers = run.measured(own, source, features=training is not None)
-    said = [precision.note or "", *dataset.summary(), *notes, *own.said(), *own.mapping.notes, *_left_out(answers)]
+    predictions, numbers = run.measured(own, source, features=training is not None)
+    said = [precision.note or "", *dataset.summary(), *notes, *own.said(), *own.mapping.notes, *_left_out(predictions)]
     others = []
     if other is not None:
         theirs, about = run.measured(other, source)
-        pair = compare_predictions(answers, theirs)
+        pair = compare_predictions(predictions, theirs)
         numbers["compare"] = {
             **about,
             "paired": pair.as_dict(),
@@ -102,53 +102,58 @@ def run_evaluation(asked: EvaluateOptions, world: World) -> tuple[dict[str, Any]
         }
         others.append((other.name, theirs, about))
         said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
-    strength = run.robustness(own, source, answers)
+    strength = run.robustness(own, source, predictions)
     if strength is not None:
         numbers["robustness"] = strength.as_dict()
-    if asked.out is not None:
-        said += run.write(asked.out, own, source, answers, numbers, others, training, strength)
+    if options.out is not None:
+        said += run.write(options.out, own, source, predictions, numbers, others, training, strength)
     return numbers, tuple(dict.fromkeys(note for note in said if note))
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    asked: EvaluateOptions
+    options: EvaluateOptions
     world: World
     precision: Precision
 
     @property
     def _how(self) -> dict[str, Any]:
-        own = {"batch_size": self.asked.batch_size, "workers": self.asked.workers, "precision": self.precision}
+        own = {"batch_size": self.options.batch_size, "workers": self.options.workers, "precision": self.precision}
         return {**own, "device": self.world.device, "world": self.world}
 
     def measured(
         self, subject: _Subject, source: Source | Stream, features: bool = False
     ) -> tuple[Predictions, dict[str, Any]]:
-        answers = predict_dataset(
+        predictions = predict_dataset(
             subject.clf,
             source,
             preprocess=subject.preprocess,
-            bad_images=self.asked.bad_images,
+            bad_images=self.options.bad_images,
             mapping=subject.mapping,
             features=features,
             title=f"evaluate {subject.name}",
             **self._how,
         )
-        by: dict[str, Any] = {"method": self.asked.interval, "seed": self.asked.seed}
-        numbers = {"checkpoint": subject.name, **compute_metrics(answers, **by)}
-        if self.asked.real is not None:
-            numbers["real"] = real_accuracy(answers, self.asked.real, **by)
+        by: dict[str, Any] = {"method": self.options.interval, "seed": self.options.seed}
+        numbers = {"checkpoint": subject.name, **compute_metrics(predictions, **by)}
+        if self.options.real is not None:
+            numbers["real"] = real_accuracy(predictions, self.options.real, **by)
         numbers |= {"preprocess": str(subject.preprocess), "precision": self.precision, "device": str(self.world.device)}
-        mapping = None if self.asked.mapping is None else str(self.asked.mapping)
-        numbers |= {"mapping": mapping, "among": self.asked.among, "seed": self.asked.seed, "data_seed": self.asked.data_seed}
-        return answers, numbers
+        mapping = None if self.options.mapping is None else str(self.options.mapping)
+        numbers |= {
+            "mapping": mapping,
+            "among": self.options.among,
+            "seed": self.options.seed,
+            "data_seed": self.options.data_seed,
+        }
+        return predictions, numbers
 
-    def robustness(self, subject: _Subject, source: Source | Stream, answers: Predictions) -> Robustness | None:
-        count, seed = self.asked.robustness_images, self.asked.data_seed
+    def robustness(self, subject: _Subject, source: Source | Stream, predictions: Predictions) -> Robustness | None:
+        count, seed = self.options.robustness_images, self.options.data_seed
         if count is None:
             return None
         return measure_robustness(
-            subject.clf, source, answers, images=count, seed=seed, preprocess=subject.preprocess, **self._how
+            subject.clf, source, predictions, images=count, seed=seed, preprocess=subject.preprocess, **self._how
         )
 
     def write(
@@ -156,7 +161,7 @@ class _Run:
         folder: Path,
         own: _Subject,
         source: Source | Stream,
-        answers: Predictions,
+        predictions: Predictions,
         numbers: Mapping[str, Any],
         others: Sequence[tuple[str, Predictions, Mapping[str, Any]]],
         training: Source | Stream | None,
@@ -175,7 +180,7 @@ class _Run:
                 part,
                 own.clf,
                 source,
-                answers,
+                predictions,
                 numbers,
                 others=others,
                 training=known,
@@ -185,7 +190,7 @@ class _Run:
                 device=self.world.device,
             )
 
-        write_evaluation_dir(folder, numbers, answers, page)
+        write_evaluation_dir(folder, numbers, predictions, page)
         return said
 
 
@@ -222,7 +227,7 @@ def _select_training(dataset: Dataset) -> Source | Stream:
 def _load_subject(
     checkpoint: str,
     source: Source | Stream,
-    asked: EvaluateOptions,
+    options: EvaluateOptions,
     image_size: tuple[int, int] | None = None,
     preprocess: str | None = None,
 ) -> _Subject:
@@ -236,16 +241,16 @@ def _load_subject(
     if clf.config.classes < 2:
         raise VitreousError(f"{checkpoint}: knows one class only, so that it is always right; there is nothing to measure")
     ours = Preprocess(preprocess, clf.config.channels) if preprocess is not None else clf.preprocess
-    if asked.mapping is None:
-        return _Subject(checkpoint, clf, ours, natural_mapping(clf, source, asked.among))
+    if options.mapping is None:
+        return _Subject(checkpoint, clf, ours, natural_mapping(clf, source, options.among))
     there = classes_there(source)
-    mapping = read_mapping(asked.mapping, source.classes, clf.classes, there=there, among=asked.among)
+    mapping = read_mapping(options.mapping, source.classes, clf.classes, there=there, among=options.among)
     return _Subject(checkpoint, clf, ours, mapping)
 
 
-def _left_out(answers: Predictions) -> Iterator[str]:
-    yield from answers.notes
-    yield from _unread(answers.where, answers.bad)
+def _left_out(predictions: Predictions) -> Iterator[str]:
+    yield from predictions.notes
+    yield from _unread(predictions.where, predictions.bad)
 
 
 def _unread(where: str, bad: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""An evaluation's folder, whole or not at all.
+"""Write the output folder of an evaluation, atomically.
 
 evaluation.json    every number
-answers.csv        every image: its label, the guess, how sure, right or wrong
+answers.csv        every image: its label, the prediction, how sure, right or wrong
 report.html        the page (see `report`)
 relabel.csv        images to look at again; a person fills in its column new_label
 """
@@ -34,11 +34,11 @@ def check_evaluation_dir(out: Path, data: Path | None = None) -> None:
 
 
 def write_evaluation_dir(
-    out: Path, numbers: Mapping[str, Any], answers: Predictions, write_page: Callable[[Path], object] | None = None
+    out: Path, numbers: Mapping[str, Any], predictions: Predictions, write_page: Callable[[Path], object] | None = None
 ) -> None:
     """`write_page` gets the folder to write the page and its table into."""
     with atomic_folder(out) as part:
-        write_predictions(part / ANSWERS, answers)
+        write_predictions(part / ANSWERS, predictions)
         if write_page is not None:
             write_page(part)
         relabel = hash_file(part / RELABEL) if (part / RELABEL).exists() else None
@@ -47,26 +47,26 @@ def write_evaluation_dir(
         check_evaluation_dir(out)  # once more: what somebody has put there in the meantime must not be lost
 
 
-def write_predictions(path: Path, answers: Predictions) -> None:
+def write_predictions(path: Path, predictions: Predictions) -> None:
     """A row for each image, in the order of the data."""
-    more = [name for rank in range(2, answers.top.shape[1] + 1) for name in (f"guess_{rank}", f"probability_{rank}")]
+    more = [name for rank in range(2, predictions.top.shape[1] + 1) for name in (f"guess_{rank}", f"probability_{rank}")]
     columns = ("id", "label", "guess", "probability", "correct", "label_probability", "loss", *more)
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        right = answers.right()
-        for row in range(len(answers)):
-            writer.writerow(_cells(answers, row, bool(right[row])))
+        right = predictions.right()
+        for row in range(len(predictions)):
+            writer.writerow(_cells(predictions, row, bool(right[row])))
 
 
-def _cells(answers: Predictions, row: int, right: bool) -> Iterator[str]:
-    named = bool(answers.labels[row])
-    yield escape_formula(answers.ids[row])
-    yield escape_formula(";".join(answers.mapping.data[label] for label in answers.given[row]))
-    for rank, (guess, probability) in enumerate(zip(answers.top[row], answers.probabilities[row], strict=True)):
-        yield escape_formula(answers.classes[guess])
+def _cells(predictions: Predictions, row: int, right: bool) -> Iterator[str]:
+    named = bool(predictions.labels[row])
+    yield escape_formula(predictions.ids[row])
+    yield escape_formula(";".join(predictions.mapping.data[label] for label in predictions.given[row]))
+    for rank, (guess, probability) in enumerate(zip(predictions.top[row], predictions.probabilities[row], strict=True)):
+        yield escape_formula(predictions.classes[guess])
         yield f"{probability:.6g}"
         if not rank:
             yield ("yes" if right else "no") if named else ""
-            yield f"{answers.truth[row]:.6g}" if named else ""
-            yield f"{answers.losses[row]:.6g}" if named else ""
+            yield f"{predictions.truth[row]:.6g}" if named else ""
+            yield f"{predictions.losses[row]:.6g}" if named else ""

@@ -1,9 +1,9 @@
-"""The paper's few-shot evaluator (PAPER 4.4): how far a few labelled images of each class go, in closed form.
+"""The paper's few-shot evaluation (PAPER 4.4): ridge regression on a few labelled images a class.
 
     rounds = fewshot([Task("photos", train, test)], shots=(1, 5, 10, 25), seeds=(0, 1, 2))
 
 For every number of shots and every seed a subset is drawn, a ridge classifier fitted to its frozen features, and all test
-images judged. The images of a smaller subset are among those of a larger one of the same seed, so that two points of a
+images evaluated. The images of a smaller subset are among those of a larger one of the same seed, so that two points of a
 learning curve differ by the added labels alone.
 
 The penalty l2 is one number for everything (today's big_vision: 2^10); or it is chosen for every fit by leaving each training
@@ -39,7 +39,7 @@ FIXED = 1024.0  # 2^10: big_vision's, for whoever has nothing to choose by
 
 @dataclass(frozen=True, eq=False)
 class FewshotTask:
-    """Features of the labelled images of one data set: those to draw from, and those to judge by."""
+    """Features of the labelled images of one data set: those to draw from, and those to evaluate on."""
 
     name: str
     train: Features
@@ -50,7 +50,7 @@ class FewshotTask:
             raise VitreousError(f"{self.name}: its parts have different classes; open them as one data set")
         for part, found in (("train", self.train), ("test", self.test)):
             if not len(found) or not all(found.labels):
-                raise VitreousError(f"{self.name}: no image with a label to {'fit to' if part == 'train' else 'judge by'}")
+                raise VitreousError(f"{self.name}: no image with a label to {'fit to' if part == 'train' else 'evaluate on'}")
             if not np.isfinite(found.values).all():
                 raise VitreousError(f"{self.name}: some images have features that are not finite; the model is broken")
         if len(set(self.train.targets().tolist())) < 2:
@@ -63,7 +63,9 @@ class FewshotTask:
             raise VitreousError(f"{self.name}: {first_few(twice, 3)} is there twice; remove one, or accuracy counts it double")
         both = sorted(set(self.train.ids) & set(self.test.ids))
         if both:
-            raise VitreousError(f"{self.name}: {first_few(both, 3)} is to be fitted to and judged by; remove it from one split")
+            raise VitreousError(
+                f"{self.name}: {first_few(both, 3)} is in both the training and the test images; remove it from one split"
+            )
 
     @functools.cached_property
     def majority(self) -> float:
@@ -78,9 +80,9 @@ class FewshotTask:
 
 
 def smallest_class(train: NDArray[np.int64], test: NDArray[np.int64], classes: Sequence[str]) -> tuple[int, str]:
-    """How many training images the smallest class has that is fitted to or judged by, and its name; -1 is no label."""
-    counts, judged = (np.bincount(targets[targets >= 0], minlength=len(classes)) for targets in (train, test))
-    there = np.flatnonzero((counts > 0) | (judged > 0))
+    """How many training images the smallest class has that is fitted to or evaluated on, and its name; -1 is no label."""
+    counts, evaluated = (np.bincount(targets[targets >= 0], minlength=len(classes)) for targets in (train, test))
+    there = np.flatnonzero((counts > 0) | (evaluated > 0))
     least = int(there[np.argmin(counts[there])])
     return int(counts[least]), classes[least]
 
@@ -106,7 +108,7 @@ class FewshotResult:
 
     data: str
     shots: Shots
-    seed: int | None  # None where nothing was drawn by chance
+    seed: int | None  # None where nothing was drawn at random
     l2: float
     accuracy: float
     majority: float  # accuracy of always predicting the most frequent class

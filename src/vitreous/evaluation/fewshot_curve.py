@@ -1,4 +1,4 @@
-"""A learning curve: accuracy against labelled images of each class, and what follows from it.
+"""The learning curve of few-shot accuracy, and whether more labels are worth it.
 
 The slope at its end says what more labels add now. What they can add in all is bounded by the training images themselves: with
 ever more labels, the accuracy on images that the classifier was fitted to sinks, the accuracy on images left out rises, and the
@@ -131,7 +131,7 @@ def _verdict(own: Sequence[FewshotResult]) -> Verdict:
 def _gain(own: Sequence[FewshotResult], before: Point, last: Point) -> tuple[float, float, int]:
     """Accuracy for each doubling, its standard error from test images and drawings, and the number of drawings.
 
-    Both ends are judged by the same images, so images that both get right or wrong add nothing to the uncertainty.
+    Both ends are evaluated on the same images, so images that both get right or wrong add nothing to the uncertainty.
     """
     doublings = math.log2(last.per_class / before.per_class)
     early = [found for found in own if found.shots == before.shots]
@@ -151,7 +151,7 @@ def _few(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
 
 
-# The picture -----------------------------------------------------------------------------------------------------------
+# The figure -----------------------------------------------------------------------------------------------------------
 
 
 def draw_curve(rounds: Sequence[FewshotResult], title: str, folder: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""From DATA and a checkpoint to what the few-shot evaluator takes: features of labelled images, to fit to and to judge by."""
+"""Load few-shot tasks: features of the labelled training and test images of a data set."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def choose_preprocess(clf: Classifier, text: str | None) -> Preprocess:
     asked = Preprocess(text, clf.config.channels) if text is not None else clf.preprocess
     text = str(asked)
     if asked.random:
-        raise VitreousError(f"--preprocess {text}: goes by chance; frozen features need a fixed string")
+        raise VitreousError(f"--preprocess {text}: is random; frozen features need a fixed string")
     height, width = clf.evaluation_size
     if asked.size != (height, width):
         size = "different sizes" if asked.size is None else f"{asked.size[0]} x {asked.size[1]} pixels"
@@ -84,7 +84,7 @@ def load_task(
 ) -> tuple[FewshotTask, tuple[str, ...]]:
     """The task, and what was decided and left out. `data_seed` is that of images held out, where the data has no split for it.
 
-    The test split judges where there is one, as for `evaluate` and `vtab`: nothing is chosen by it. `shots` that the data
+    The test split is evaluated where there is one, as for `evaluate` and `vtab`: nothing is chosen by it. `shots` that the data
     has too few images for are refused before the model has run, where the labels are known.
     """
     dataset = open_data(name, bad_shards=bad_images)
@@ -131,7 +131,7 @@ def load_task(
 
 
 def _purpose(train: bool) -> str:
-    return "fit to" if train else "judge by"
+    return "fit to" if train else "evaluate on"
 
 
 def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str], purpose: str) -> Features:

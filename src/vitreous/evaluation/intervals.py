@@ -1,4 +1,4 @@
-"""How far a measured share may lie from the true one: the 95 % interval, from a formula or by drawing the images anew."""
+"""95 % confidence intervals of shares and means: Wilson and bootstrap."""
 
 from __future__ import annotations
 

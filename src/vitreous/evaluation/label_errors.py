@@ -1,10 +1,10 @@
-"""Images whose label is likely wrong, because a model that never saw them is sure of another one.
+"""Find likely label errors by confident learning, and write a table to re-label from.
 
 Confident learning (Northcutt and others, 2021). What "sure" means depends on the class: its threshold is the mean probability
-that the model gives it on the images which carry its label. An image is suspected where the likeliest of the classes that
+that the model gives it on the images which carry its label. An image is suspected where the most likely of the classes that
 pass their thresholds is none of its own, and likelier than its own. The margin, by which it is likelier, ranks them.
 
-Of each image the five likeliest classes are known, and the probability of its own label. That is enough: a class beyond them
+Of each image the five top classes are known, and the probability of its own label. That is enough: a class beyond them
 has at most a sixth of a softmax's probability, and would be suggested only where none of the five passes its threshold.
 
 Only for images the model was not trained on: of those it was, it has learned the wrong labels too.
@@ -64,54 +64,54 @@ class Suspect:
         return self.margin if self.neighbours is None else (self.margin + self.neighbours.margin) / 2
 
 
-def thresholds(answers: Predictions) -> NDArray[np.float64]:
+def thresholds(predictions: Predictions) -> NDArray[np.float64]:
     """For each class, the mean probability of the images that carry its label; infinite where there are none.
 
-    Of an image with several labels the likeliest one's probability is known; it counts for all of them, which makes the
+    Of an image with several labels the most likely one's probability is known; it counts for all of them, which makes the
     thresholds higher rather than lower.
     """
-    sums, counts = np.zeros(len(answers.classes)), np.zeros(len(answers.classes))
-    for row, own in enumerate(answers.labels):
-        if own and np.isfinite(answers.truth[row]):
-            sums[list(set(own))] += float(answers.truth[row])
+    sums, counts = np.zeros(len(predictions.classes)), np.zeros(len(predictions.classes))
+    for row, own in enumerate(predictions.labels):
+        if own and np.isfinite(predictions.truth[row]):
+            sums[list(set(own))] += float(predictions.truth[row])
             counts[list(set(own))] += 1
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counts > 0, sums / counts, np.inf)
 
 
 def label_errors(
-    answers: Predictions, training: Features | None = None, features: NDArray[np.float32] | None = None
+    predictions: Predictions, training: Features | None = None, features: NDArray[np.float32] | None = None
 ) -> list[Suspect]:
-    """The suspects, the likeliest errors first.
+    """The suspects, the most likely errors first.
 
     With `training` and the `features` of the answers' images (their own, unless given), neighbours are asked too.
     """
-    passed = thresholds(answers)[answers.top] <= answers.probabilities
+    passed = thresholds(predictions)[predictions.top] <= predictions.probabilities
     found = []
-    for row, own in enumerate(answers.labels):
-        best = int(passed[row].argmax())  # the likeliest come first
-        if not own or not passed[row, best] or int(answers.top[row, best]) in own:
+    for row, own in enumerate(predictions.labels):
+        best = int(passed[row].argmax())  # the most likely come first
+        if not own or not passed[row, best] or int(predictions.top[row, best]) in own:
             continue
-        confidence = float(answers.probabilities[row, best])
-        margin = confidence - float(answers.truth[row])
+        confidence = float(predictions.probabilities[row, best])
+        margin = confidence - float(predictions.truth[row])
         if margin > 0:  # an own label that is likelier, but below a high threshold, is no reason to suspect it
-            found.append(Suspect(row, own, int(answers.top[row, best]), confidence, margin))
+            found.append(Suspect(row, own, int(predictions.top[row, best]), confidence, margin))
     found.sort(key=lambda suspect: (-suspect.margin, suspect.row))
-    features = answers.features if features is None else features
+    features = predictions.features if features is None else features
     if training is not None and features is not None and found and len(training):
-        asked = _with_neighbours(found[:ASKED], answers, training, features)
+        asked = _with_neighbours(found[:ASKED], predictions, training, features)
         found = sorted([*asked, *found[ASKED:]], key=lambda suspect: (-suspect.score, suspect.row))
     return found
 
 
 def _with_neighbours(
-    suspects: Sequence[Suspect], answers: Predictions, training: Features, features: NDArray[np.float32]
+    suspects: Sequence[Suspect], predictions: Predictions, training: Features, features: NDArray[np.float32]
 ) -> list[Suspect]:
     """Training images may have their classes' names from the model or from the data, which need not call them the same."""
     near = nearest_neighbours(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
     known = [{fold_name(training.classes[label]) for label in own} for own in training.labels]
-    called = [{fold_name(name)} for name in answers.classes]
-    for name, numbers in zip(answers.mapping.data, answers.mapping.to, strict=True):
+    called = [{fold_name(name)} for name in predictions.classes]
+    for name, numbers in zip(predictions.mapping.data, predictions.mapping.to, strict=True):
         for number in numbers:
             called[number].add(fold_name(name))
 
@@ -128,15 +128,15 @@ def _with_neighbours(
 # A table to re-label from -----------------------------------------------------------------------------------------------------
 
 
-def write_relabel(path: Path, data: Source | Stream, answers: Predictions, suspects: Sequence[Suspect]) -> str | None:
+def write_relabel(path: Path, data: Source | Stream, predictions: Predictions, suspects: Sequence[Suspect]) -> str | None:
     """Every image of the split, the suspects first: a manifest, so that with `new_label` filled in it is data again.
 
     Names are the data's own, where the model calls its classes otherwise. What comes back is why it cannot be read as a
     manifest, if it cannot: the table then says which images they are and no more.
     """
-    named = class_names(answers)
+    named = class_names(predictions)
     first = {suspect.row: suspect for suspect in suspects}
-    rows = [*first, *(row for row in range(len(answers.ids)) if row not in first)]
+    rows = [*first, *(row for row in range(len(predictions.ids)) if row not in first)]
     base = path.parent.resolve()
     files = True
     # With a mark that it is UTF-8, without which spreadsheets spoil what is not English, and save it so.
@@ -144,31 +144,31 @@ def write_relabel(path: Path, data: Source | Stream, answers: Predictions, suspe
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for row in rows:
-            place = _path(data, int(answers.numbers[row]), base)
+            place = _path(data, int(predictions.numbers[row]), base)
             files = files and bool(place)
-            writer.writerow((place, *_cells(answers, row, first.get(row), named)))
+            writer.writerow((place, *_cells(predictions, row, first.get(row), named)))
     if not files:
         return "these images are not files of their own"
     try:
-        check_expressible(path, answers.mapping.data or named.values(), (answers.split,))
+        check_expressible(path, predictions.mapping.data or named.values(), (predictions.split,))
     except VitreousError as error:
         return str(error).partition(": ")[2].rpartition("; ")[0]
     return None
 
 
-def class_names(answers: Predictions) -> dict[int, str]:
+def class_names(predictions: Predictions) -> dict[int, str]:
     """What the data calls the model's classes; of several of its classes that one class of the model stands for, the first."""
-    names = dict(enumerate(answers.classes))
-    for name, numbers in reversed(list(zip(answers.mapping.data, answers.mapping.to, strict=True))):
+    names = dict(enumerate(predictions.classes))
+    for name, numbers in reversed(list(zip(predictions.mapping.data, predictions.mapping.to, strict=True))):
         names |= dict.fromkeys(numbers, name)
     return names
 
 
-def _cells(answers: Predictions, row: int, suspect: Suspect | None, named: dict[int, str]) -> Iterator[str]:
-    if answers.given and answers.mapping.data:
-        given = [answers.mapping.data[label] for label in answers.given[row]]
+def _cells(predictions: Predictions, row: int, suspect: Suspect | None, named: dict[int, str]) -> Iterator[str]:
+    if predictions.given and predictions.mapping.data:
+        given = [predictions.mapping.data[label] for label in predictions.given[row]]
     else:
-        given = [named[label] for label in answers.labels[row]]
+        given = [named[label] for label in predictions.labels[row]]
     yield _label(";".join(given))
     yield ""  # new_label: theirs to fill in
     if suspect is None:
@@ -178,8 +178,8 @@ def _cells(answers: Predictions, row: int, suspect: Suspect | None, named: dict[
         yield f"{suspect.confidence:.4f}"
         yield f"{suspect.margin:.4f}"
         yield "" if suspect.neighbours is None else f"{suspect.neighbours.margin:.2f}"
-    yield "" if answers.split == ALL else answers.split
-    yield escape_formula(answers.ids[row])
+    yield "" if predictions.split == ALL else predictions.split
+    yield escape_formula(predictions.ids[row])
 
 
 def _path(data: Source | Stream, number: int, base: Path) -> str:

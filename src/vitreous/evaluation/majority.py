@@ -1,4 +1,4 @@
-"""What always predicting one class would score: an accuracy below it shows that nothing was learnt."""
+"""The accuracy of always predicting the majority class, which every result is compared with."""
 
 from __future__ import annotations
 

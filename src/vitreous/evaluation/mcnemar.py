@@ -1,4 +1,4 @@
-"""Two models on the same images: which is better, by how much, and whether that could be chance.
+"""Paired comparison of two models on the same images with McNemar's exact test.
 
 Images that both get right, or both wrong, say nothing about which is better; all the evidence lies in those that only one gets
 right. Two separate intervals throw this away, and overlap where the pairs leave no doubt.

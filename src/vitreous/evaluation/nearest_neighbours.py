@@ -1,4 +1,4 @@
-"""The training images that look most alike to a model: those whose features point the same way."""
+"""Exact nearest neighbours by cosine similarity of features."""
 
 from __future__ import annotations
 

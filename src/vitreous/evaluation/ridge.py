@@ -1,4 +1,4 @@
-"""The paper's few-shot classifier: a regularised least-squares map from frozen features to {-1, 1}, in closed form.
+"""The paper's few-shot classifier: ridge regression from frozen features to {-1, 1}, in closed form.
 
     W = (X^T X + l2 I)^-1 X^T Y
 
@@ -7,7 +7,7 @@ the penalty on the bias is next to nothing. Y: 1 where an image has a label, -1 
 or of X X^T, whichever is smaller, gives W for every l2 by a division, and so it gives what leaving out each example in turn
 would have predicted: with A = X X^T + l2 I, the residual of example i without it is (A^-1 Y)_i / (A^-1)_ii.
 
-Leaving one out keeps the standardisation of the whole subset. Nothing is drawn by chance and nothing depends on a start.
+Leaving one out keeps the standardisation of the whole subset. Nothing is drawn at random and nothing depends on a start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ONE_THREAD = 2048  # up to this size, threads of an eigendecomposition wait for
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """What the examples of the training subset say of each l2, each example judged by a fit to all the others."""
+    """What the examples of the training subset say of each l2, each example predicted by a fit to all the others."""
 
     l2: tuple[float, ...]
     accuracy: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""How far pictures may be from what they should be before a model fails: its accuracy against five corruptions.
+"""Robustness: accuracy under five image corruptions at five strengths.
 
     brightness, blur, JPEG quality, crop, resolution        five strengths each, on one and the same sample of images
 
@@ -75,7 +75,7 @@ class Robustness:
 def measure_robustness(
     clf: Classifier,
     data: Source | Stream,
-    answers: Predictions,
+    predictions: Predictions,
     *,
     images: int = IMAGES,
     seed: int = 0,
@@ -94,9 +94,9 @@ def measure_robustness(
     if images < 1:
         raise VitreousError(f"--robustness-images {images}: must be at least 1")
     preprocess = preprocess or clf.preprocess
-    rows = _draw_rows(answers, images, seed)
-    sample = _sample(data, answers, rows)
-    clean = _measure_strength(1.0, answers.right()[rows])
+    rows = _draw_rows(predictions, images, seed)
+    sample = _sample(data, predictions, rows)
+    clean = _measure_strength(1.0, predictions.right()[rows])
     seconds = 0.0
     curves = []
     with progress_bar("robustness", len(rows) * sum(len(corruption.strengths) for corruption in corruptions)) as advance:
@@ -114,7 +114,7 @@ def measure_robustness(
                         precision=precision,
                         world=world,
                         bad_images="skip",
-                        mapping=answers.mapping if answers.mapping.data else None,
+                        mapping=predictions.mapping if predictions.mapping.data else None,
                     )
                 points.append(_measure_strength(strength, found.right()[found.labelled()]))
                 seconds += found.seconds
@@ -123,19 +123,19 @@ def measure_robustness(
     return Robustness(clean, tuple(curves), seed, seconds)
 
 
-def _draw_rows(answers: Predictions, images: int, seed: int) -> NDArray[np.int64]:
-    """Rows of the answers, in their order."""
-    labelled = np.flatnonzero(answers.labelled())
+def _draw_rows(predictions: Predictions, images: int, seed: int) -> NDArray[np.int64]:
+    """Rows of the predictions, in their order."""
+    labelled = np.flatnonzero(predictions.labelled())
     if not len(labelled):
-        raise VitreousError(f"{answers.where}: no image has a label to measure robustness by")
+        raise VitreousError(f"{predictions.where}: no image has a label to measure robustness by")
     chosen = permute(np.arange(min(images, len(labelled))), len(labelled), seed, 0)
     return np.sort(labelled[chosen])
 
 
-def _sample(data: Source | Stream, answers: Predictions, rows: NDArray[np.int64]) -> Source:
+def _sample(data: Source | Stream, predictions: Predictions, rows: NDArray[np.int64]) -> Source:
     if isinstance(data, Source):
-        return data.subset(answers.numbers[rows])
-    wanted = {answers.ids[row] for row in rows.tolist()}
+        return data.subset(predictions.numbers[rows])
+    wanted = {predictions.ids[row] for row in rows.tolist()}
     return InMemorySource(data, [item for item in data.items() if item.id in wanted])
 
 

@@ -1,4 +1,4 @@
-"""What a run came to on the split it was judged by: the numbers of the headline, and the pictures it got most wrong."""
+"""The result of validating a run: headline metrics and the worst mistakes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ValidationResult:
     split: str
     classes: tuple[str, ...]
     confusion: NDArray[np.int64]
-    """(truth, guess): how many images of a class were taken for which, by an image's first label. (0, 0) where there are too
+    """(truth, prediction): images of a class by predicted class, by first label. (0, 0) where there are too
     many classes to count every pair."""
     top1: float
     top5: float | None

@@ -1,4 +1,4 @@
-"""Looking inside: plain functions that return arrays, and one to plot each of them.
+"""Look inside a model: functions that return arrays, and one to plot each of them.
 
     from vitreous.inspection import attention_distance, plot_attention_distance
 

@@ -1,4 +1,4 @@
-"""What the class token attends to, layer after layer, as a moving picture."""
+"""An animation of what the class token attends to, layer by layer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vitreous.inspection.overlay import fit_image, overlay
 _FORMATS = {".webp": "WEBP", ".gif": "GIF"}
 _FRAME = 400  # milliseconds for a layer
 _REST = 1600  # and for the last one, before it begins again
-_SIDE = 320  # pixels of the picture, at most
+_SIDE = 320  # pixels of the image, at most
 _MARGIN, _STRIP = 12, 46
 _INK, _QUIET, _LINE, _MARK = "#1d2129", "#5d6675", "#dcd9d0", "#2457a6"
 
 
 def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> Path:
-    """The picture, and beside it what each layer's map (layers, rows, columns) lights up; `.webp` or `.gif` by the path's name.
+    """The image, and beside it what each layer's map (layers, rows, columns) lights up; `.webp` or `.gif` by the path's name.
 
     It repeats for ever, with the layer's number below. Each layer's map is stretched by itself, as a still one is.
     """
@@ -71,7 +71,7 @@ def _frame(seen: NDArray[np.uint8], map: NDArray[np.float64], layer: int, layers
     frame.paste(Image.fromarray(overlay(seen, map)), (left, _MARGIN))
     draw = ImageDraw.Draw(frame)
     draw.text((left, below + 8), f"layer {layer}" + (f" of 0–{layers - 1}" if layers > 1 else ""), fill=_INK, font=_font(15))
-    # How far the layer is on its way, for those who look at the picture and not at the number.
+    # How far the layer is on its way, for those who look at the image and not at the number.
     bar = below + 36
     draw.rectangle((left, bar, left + width - 1, bar + 5), fill=_LINE)
     draw.rectangle((left, bar, left + max(1, round(width * (layer + 1) / layers)) - 1, bar + 5), fill=_MARK)

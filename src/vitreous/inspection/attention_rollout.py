@@ -1,4 +1,4 @@
-"""Where a model looked: one number for each part of the picture, from all layers together.
+"""Attention rollout: which parts of an image all layers together attend to (figure 6).
 
 Attention rollout (Abnar and Zuidema, 2020), as the paper's figures 6 and 14 use it (appendix D.8). A layer passes on what its
 attention mixes and, beside it, what its tokens were before; with A_l, the attention of layer l averaged over heads,
@@ -9,7 +9,7 @@ and R_ij is how much of input token j has come to token i. What enters the head 
 the mean of the patches' where patches are averaged; those that the probe of an attention pooling looks at. Rollout tells how
 tokens were mixed, not whether what was mixed spoke for the class or against it.
 
-A ResNet mixes nothing by attention. Its logit is a mean over places of the feature map, so each place's part in the guessed
+A ResNet mixes nothing by attention. Its logit is a mean over places of the feature map, so each place's part in the predicted
 class is exact: the class activation (Zhou and others, 2016).
 
 Shapes: B images, N tokens, the leading ones first.
@@ -87,7 +87,7 @@ def compute_rollout(model: nn.Module, images: Tensor) -> Tensor:
 @torch.no_grad()
 def class_activation(model: ResNet, images: Tensor, classes: Tensor | None = None) -> Tensor:
     """What each place of the last feature map adds to the logit of a class, (B, rows, columns): their mean is that logit
-    without its bias. `classes` (B,) are the guessed ones unless given."""
+    without its bias. `classes` (B,) are the predicted ones unless given."""
     if not isinstance(model.head, nn.Linear):
         raise VitreousError(f"{model.config.name} has no head, so no class has a part in the picture; load it with classes=...")
     map_BCG = model.trunk(images)
@@ -97,9 +97,9 @@ def class_activation(model: ResNet, images: Tensor, classes: Tensor | None = Non
 
 
 def attention_map(model: nn.Module, images: Tensor, classes: Tensor | None = None) -> Tensor:
-    """For people, of any model: (B, rows, columns), in each picture from 0 to 1, as in the paper's figure 6.
+    """For people, of any model: (B, rows, columns), in each image from 0 to 1, as in the paper's figure 6.
 
-    `classes` (B,) matter to ResNets alone, which look for something: for the guessed ones unless given.
+    `classes` (B,) matter to ResNets alone, which look for something: for the predicted ones unless given.
     """
     # What spoke against the class is no reason for it.
     found = (

@@ -1,4 +1,4 @@
-"""What each figure says: how to read it, what a healthy model shows, and what this one shows, in numbers."""
+"""Captions of the figures: how to read each, what a healthy model shows, and what this one shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NEAR = 0.5  # of the distance of looking everywhere alike: below, a head looks around its own place
-_FAR = 0.9  # from here on it looks across the whole picture
+_FAR = 0.9  # from here on it looks across the whole image
 
 Values = NDArray[np.floating]
 

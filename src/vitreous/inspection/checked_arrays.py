@@ -1,4 +1,4 @@
-"""What is drawn is looked at first: a hole or a wrong shape in an array gets a line that names it, not an odd picture."""
+"""Checks of arrays before they are drawn: finite values and the expected shape."""
 
 from __future__ import annotations
 

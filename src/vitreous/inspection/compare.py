@@ -1,7 +1,7 @@
-"""Two checkpoints, operation by operation: where do they begin to differ, and why?
+"""Compare two checkpoints operation by operation and name the first that differs.
 
 The first model runs on the images, and every operation's input and output are kept. Then each operation of the
-second model is given the first one's input. So each is judged by itself: an error upstream does not blur those
+second model is given the first one's input. So each is compared by itself: an error upstream does not blur those
 behind it, and all that differ are found, not only the first. Both run in float64, where rounding is about 1e-15
 and a layer-norm epsilon of 1e-12 in place of 1e-6 shows plainly.
 """
@@ -62,7 +62,7 @@ def relative_difference(found: Tensor, expected: Tensor) -> float:
 
 @torch.no_grad()
 def compare_checkpoints(a: Classifier, b: Classifier, images: list[Any], tolerance: float = TOLERANCE) -> Comparison:
-    """Compare two loaded checkpoints on pictures; each prepares them in its own way."""
+    """Compare two loaded checkpoints on images; each prepares them in its own way."""
     structure = _structure(a.config, b.config)
     if structure:
         return Comparison(0, tuple(structure), float("inf"))

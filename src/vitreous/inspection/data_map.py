@@ -1,4 +1,4 @@
-"""A map of a data set: each image's features as a point in the plane, near each other where the model finds them alike.
+"""A map of a data set: features projected to the plane, similar images close together.
 
 `pca` is a shadow: the two directions in which the features vary most. Distances in it are real, but much is hidden behind it.
 `tsne` (van der Maaten and Hinton, 2008) keeps neighbours together instead, so that groups are seen; how far apart groups lie,

@@ -1,4 +1,4 @@
-"""Why an operation differs: the usual suspects, tried one by one.
+"""Diagnose why an operation differs between two models: the usual causes, tried one by one.
 
 Layer-norm epsilon, GELU form, position resize, input range, head bias, channel order, half-precision weights: what
 re-implementations and conversions get wrong most often.

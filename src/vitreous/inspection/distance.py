@@ -1,4 +1,4 @@
-"""Attention distance: how far, in pixels of the input, a head looks (figures 7 right and 11 of the paper, appendix D.7).
+"""Attention distance in input pixels (figures 7 right and 11 of the paper, appendix D.7).
 
 It is to attention what the receptive field is to convolutions. For the patches i, with d_ij pixels between the places of
 i and j,

@@ -1,8 +1,8 @@
-"""What a model looks for first: the filters of its embedding (figure 7 left of the paper).
+"""The filters of the patch embedding and their principal components (figure 7 left of the paper).
 
 A patch projection has one filter of (h, w, C) values for each of the D dimensions of the width. The paper shows their
 principal components: the D filters are taken as D samples of h*w*C values, their mean is subtracted, and the components are
-the directions of largest variance among them, largest first. In a trained model they look like the basis of a picture of low
+the directions of largest variance among them, largest first. In a trained model they look like the basis of a patch of low
 frequency: flat colours first, then gradients, then gratings.
 
 The filters of a hybrid's or a ResNet's first convolution are few and are shown as they are.

@@ -1,4 +1,4 @@
-"""Entropy of attention: over how many tokens a head spreads its look.
+"""The entropy of attention: over how many tokens a head spreads it.
 
 A query that looks at one token alone has 0 bits; one that looks at all N alike has log2(N). 2 to the entropy is a number of
 tokens. Attention that has collapsed, to one token or to all of them, shows here before it shows in the accuracy.

@@ -1,4 +1,4 @@
-"""What is looked into: a classifier, which prepares images of any kind, or a bare model, which takes prepared tensors."""
+"""Run a classifier or a bare model in evaluation mode on batches of preprocessed images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look for all figures, and how they are kept. No figure is known to pyplot, and nobody's settings are changed or heard."""
+"""The style of all figures and how they are saved, independent of pyplot and user settings."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def legend_above(axes: Axes, columns: int = 3) -> None:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A figure laid out in pixels from the top left, so that pictures on it are not resampled."""
+    """A figure laid out in pixels from the top left, so that images on it are not resampled."""
 
     figure: Figure
     width: int
@@ -125,7 +125,7 @@ class Sheet:
         return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
 
     def picture(self, pixels: NDArray[np.uint8], left: int, top: int) -> Axes:
-        """Pixel by pixel; the axes count the picture's pixels."""
+        """Pixel by pixel; the axes count the image's pixels."""
         height, width = pixels.shape[:2]
         axes = self.axes(left, top, width, height)
         axes.imshow(pixels, extent=(0, width, height, 0), interpolation="nearest", aspect="auto")
@@ -158,7 +158,7 @@ def sheet(title: str, caption: str, width: int, height: int, least: int = 760) -
 
 
 def tile_images(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
-    """Pictures (down, across, height, width, 3) as one, with white between them."""
+    """Images (down, across, height, width, 3) as one, with white between them."""
     down, across, height, width, _ = tiles.shape
     whole = np.full((down, height + gap, across, width + gap, 3), 255, np.uint8)
     whole[:, :height, :, :width] = tiles.transpose(0, 2, 1, 3, 4)

@@ -1,4 +1,4 @@
-"""The figures, one function each: arrays in, a matplotlib figure out. `save` keeps one as PNG and SVG.
+"""The figures, one function each: arrays in, a matplotlib figure out.
 
     from vitreous.inspection.figures import plot_attention_distance, save
 

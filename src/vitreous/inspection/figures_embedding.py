@@ -1,4 +1,4 @@
-"""What a model has learnt before its first layer (the paper's figures 7 left, 7 centre and 10)."""
+"""Figures of embedding filters and position-embedding similarity (figures 7 left, 7 centre, 10)."""
 
 from __future__ import annotations
 

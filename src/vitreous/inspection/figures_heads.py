@@ -1,4 +1,4 @@
-"""A dot for every head of every layer: how far it looks (the paper's figures 7 right and 11), and how sharply."""
+"""Figures of attention distance (7 right and 11 of the paper) and entropy: a dot for every head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as pictures: what all layers together let through (the paper's figures 6 and 14), and each head by itself."""
+"""Figures of attention maps: rollout (6 and 14 of the paper), and each head by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitreous.inspection.checked_arrays import as_rgb, check_finite
 from vitreous.inspection.figure_style import MARGIN, QUIET, drawn, letters_in, sheet, short, tile_images
 from vitreous.inspection.overlay import fit_image, heat, overlay
 
-_GAP = 6  # pixels between the pictures of one image
+_GAP = 6  # pixels between the panels of one image
 _BETWEEN = 40  # and between images
 _HEADING, _NAME = 24, 30  # heights of words above and below
 _WIDEST_ROLLOUTS = 1500  # pixels
@@ -33,10 +33,10 @@ def plot_rollout(
     """Input and attention side by side, image by image, and beside them the gradient-weighted rollout where it is given.
 
     Args:
-        pictures: as the model saw them, uint8 (height, width, 3) each; `shown` makes them
+        images: as the model saw them, uint8 (height, width, 3) each; `shown` makes them
         rollouts: (images, rows, columns), as `rollout` gives them
         gradient: the same, as `gradient_rollout` gives them
-        names: one for each picture, written below it
+        names: one for each image, written below it
     """
     count = len(pictures)
     if not count:
@@ -49,7 +49,7 @@ def plot_rollout(
     headings = ["input", "attention", "with gradients"][: 1 + len(maps)]
     side = 300 if count <= 3 else 220 if count <= 12 else 152
     tall = _common_height([as_rgb(picture) for picture in pictures], side)
-    own = len(headings) * (side + _GAP) - _GAP  # width of one image's pictures
+    own = len(headings) * (side + _GAP) - _GAP  # width of one image's panels
     across = min(
         count, max(1, min(3 if count > 12 else 2 if count > 2 else 1, (_WIDEST_ROLLOUTS + _BETWEEN) // (own + _BETWEEN)))
     )
@@ -115,7 +115,7 @@ def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
 
 
 def _common_height(pictures: Sequence[NDArray[np.uint8]], side: int) -> int:
-    """Of places `side` wide for pictures of any shape: that of the middle one."""
+    """Of places `side` wide for images of any shape: that of the middle one."""
     ratio = float(np.median([picture.shape[0] / picture.shape[1] for picture in pictures]))
     return round(side * min(2.0, max(0.4, ratio)))
 

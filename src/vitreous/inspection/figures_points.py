@@ -1,4 +1,4 @@
-"""The map of a data set: a point for each image, coloured by class."""
+"""The figure of a data map: a point for each image, coloured by class."""
 
 from __future__ import annotations
 

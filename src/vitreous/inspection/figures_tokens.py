@@ -1,4 +1,4 @@
-"""Tokens on their way through the layers: how long they are, and how alike."""
+"""Figures of token norms and token similarity over the layers."""
 
 from __future__ import annotations
 

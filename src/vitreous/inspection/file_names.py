@@ -1,4 +1,4 @@
-"""Names of files made from names of images, which come from strangers: safe on every system, and each of them once."""
+"""Safe, unique file names derived from untrusted image names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Attention rollout that asks for a class: attention counts where more of it would raise the score.
+"""Gradient-weighted attention rollout for a given class.
 
 Rollout tells how tokens were mixed, whatever that was good for. Here each attention A of a layer is weighed by the gradient of
 the score y, and what speaks against it is left out (Chefer and others, 2021); the rest is rollout as in attention_rollout.py:
 
     W_l = mean over heads of (A_l * dy/dA_l)+        M_l = rows of (W_l + I), each divided by its sum
 
-The score is the logit of the guessed class, or of a given one. A model without a head has no classes; its score is half the
+The score is the logit of the predicted class, or of a given one. A model without a head has no classes; its score is half the
 squared length of its features, whose gradient is the features themselves: what made them what they are.
 
 Memory does not grow with N x N times layers, though every layer's gradient is wanted. The model runs once without gradients
@@ -45,7 +45,7 @@ def gradient_rollout(
 ) -> NDArray[np.float32]:
     """Gradient-weighted rollout of images of any kind, (B, rows, columns): see `gradient_rolled_out`.
 
-    `classes` are the numbers of the classes asked for, one for each image; the guessed ones unless given.
+    `classes` are the numbers of the classes asked for, one for each image; the predicted ones unless given.
 
     >>> gradient_rollout(load("runs/pets"), "cat.jpg", [7])[0]
     """
@@ -66,7 +66,7 @@ def compute_gradient_rollout(model: nn.Module, images: Tensor, classes: Tensor |
     """How much of each patch has come to what enters the head and raises the score, (B, rows, columns), of prepared images.
 
     Values are shares, as those of rollout: with the leading tokens', which are left out here, they sum to 1. How much stays
-    with a token depends on the scale of the logits, so compare places of a picture, not pictures. Weights and their
+    with a token depends on the scale of the logits, so compare places of an image, not images. Weights and their
     gradients stay as they are.
     """
     vit = require_attention(model)

@@ -1,4 +1,4 @@
-"""What single heads do: where each of them looks, and any number that can be told of its attention.
+"""Attention maps and measures of single heads.
 
 Everything here runs the model once, on fused attention, and sees one layer's probabilities at a time: what is kept of a layer
 is copied out of them, never a view, which would keep all of them alive.

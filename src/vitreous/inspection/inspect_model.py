@@ -1,4 +1,4 @@
-"""All that `inspect` finds: what the model was built with, what it does with many images, and where it looks in some.
+"""Inspect a model: its weights, statistics over many images, and attention maps of a few.
 
 Images come one after another and are run as they come; those for a closer look are kept. So every image is decoded once, and
 of the others nothing stays in memory but their numbers (see `survey`).
@@ -79,7 +79,7 @@ class ImageInspection:
     name: str
     stem: str  # of its files
     picture: NDArray[np.uint8]  # (height, width, 3), as the model got it
-    classes: tuple[str, ...] = ()  # the likeliest, best first; none without a head
+    classes: tuple[str, ...] = ()  # the most likely, best first; none without a head
     probabilities: tuple[float, ...] = ()
     rollout: NDArray[np.float32] | None = None  # (rows, columns)
     gradient: NDArray[np.float32] | None = None  # (rows, columns)

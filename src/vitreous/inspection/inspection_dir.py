@@ -1,4 +1,4 @@
-"""What `inspect` writes: a folder, whole or not at all.
+"""Write the result of `inspect` to a folder, atomically.
 
 inspect.json               every number and setting, and the list of files
 report.html                the page (see `report`); it needs nothing else
@@ -8,7 +8,7 @@ token_norms.csv            depth, quarters of the patches' lengths, then each le
 token_similarity.csv       depth, similarity of patches, change since the depth before; depth 0 is the embedding
 position_similarity.npy    (rows, columns, rows, columns)
 filters.npy                (count, height, width, channels)
-rollout/IMAGE.npy          (rows, columns), and IMAGE.png, laid over the picture
+rollout/IMAGE.npy          (rows, columns), and IMAGE.png, laid over the image
 gradient_rollout/          the same, weighted by gradients
 class_activation/          of a ResNet, in their place
 attention/IMAGE.npy        (layers, heads, rows, columns), float16, and IMAGE.png and .svg, all of them
@@ -51,7 +51,7 @@ NUMBERS, PAGE = "inspect.json", "report.html"
 _TABLES = ("attention_distance.csv", "entropy.csv", "token_norms.csv", "token_similarity.csv", "data_map.csv")
 _ARRAYS = ("position_similarity.npy", "filters.npy")
 _FOLDERS = ("rollout", "gradient_rollout", "class_activation", "attention", "animation", "figures")
-_LEAST = 224  # pixels to which a smaller picture is enlarged before anything is laid over it
+_LEAST = 224  # pixels to which a smaller image is enlarged before anything is laid over it
 
 
 def check_inspection_dir(out: Path, data: Path | None = None) -> None:
@@ -184,7 +184,7 @@ def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obj
         writer.writerows(rows)
 
 
-# Pictures ---------------------------------------------------------------------------------------------------------------------
+# Figures --------------------------------------------------------------------------------------------------------------------
 
 
 def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
@@ -246,5 +246,5 @@ def _write_image(part: Path, look: ImageInspection) -> Seen:
 
 
 def enlarge(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A small picture, larger: a digit of 8 pixels leaves no room to show anything on it."""
+    """A small image, larger: a digit of 8 pixels leaves no room to show anything on it."""
     return fit_image(picture, _LEAST, _LEAST) if max(picture.shape[:2]) < _LEAST else picture

@@ -1,9 +1,9 @@
-"""A map of attention over its picture, as in the paper's figures 6 and 14 (appendix D.8).
+"""Overlay an attention map on its image, as in figures 6 and 14 of the paper (appendix D.8).
 
-The authors divide the map by its largest value, bring it to the picture's size with Lanczos' filter, blur it with a radius of
-one patch, stretch it to 0..1 and use it as a mask. Pillow blurs 8-bit pictures only, and what it leaves of a map that is nearly
+The authors divide the map by its largest value, bring it to the image's size with Lanczos' filter, blur it with a radius of
+one patch, stretch it to 0..1 and use it as a mask. Pillow blurs 8-bit images only, and what it leaves of a map that is nearly
 even are a few levels, which stretched show as steps. So its steps are done here in floating point, and nothing is rounded
-before the end: the filter's overshoot cut off, and a Gaussian as three boxes, each of which takes the picture to go on beyond
+before the end: the filter's overshoot clipped, and a Gaussian as three boxes, each of which takes the image to go on beyond
 its border as it ends.
 """
 
@@ -23,9 +23,9 @@ _BOXES = 3  # in place of a Gaussian, as in Pillow
 
 
 def overlay(picture: NDArray[np.uint8], map: ArrayLike) -> NDArray[np.uint8]:
-    """The picture, bright where the map (rows, columns) is high and black where it is lowest; as large as it was.
+    """The image, bright where the map (rows, columns) is high and black where it is lowest; as large as it was.
 
-    A map that is everywhere alike looks at the whole picture: nothing is darkened.
+    A map that is everywhere alike looks at the whole image: nothing is darkened.
     """
     seen = as_rgb(picture)
     lit = seen * mask(map, seen.shape[0], seen.shape[1])[..., None]
@@ -33,7 +33,7 @@ def overlay(picture: NDArray[np.uint8], map: ArrayLike) -> NDArray[np.uint8]:
 
 
 def mask(map: ArrayLike, height: int, width: int) -> NDArray[np.float64]:
-    """The map at a picture's size, smooth, from 0 to 1."""
+    """The map at an image's size, smooth, from 0 to 1."""
     values = check_finite(map, "the attention map", ("rows", "columns"))
     rows, columns = values.shape
     scale = np.abs(values).max()
@@ -42,7 +42,7 @@ def mask(map: ArrayLike, height: int, width: int) -> NDArray[np.float64]:
     large = _enlarged(_enlarged(values / scale, width).T, height).T
     blurred = _blurred(_blurred(large, width / columns).T, height / rows).T
     lowest, span = blurred.min(), np.ptp(blurred)
-    # Where the picture has fewer pixels than the map has places, what differs may fall between the pixels.
+    # Where the image has fewer pixels than the map has places, what differs may fall between the pixels.
     return (blurred - lowest) / span if span > _FLAT else np.ones((height, width))
 
 
@@ -60,7 +60,7 @@ def heat(map: ArrayLike) -> NDArray[np.uint8]:
 
 
 def fit_image(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """The picture in its own shape, as large as fits: a tiny one enlarged by a whole number, each pixel a square."""
+    """The image in its own shape, as large as fits: a tiny one enlarged by a whole number, each pixel a square."""
     seen = as_rgb(picture)
     tall, wide = seen.shape[:2]
     ratio = min(height / tall, width / wide)
@@ -71,7 +71,7 @@ def fit_image(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np
 
 
 def _enlarged(lines: NDArray[np.float64], pixels: int) -> NDArray[np.float64]:
-    """Each line by itself, with Lanczos' filter; what it throws above 1, and below 0 or what is lowest, is cut off."""
+    """Each line by itself, with Lanczos' filter; what it throws above 1, and below 0 or what is lowest, is clipped."""
     image = Image.fromarray(np.ascontiguousarray(lines, np.float32))
     resized = np.asarray(image.resize((pixels, len(lines)), Image.Resampling.LANCZOS), np.float64)
     return resized.clip(min(0.0, lines.min()), 1.0)

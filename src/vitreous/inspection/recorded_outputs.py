@@ -1,4 +1,4 @@
-"""A checkpoint against recorded outputs: `images` and `logits` in an .npz, as the authors' code gave them.
+"""Compare a checkpoint with recorded outputs: an .npz with `images` and `logits`.
 
 There are no inner values to compare, so when the logits differ the usual mistakes are tried on the model itself;
 the one that makes them agree is the likely cause.

@@ -1,4 +1,4 @@
-"""Everything that is told of a model over many images, in one pass over them.
+"""Attention and token statistics over many images, computed in one pass.
 
 The same functions on the same probabilities and tokens as `attention_distance`, `attention_entropy`, `token_norms`,
 `token_similarity` and `token_change`, so the numbers are the same. Images of several sizes may come, batch by batch.

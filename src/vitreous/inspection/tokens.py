@@ -1,4 +1,4 @@
-"""Tokens on their way through the depth: how long they are, how alike they become, how much each block changes them.
+"""Token statistics layer by layer: norm, similarity, and change from block to block.
 
 Long tokens are worth a look because large models turn a few patches of little content into stores of something global: their
 length is many times that of their neighbours, and they no longer say anything of their place ("Vision Transformers Need

@@ -1,4 +1,4 @@
-"""Architectures: what the paper's models compute. Knows nothing of files, data or training.
+"""The architectures of the paper: Vision Transformers, hybrids and BiT ResNets.
 
 Modules:
     attention_maps  attention probabilities of chosen layers and heads

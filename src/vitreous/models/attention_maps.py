@@ -1,4 +1,4 @@
-"""Attention probabilities for any layer and head, without leaving the fast path for the others.
+"""Attention probabilities of any layer and head, recomputed beside fused attention.
 
 The model runs as always, on fused attention. A hook before each wanted layer's attention keeps nothing but
 that layer's probabilities, recomputed from the same input: one layer's matrices in memory at a time beside

@@ -1,4 +1,4 @@
-"""Axial attention (appendix D.6): a row layer, then a column layer, each a whole block with its own MLP.
+"""Axial attention (appendix D.6): a row layer, then a column layer, each a block with its own MLP.
 
 Attention within a row is ordinary attention with the rows as a batch, so nothing new has to be computed:
 tokens are regrouped, an ordinary block runs, tokens are put back.

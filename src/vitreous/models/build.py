@@ -1,4 +1,4 @@
-"""From a config to a module."""
+"""Build a model from a name or a config, with or without weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is made of: two frozen dataclasses that travel with every checkpoint.
+"""The config of a model: two frozen dataclasses that are stored with every checkpoint.
 
 Everything that changes an output is here, numerics included, so that a checkpoint says by itself how it
 must be run: the official weights want the tanh form of GELU and an epsilon of 1e-6, timm's want erf and
@@ -145,36 +145,50 @@ class ViTConfig:
             raise VitreousError(
                 f"width {self.width} does not divide into {self.heads} heads; the nearest that fits is heads={fits}"
             )
-        if self.pool in ("token", "token+mean") and not self.class_token:
-            raise VitreousError(f"pool {self.pool!r} needs a class token: drop class_token=False, or use pool='gap'")
-        if self.distillation_head and not self.distillation_token:
-            raise VitreousError("distillation_head needs distillation_token=True")
-        if self.distillation_head and not self.classes:
-            raise VitreousError("distillation_head needs classes")
-        if self.attention == "axial" and self.prefix_tokens:
-            raise VitreousError(
-                "axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'"
-            )
-        if self.attention == "axial" and self.positions == "relative":
-            raise VitreousError("relative positions are defined for full attention; use positions='1d' with attention='axial'")
-        if self.positions == "relative" and self.position_placement == "stem":
-            raise VitreousError(
-                "relative positions act inside attention, in every layer: use position_placement='every' or 'shared'"
-            )
-        if self.positions == "sincos" and self.width % 4:
-            raise VitreousError(f"sine-cosine positions need a width divisible by 4, not {self.width}")
-        if self.positions == "2d" and self.width % 2:
-            raise VitreousError(f"2-D positions need an even width, not {self.width}")
-        if self.positions != "1d" and self.position_prefix:
-            raise VitreousError(f"{self.positions} positions have no rows for leading tokens: use position_prefix=0")
-        if not 0 <= self.position_prefix <= self.prefix_tokens:
-            raise VitreousError(
-                f"position_prefix {self.position_prefix} is not between 0 and the {self.prefix_tokens} leading tokens"
-            )
+        axial, relative = self.attention == "axial", self.positions == "relative"
+        for conflict, message in (
+            (
+                self.pool in ("token", "token+mean") and not self.class_token,
+                f"pool {self.pool!r} needs a class token: drop class_token=False, or use pool='gap'",
+            ),
+            (
+                self.distillation_head and not self.distillation_token,
+                "distillation_head needs distillation_token=True",
+            ),
+            (self.distillation_head and not self.classes, "distillation_head needs classes"),
+            (
+                axial and self.prefix_tokens,
+                "axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'",
+            ),
+            (
+                axial and relative,
+                "relative positions are defined for full attention; use positions='1d' with attention='axial'",
+            ),
+            (
+                relative and self.position_placement == "stem",
+                "relative positions act inside attention, in every layer: use position_placement='every' or 'shared'",
+            ),
+            (
+                self.positions == "sincos" and self.width % 4,
+                f"sine-cosine positions need a width divisible by 4, not {self.width}",
+            ),
+            (self.positions == "2d" and self.width % 2, f"2-D positions need an even width, not {self.width}"),
+            (
+                self.positions != "1d" and self.position_prefix,
+                f"{self.positions} positions have no rows for leading tokens: use position_prefix=0",
+            ),
+            (
+                not 0 <= self.position_prefix <= self.prefix_tokens,
+                f"position_prefix {self.position_prefix} is not between 0 and the {self.prefix_tokens} leading tokens",
+            ),
+        ):
+            if conflict:
+                raise VitreousError(message)
         rows, columns = self.grid_of(self.image_size)
         if rows * columns > _MOST_TOKENS:
             raise VitreousError(f"{rows:,} x {columns:,} patches: at most {_MOST_TOKENS:,} are possible; use a larger patch")
-        if self.positions == "sincos" and rows * columns * self.width > _MOST_SINCOS:  # computed, so no array vouches for it
+        # This table is computed, so no array in a file bounds its size.
+        if self.positions == "sincos" and rows * columns * self.width > _MOST_SINCOS:
             raise VitreousError(f"sine-cosine positions for {rows:,} x {columns:,} patches would not fit into memory")
 
     @property
@@ -247,7 +261,7 @@ def config_to_json(config: ModelConfig) -> dict[str, Any]:
 
 
 def config_from_json(fields: dict[str, Any]) -> ModelConfig:
-    """The inverse of `to_json`; a missing, unknown or ill-typed field is named."""
+    """The inverse of `config_to_json`; a missing, unknown or ill-typed field is named."""
     fields = dict(fields)
     kind = fields.pop("kind", None)
     if kind not in ("vit", "resnet"):

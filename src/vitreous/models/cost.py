@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply-adds and activation memory, without building it.
+"""The cost of a model without building it: parameters, multiply-adds and activation memory.
 
 The model runs once on fake tensors, which have shapes but no data. Multiply-adds are counted by torch's own
 flop counter, so they do not repeat our formulas; activation memory is what autograd keeps for the backward pass.

@@ -1,4 +1,4 @@
-"""How weights are drawn: exactly the authors' flax initialisers.
+"""Weight initialisation, exactly as the authors' flax code does it.
 
 | what | how |
 | --- | --- |
@@ -42,6 +42,12 @@ def xavier_uniform_(weight: Tensor, matrices: int = 1) -> None:
     nn.init.uniform_(weight, -bound, bound)
 
 
+def zero_biases(*layers: nn.Linear | nn.Conv2d) -> None:
+    for layer in layers:
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
 @torch.no_grad()
 def initialise_vit(model: ViT) -> None:
     from vitreous.models.vit import Attention
@@ -55,17 +61,14 @@ def initialise_vit(model: ViT) -> None:
         elif isinstance(module, Attention):
             xavier_uniform_(module.qkv.weight, matrices=3)
             xavier_uniform_(module.out.weight)
-            for layer in (module.qkv, module.out):
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+            zero_biases(module.qkv, module.out)
         elif isinstance(module, AttentionPool):
             bound = math.sqrt(6.0 / (2 * module.probe.shape[-1]))
             nn.init.uniform_(module.probe, -bound, bound)
             xavier_uniform_(module.query.weight)
             xavier_uniform_(module.key_value.weight, matrices=2)
             xavier_uniform_(module.out.weight)
-            for layer in (module.query, module.key_value, module.out):
-                nn.init.zeros_(layer.bias)
+            zero_biases(module.query, module.key_value, module.out)
         elif isinstance(module, MLP):
             xavier_uniform_(module.up.weight, matrices=2 if module.gated else 1)
             xavier_uniform_(module.down.weight)
@@ -79,8 +82,7 @@ def initialise_vit(model: ViT) -> None:
     if model.config.trunk is not None:
         initialise_convolutions(model.trunk)
     lecun_normal_(model.embedding.weight)
-    if model.embedding.bias is not None:
-        nn.init.zeros_(model.embedding.bias)
+    zero_biases(model.embedding)
     for token in (model.class_token, model.distillation_token):
         if token is not None:
             nn.init.zeros_(token)
@@ -89,7 +91,7 @@ def initialise_vit(model: ViT) -> None:
             nn.init.normal_(token, std=0.02)
     if isinstance(model.representation, nn.Linear):
         lecun_normal_(model.representation.weight)
-        nn.init.zeros_(model.representation.bias)
+        zero_biases(model.representation)
     for head in (model.head, model.distillation_head):
         if isinstance(head, nn.Linear):
             initialise_head(head, model.config.head_bias)

@@ -1,4 +1,4 @@
-"""The small parts of an encoder layer that are not attention."""
+"""The parts of an encoder layer other than attention: MLP, layer scale, stochastic depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model names and their grammar.
+"""Model names, their grammar, and the config that each name stands for.
 
     ViT-<size>/<patch>                       ViT-B/16
     R<depth>x<width>                         R50x1, a BiT ResNet

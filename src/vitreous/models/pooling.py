@@ -1,4 +1,4 @@
-"""Multi-head attention pooling, the `map` head of big_vision's later models: one learned probe looks at all tokens."""
+"""Multi-head attention pooling, the `map` head of big_vision's later models."""
 
 from __future__ import annotations
 

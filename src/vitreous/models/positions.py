@@ -1,4 +1,4 @@
-"""Position embeddings: every kind of appendix D.4, and how a table is carried to another grid.
+"""Position embeddings: every kind of appendix D.4, and their interpolation to another grid.
 
 A learned table belongs to a grid of patches, rows x columns. Asked for another grid it is interpolated.
 There are four ways of doing that in use, and they differ by several per cent; the authors' is

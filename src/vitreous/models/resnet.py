@@ -1,4 +1,4 @@
-"""ResNets with group norm and standardised convolutions, in the two forms in use under the name BiT.
+"""ResNets with group norm and standardised convolutions, in the two forms known as BiT.
 
 | | `pre`: the BiT paper, big_transfer | `post`: the released hybrids, big_vision's bit.py |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Find, read, adapt and write checkpoints of four families: vitreous, official, timm, Hugging Face.
+"""Checkpoints: find, download, read, adapt and write ours, the authors', timm's and Hugging Face's.
 
 Modules:
     arrays         lazy, safe array files

@@ -1,4 +1,4 @@
-"""Named arrays in a file of somebody else's, read lazily and safely: .npz, .safetensors, and .pt files with tensors only.
+"""Lazy, safe readers of named arrays in untrusted .npz, .safetensors and .pt files.
 
 Shapes are known before any data is read, so an architecture can be recognised from a file of any size at once.
 Whatever is broken, truncated, oversized or not an array is one clear error. Nothing is ever unpickled freely.

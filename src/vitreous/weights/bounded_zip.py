@@ -1,4 +1,4 @@
-"""Zip archives from strangers: opened and read with every size known, and bounded, before memory is taken for it."""
+"""Open untrusted zip archives with every size checked before memory is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model card that goes with every export: what it is, where it comes from, how to feed it, under which licence."""
+"""The model card of an exported checkpoint: architecture, origin, preprocessing and licence."""
 
 from __future__ import annotations
 

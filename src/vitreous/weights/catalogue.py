@@ -1,4 +1,4 @@
-"""The pretrained checkpoints known by name: where each lies, what it was trained on, and what its file cannot say.
+"""The pretrained checkpoints known by name: location, training data, and what the file cannot say.
 
     MODEL@TAG        one of Google's .npz files, named by its bucket's own words: ViT-B/16@imagenet21k+imagenet2012
     hf:OWNER/REPO    a repository on the Hugging Face hub

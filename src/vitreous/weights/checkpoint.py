@@ -1,4 +1,4 @@
-"""Our own checkpoint: a folder with `model.safetensors` and `model.json`, and nothing else is needed to use it.
+"""Our own checkpoint format: a folder with `model.safetensors` and `model.json`, and nothing else.
 
 `model.json` says what the weights cannot: architecture, numerics, grid, preprocessing, class names, where the
 model comes from and under which licence. Equal weights give equal bytes: the header of `model.safetensors`
@@ -66,9 +66,7 @@ class Checkpoint:
         if size is not None and size[0] * size[1] > MOST_PIXELS:
             raise VitreousError(f"preprocessing {self.preprocess!r} makes images of more than {MOST_PIXELS:,} pixels")
         if Preprocess(self.preprocess).random:  # a string that cannot be read, or not be repeated, must not be stored
-            raise VitreousError(
-                f"preprocessing {self.preprocess!r} goes by chance; a checkpoint keeps the string for evaluation"
-            )
+            raise VitreousError(f"preprocessing {self.preprocess!r} is random; a checkpoint keeps the string for evaluation")
 
     @property
     def evaluation_size(self) -> Size:

@@ -1,4 +1,4 @@
-"""The four families of checkpoints: whose weights they are, and whose format they are written in."""
+"""The four families of checkpoints, each a source of weights and a format to write."""
 
 from __future__ import annotations
 

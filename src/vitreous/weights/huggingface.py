@@ -1,4 +1,4 @@
-"""Hugging Face folders: ViT, DeiT, DINOv2 and DINOv2 with registers.
+"""Hugging Face checkpoints: ViT, DeiT, DINOv2 and DINOv2 with registers.
 
 The names on disk are those of the hub (`encoder.layer.0.attention.attention.query`). The newest transformers
 use shorter ones in memory, which are understood too.

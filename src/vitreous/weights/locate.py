@@ -1,4 +1,4 @@
-"""From what a person names to a path: a file, a folder, a known checkpoint, a hub repository.
+"""Resolve what a user names (file, folder, known checkpoint, hub repository) to a local path.
 
 Fetched files lie where a person would look for them, and may be put there by hand:
 

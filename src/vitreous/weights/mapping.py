@@ -1,4 +1,4 @@
-"""Names and layouts of other families, as tables of rules that work in both directions.
+"""Two-way tables of rules between the parameter names and layouts of other libraries and ours.
 
 A rule says which of our tensors is made of which arrays of theirs, and how. Reading and writing are the same
 rule run forwards and backwards, so there and back gives the same bits, and a family is one table.

@@ -1,4 +1,4 @@
-"""The authors' .npz files: ViTs and hybrids of vision_transformer and big_vision, and both kinds of BiT ResNets.
+"""The authors' .npz checkpoints: ViTs, hybrids and both forms of BiT ResNets.
 
 The released ViT files come from an old flax that numbered all parts of a block with one counter
 (LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3); big_vision's number each kind by itself

@@ -1,4 +1,4 @@
-"""How each family prepares its images, as one of our preprocessing strings; and back, for exports."""
+"""Each family's preprocessing as one of our strings, and back for exports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def normalisation(mean: Any, std: Any) -> str:
 
 
 def official(size: Size) -> str:
-    """The authors test on the whole picture, resized without averaging, in [-1, 1] (section 0, item 9 of the facts)."""
+    """The authors test on the whole image, resized without averaging, in [-1, 1] (section 0, item 9 of the facts)."""
     return f"{format_size('resize', size, 'bilinear-plain')}|range(-1,1)"
 
 

@@ -1,4 +1,4 @@
-"""Read a checkpoint of any kind: ours, the authors', timm's, Hugging Face's; from a folder or a file.
+"""Read a checkpoint of any family from a folder or a file.
 
 What a thing is is decided by the arrays inside it and the config beside it, never by its name.
 """

@@ -1,4 +1,4 @@
-"""timm's config.json: what the tensors do not show, read strictly; and written, so that timm can rebuild a model of ours.
+"""Read and write timm's config.json, which holds what the tensors do not show.
 
 Many of timm's architectures share tensor names but compute differently. So an option that this program does not know is
 refused rather than ignored, and what nothing says is taken as timm's default and noted.

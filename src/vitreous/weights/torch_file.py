@@ -1,4 +1,4 @@
-"""A reader for .pt and .pth files that accepts tensors, and plain containers of tensors, and nothing else.
+"""A reader of .pt and .pth files that accepts tensors and containers of tensors, and nothing else.
 
 Such a file is a zip archive with one pickle, which says how tensors are laid out, and one raw file for each
 storage. A pickle is a small program. Here its instructions are followed by a machine that can build dicts,

@@ -1,4 +1,4 @@
-"""Loading for transfer: another image size, another head, another patch size. Each change is noted.
+"""Adapt a checkpoint for transfer: image size, head and patch size (section 3.2); changes are noted.
 
 This is section 3.2 of the paper: the pre-training head and its tanh layer are removed and a zero-initialised linear
 head is attached; at a higher resolution the patch size stays, so the sequence grows and the position table is

@@ -1,4 +1,4 @@
-"""A run that has not finished: what there is of it, and where it stopped."""
+"""Find the best checkpoint of a run that was interrupted, and the step where it stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find_best_so_far(folder: Path) -> tuple[Path | None, str] | None:
 
 
 def _last_step(run: Path) -> str:
-    """Where the last record was written; its file may be cut off, as the run was."""
+    """Where the last record was written; its file may be truncated, as the run was."""
     try:
         with (run / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))

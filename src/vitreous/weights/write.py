@@ -1,4 +1,4 @@
-"""Write a checkpoint in any of the four formats, whole or not at all, with a model card."""
+"""Write a checkpoint in any of the four formats, atomically, with a model card."""
 
 from __future__ import annotations
 
