@@ -49,6 +49,9 @@ class Source(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
+    def count(self) -> int:
+        return len(self)
+
     @abstractmethod
     def id(self, index: int) -> str: ...
 
@@ -179,7 +182,7 @@ class Stream(ABC):
 
 
 def _images(source: Source | Stream) -> str:
-    count = len(source) if isinstance(source, Source) else source.count()
+    count = source.count()
     return f"{source.split}: {'images' if count is None else f'{count:,} image' + 's' * (count != 1)}"
 
 
@@ -241,8 +244,17 @@ class Dataset:
 
     def count(self) -> int | None:
         """How many items there are in all, where that is known without reading everything."""
-        counts = [len(source) if isinstance(source, Source) else source.count() for source in self.splits.values()]
+        counts = [source.count() for source in self.splits.values()]
         return None if None in counts else sum(count for count in counts if count is not None)
+
+    def differences_from(self, title: str, published: Mapping[str, int]) -> tuple[str, ...]:
+        """What differs from the published set is said, lest figures be compared that cannot be."""
+        counts = {split: self.splits[split].count() if split in self.splits else 0 for split in published}
+        return tuple(
+            f"{self.where}: {split} has {count:,} images; {title} has {published[split]:,}"
+            for split, count in counts.items()
+            if count not in (None, published[split])
+        )
 
     def only(self, split: str) -> Dataset:
         """The same without its other splits."""

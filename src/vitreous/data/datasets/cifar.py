@@ -55,15 +55,7 @@ CIFAR100 = Version(
 )
 
 
-def open_cifar10(place: DatasetDir) -> Dataset:
-    return _open_version(place, CIFAR10)
-
-
-def open_cifar100(place: DatasetDir) -> Dataset:
-    return _open_version(place, CIFAR100)
-
-
-def _open_version(place: DatasetDir, version: Version) -> Dataset:
+def open_cifar(place: DatasetDir, version: Version) -> Dataset:
     wanted = (*version.train, version.test, version.names)
     base = place.base(version.test, version.folder)
     if base is not None:

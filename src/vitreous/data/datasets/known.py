@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from vitreous.data.datasets.cifar import open_cifar10, open_cifar100
+from vitreous.data.datasets.cifar import CIFAR10, CIFAR100, open_cifar
 from vitreous.data.datasets.class_folders import open_caltech101, open_eurosat
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.dtd import open_dtd
 from vitreous.data.datasets.flowers import open_flowers102
 from vitreous.data.datasets.imagenet import open_imagenet
-from vitreous.data.datasets.mnist import open_fashion_mnist, open_mnist
+from vitreous.data.datasets.mnist import CLOTHES, DIGITS, open_mnist
 from vitreous.data.datasets.pets import open_pets
 from vitreous.data.datasets.svhn import open_svhn
 from vitreous.data.source import ALL, Dataset
@@ -68,7 +69,7 @@ SETS: tuple[KnownDataset, ...] = (
         images={"train": 50_000, "test": 10_000},
         terms="no licence stated; cite Krizhevsky 2009",
         page=f"{_KRIZHEVSKY}/cifar.html",
-        open=open_cifar10,
+        open=partial(open_cifar, version=CIFAR10),
         files=(
             OriginalFile(
                 f"{_KRIZHEVSKY}/cifar-10-binary.tar.gz",
@@ -85,7 +86,7 @@ SETS: tuple[KnownDataset, ...] = (
         images={"train": 50_000, "test": 10_000},
         terms="no licence stated; cite Krizhevsky 2009",
         page=f"{_KRIZHEVSKY}/cifar.html",
-        open=open_cifar100,
+        open=partial(open_cifar, version=CIFAR100),
         files=(
             OriginalFile(
                 f"{_KRIZHEVSKY}/cifar-100-binary.tar.gz",
@@ -102,7 +103,7 @@ SETS: tuple[KnownDataset, ...] = (
         images={"train": 60_000, "test": 10_000},
         terms="no licence stated; cite LeCun et al. 1998",
         page="http://yann.lecun.com/exdb/mnist/",
-        open=open_mnist,
+        open=partial(open_mnist, classes=DIGITS, nested="MNIST/raw"),
         files=(
             OriginalFile(
                 f"{_MNIST}/train-images-idx3-ubyte.gz",
@@ -131,7 +132,7 @@ SETS: tuple[KnownDataset, ...] = (
         images={"train": 60_000, "test": 10_000},
         terms="MIT",
         page="https://github.com/zalandoresearch/fashion-mnist",
-        open=open_fashion_mnist,
+        open=partial(open_mnist, classes=CLOTHES, nested="FashionMNIST/raw"),
         files=(
             OriginalFile(f"{_FASHION}/train-images-idx3-ubyte.gz", md5="8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
             OriginalFile(f"{_FASHION}/train-labels-idx1-ubyte.gz", md5="25c81989df183df01b3e8a0aad5dffbe"),

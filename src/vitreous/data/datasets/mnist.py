@@ -24,15 +24,8 @@ _STEMS = {"train": "train", "test": "t10k"}
 _MOST = 1 << 30  # twenty times MNIST: a header that claims more is not believed
 
 
-def open_mnist(place: DatasetDir) -> Dataset:
-    return _open_idx_dataset(place, DIGITS, "MNIST/raw")
-
-
-def open_fashion_mnist(place: DatasetDir) -> Dataset:
-    return _open_idx_dataset(place, CLOTHES, "FashionMNIST/raw")
-
-
-def _open_idx_dataset(place: DatasetDir, classes: tuple[str, ...], nested: str) -> Dataset:
+def open_mnist(place: DatasetDir, classes: tuple[str, ...], nested: str) -> Dataset:
+    """`nested` is the folder in which torchvision puts the files."""
     files = {
         split: (_find_idx(place, f"{stem}-images", 3, nested), _find_idx(place, f"{stem}-labels", 1, nested))
         for split, stem in _STEMS.items()

@@ -102,17 +102,10 @@ def _open_checked(known: KnownDataset, place: DatasetDir) -> Dataset:
             f"{place.where}: {error.filename or place.root} cannot be read ({error.strerror or error})"
         ) from error
     return dataclasses.replace(
-        found, notes=(*found.notes, *_describe_count_differences(known, found)), own_classes=dict(_find_own_classes(found))
+        found,
+        notes=(*found.notes, *found.differences_from(f"{known.title} as published", known.images)),
+        own_classes=dict(_find_own_classes(found)),
     )
-
-
-def _describe_count_differences(known: KnownDataset, found: Dataset) -> Iterator[str]:
-    """What differs from the published set is said, lest figures be compared that cannot be."""
-    for split, expected in known.images.items():
-        source = found.splits.get(split)
-        count = len(source) if isinstance(source, Source) else 0
-        if count != expected:
-            yield f"{found.where}: {split} has {count:,} images; {known.title} as published has {expected:,}"
 
 
 def _find_own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -22,7 +22,7 @@ from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
 from vitreous.data.datasets.vtab_lists import has_lists, has_shards, open_lists, open_task_shards
 from vitreous.data.datasets.vtab_parts import Parts
 from vitreous.data.datasets.vtab_tasks import TASKS, TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask, find_task
-from vitreous.data.source import Dataset, Policy, Source
+from vitreous.data.source import Dataset, Policy
 
 PREFIX = "vtab:"
 
@@ -79,7 +79,11 @@ def open_task(task: VtabTask, root: Path | None, *, sweep: bool = False, bad_sha
         found = _open_files(task, where, root, sweep, bad_shards)
     except OSError as error:
         raise VitreousError(f"{where}: {error.filename or root} cannot be read ({error.strerror or error})") from error
-    return dataclasses.replace(found, notes=(*found.notes, *_describe_count_differences(task, found, sweep)))
+    published = {"train": TRAIN_IMAGES, "validation": VALIDATION_IMAGES}
+    if not sweep:
+        published = {"train": TRAIN_IMAGES + VALIDATION_IMAGES, "test": task.test_images}
+    differences = found.differences_from(f"VTAB-1k's {task.title}", published)
+    return dataclasses.replace(found, notes=(*found.notes, *differences))
 
 
 def find_tasks(root: Path) -> tuple[VtabTask, ...]:
@@ -151,15 +155,3 @@ def _open_files(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards:
         return original.open(place, task).dataset(where, sweep)
     except MissingFiles as error:
         raise VitreousError(f"{error}; it should hold {original.needed}") from error
-
-
-def _describe_count_differences(task: VtabTask, found: Dataset, sweep: bool) -> Iterator[str]:
-    """What differs from the benchmark is said, lest figures be compared that cannot be."""
-    published = {"train": TRAIN_IMAGES, "validation": VALIDATION_IMAGES}
-    if not sweep:
-        published = {"train": TRAIN_IMAGES + VALIDATION_IMAGES, "test": task.test_images}
-    for split, expected in published.items():
-        source = found.splits[split]
-        count = len(source) if isinstance(source, Source) else source.count()
-        if count is not None and count != expected:
-            yield f"{found.where}: {split} has {count:,} images; VTAB-1k's {task.title} has {expected:,}"

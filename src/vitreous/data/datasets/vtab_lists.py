@@ -26,6 +26,13 @@ FIRST, SECOND, BOTH, TEST = "train800", "val200", "train800val200", "test"
 _REMEDY = "unpack the whole of the task's folder again"
 
 
+def _name_parts(sweep: bool, joined: bool) -> dict[str, tuple[str, ...]]:
+    """The lists or shards that each split consists of; `joined` where the 800 and the 200 lie in one of their own."""
+    if sweep:
+        return {"train": (FIRST,), "validation": (SECOND,)}
+    return {"train": (BOTH,) if joined else (FIRST, SECOND), "test": (TEST,)}
+
+
 # Lists ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -34,13 +41,8 @@ def has_lists(folder: Path) -> bool:
 
 
 def open_lists(place: DatasetDir, task: VtabTask, sweep: bool) -> Dataset:
-    if sweep:
-        splits = {"train": _read_list(place, task, FIRST), "validation": _read_list(place, task, SECOND)}
-    elif (place.root / f"{BOTH}.txt").is_file():
-        splits = {"train": _read_list(place, task, BOTH), "test": _read_list(place, task, TEST)}
-    else:
-        both = [*_read_list(place, task, FIRST), *_read_list(place, task, SECOND)]
-        splits = {"train": both, "test": _read_list(place, task, TEST)}
+    names = _name_parts(sweep, (place.root / f"{BOTH}.txt").is_file())
+    splits = {split: [row for name in own for row in _read_list(place, task, name)] for split, own in names.items()}
     _check_disjoint(place, splits)
     return image_dataset(place, place.root, task.names, splits, remedy=_REMEDY)
 
@@ -101,11 +103,8 @@ def has_shards(folder: Path) -> bool:
 
 
 def open_task_shards(place: DatasetDir, task: VtabTask, sweep: bool, bad_shards: Policy) -> Dataset:
-    if sweep:
-        files = {"train": _need_shards(place, FIRST), "validation": _need_shards(place, SECOND)}
-    else:
-        both = _list_shards(place.root, BOTH) or [*_need_shards(place, FIRST), *_need_shards(place, SECOND)]
-        files = {"train": both, "test": _need_shards(place, TEST)}
+    names = _name_parts(sweep, bool(_list_shards(place.root, BOTH)))
+    files = {split: [path for name in own for path in _need_shards(place, name)] for split, own in names.items()}
     opened = {path: open_shards(str(path), bad_shards=bad_shards) for own in files.values() for path in own}
     classes = _choose_classes(place, task, list(opened.values()))
     splits = {split: _join_streams(place, split, classes, [opened[path] for path in own]) for split, own in files.items()}

@@ -233,10 +233,7 @@ def _walk_folder(root: Path) -> _Index:
             continue
         for child in listing.folders:
             parts = [part for part in walk.below(_join(name, child), listing.path) if part[1]]
-            if parts:
-                found[split].setdefault(child, []).extend(parts)
-            else:
-                found[split].setdefault(child, [])
+            found[split].setdefault(child, []).extend(parts)
         if listing.images:
             unlabelled.setdefault(split, []).append((name, listing.images))
     return _number_files(walk, found, unlabelled)

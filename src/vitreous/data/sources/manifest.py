@@ -146,11 +146,7 @@ def _parse_label(path: Path, line: int, label: Any) -> str:
 
 def _normalise_path(manifest: Path, line: int, name: str) -> str:
     """Relative to the manifest's folder where it lies in it, and without detours, so that one file has one name."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        name = "\0"
-    if "\0" in name:
+    if "\0" in name or not _is_text(name, "surrogateescape"):
         raise VitreousError(f"{manifest}: line {line}: a path with characters that no file name can have; correct it")
     folder = manifest.parent.resolve()
     path = Path(os.path.normpath(folder / name))
@@ -159,10 +155,8 @@ def _normalise_path(manifest: Path, line: int, name: str) -> str:
 
 def _check_unicode(path: Path, line: int, label: str) -> str:
     """Names of files may be any bytes; names of classes go into checkpoints and must be text."""
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        raise VitreousError(f"{path}: line {line}: label {label!a} is not UTF-8 text; save the file as UTF-8") from None
+    if not _is_text(label):
+        raise VitreousError(f"{path}: line {line}: label {label!a} is not UTF-8 text; save the file as UTF-8")
     return label
 
 

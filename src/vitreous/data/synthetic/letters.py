@@ -16,13 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from vitreous.core.hashing import hash_words
-from vitreous.data.source import Source
-from vitreous.data.synthetic.random_draws import Draws, derive_keys, draw_bytes, draw_uniform
+from vitreous.data.synthetic.generated import Generated
+from vitreous.data.synthetic.random_draws import Draws, draw_bytes, draw_uniform
 
-EDITION = 1  # to be raised when a change makes any image or label another one
 IMAGES = {"train": 50_000, "validation": 5_000, "test": 5_000}
-FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the images of each split begin: none in common
 
 # Upper-case letters, and the lower-case ones that are not just smaller: c and C have one shape, a and A two.
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghijlmnqrty"
@@ -33,28 +30,20 @@ _FONTS = (
     *(f"STIXGeneral{kind}.ttf" for kind in ("", "Bol", "Italic", "BolIta")),
     *(f"{name}.ttf" for name in ("cmb10", "cmr10", "cmss10", "cmti10", "cmtt10")),
 )
-_SCENE = 1 << 20  # far from the scenes' numbers, so that no draw is shared with them
 _CANVAS = 64  # pixels of the drawing from which small images are reduced; large ones are drawn at twice their size
 _DRAWS = 16  # numbers an image may use; the label's is the first of them
 
 
-class Letters(Source):
+class Letters(Generated):
     """One split. An image is drawn when it is read."""
 
-    encoded = False
-
-    def __init__(self, where: str, split: str, *, count: int, size: int = 32, seed: int = 0) -> None:
-        self.where, self.split, self.size, self.seed, self._count = where, split, size, seed, count
-        self.classes = tuple(f"{'small' if letter.islower() else 'capital'}-{letter}" for letter in LETTERS)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def id(self, index: int) -> str:
-        return f"{self.split}/{self._checked(index):06d}"
+    task = "letters"
+    scene = 1 << 20  # far from the scenes' numbers, so that no draw is shared with them
+    edition = 1
+    classes = tuple(f"{'small' if letter.islower() else 'capital'}-{letter}" for letter in LETTERS)
 
     def labels(self, index: int) -> tuple[int, ...]:
-        return (int(self._labels(self._checked(index), 1)[0]),)
+        return (int(self._labels(self._check_index(index), 1)[0]),)
 
     def targets(self) -> NDArray[np.int64]:
         return self._labels(0, self._count)
@@ -63,19 +52,8 @@ class Letters(Source):
         return np.bincount(self.targets(), minlength=len(self.classes))
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        key = int(self._keys(self._checked(index), 1)[0])
+        key = int(self._keys(self._check_index(index), 1)[0])
         return _draw_letter(self.labels(index)[0], Draws(key, 1, _DRAWS), self.size)
-
-    def fingerprint(self) -> str:
-        return hash_words(EDITION, "letters", self.split, self.size, self.seed, self._count)
-
-    def _checked(self, index: int) -> int:
-        if not 0 <= index < self._count:
-            raise IndexError(f"{self.where}: no item {index} in {self.split}, which has {self._count:,}")
-        return index
-
-    def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
-        return derive_keys(self.seed, _SCENE, np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first))
 
     def _labels(self, first: int, count: int) -> NDArray[np.int64]:
         return (draw_uniform(self._keys(first, count), 0) * len(LETTERS)).astype(np.int64)

@@ -13,17 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.hashing import hash_words
-from vitreous.data.source import Source
+from vitreous.data.synthetic.generated import Generated
 from vitreous.data.synthetic.paint import paint
-from vitreous.data.synthetic.random_draws import derive_keys
 from vitreous.data.synthetic.scenes import ANGLES, GRID, MOST, SCENES, compose_scene, draw_facts
 from vitreous.data.synthetic.symbols import GLYPHS, SHAPES, SYMBOLS
 
 Matrix = NDArray[np.int64]
 
-EDITION = 1  # to be raised when a change makes any image or label another one
-FIRST = {"train": 0, "validation": 2**63, "test": 2**63 + 2**62}  # where the images of each split begin: none in common
 LARGEST = 2**63 - 1  # what Python's len() can say
 _LISTED = 10**9  # items whose labels fit into the memory of a large machine
 _BLOCK = 1 << 16
@@ -79,54 +75,35 @@ TASKS = {
 }
 
 
-class Rendered(Source):
+class Rendered(Generated):
     """One split of one task. Holds no image and no label: both are computed when asked for."""
 
-    encoded = False
+    edition = 1
 
     def __init__(self, where: str, split: str, task: str, *, count: int, size: int = 64, seed: int = 0) -> None:
-        self.where, self.split, self.task, self.size, self.seed, self._count = where, split, task, size, seed, count
-        self.classes = TASKS[task].classes
-
-    def __len__(self) -> int:
-        return self._count
-
-    def id(self, index: int) -> str:
-        return f"{self.split}/{self._checked(index):06d}"
+        super().__init__(where, split, count=count, size=size, seed=seed)
+        self.task, self.classes, self.scene = task, TASKS[task].classes, SCENES.index(TASKS[task].scene)
 
     def labels(self, index: int) -> tuple[int, ...]:
-        return tuple(label for label in self._labels(self._checked(index), 1)[0].tolist() if label >= 0)
+        return tuple(label for label in self._labels(self._check_index(index), 1)[0].tolist() if label >= 0)
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        return paint(compose_scene(TASKS[self.task].scene, int(self._keys(self._checked(index), 1)[0])), self.size)
+        return paint(compose_scene(TASKS[self.task].scene, int(self._keys(self._check_index(index), 1)[0])), self.size)
 
     def targets(self) -> Matrix:
-        self._listable()
+        self._check_listable()
         return np.concatenate([rows[:, 0] for rows in self._blocks()])
 
     def counts(self) -> Matrix:
-        self._listable()
+        self._check_listable()
         counted = np.zeros(len(self.classes), np.int64)
         for rows in self._blocks():
             counted += np.bincount(rows[rows >= 0], minlength=len(self.classes))
         return counted
 
-    def fingerprint(self) -> str:
-        """What it is made from says all, so that a billion images need not be gone through."""
-        return hash_words(EDITION, self.task, self.split, self.size, self.seed, self._count)
-
-    def _checked(self, index: int) -> int:
-        if not 0 <= index < self._count:  # Python's for loop over a sequence ends by this error
-            raise IndexError(f"{self.where}: no item {index} in {self.split}, which has {self._count:,}")
-        return index
-
-    def _listable(self) -> None:
+    def _check_listable(self) -> None:
         if self._count > _LISTED:
             raise VitreousError(f"{self.where}: too many items to list their labels; choose count={_LISTED} or less")
-
-    def _keys(self, first: int, count: int) -> NDArray[np.uint64]:
-        images = np.arange(count, dtype=np.uint64) + np.uint64(FIRST[self.split] + first)
-        return derive_keys(self.seed, SCENES.index(TASKS[self.task].scene), images)
 
     def _labels(self, first: int, count: int) -> Matrix:
         task = TASKS[self.task]
