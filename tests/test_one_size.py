@@ -23,10 +23,10 @@ from PIL import Image
 
 import vitreous
 from vitreous.classifier import Classifier, load
-from vitreous.commands.inspect_images import fixed_size
 from vitreous.core.distributed import init_distributed
 from vitreous.core.progress import silence
 from vitreous.evaluation.fewshot_tasks import choose_preprocess
+from vitreous.inspection.images import fixed_size
 from vitreous.serving.served_model import load_models
 from vitreous.studies.suite_options import study_of
 from vitreous.studies.suite_run import evaluation_string

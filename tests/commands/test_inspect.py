@@ -16,13 +16,13 @@ import vitreous
 from html_page import Page
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
-from vitreous.commands.inspect import CLOSELY
 from vitreous.inspection import figures
 from vitreous.inspection import inspect_model as whole_inspection
 from vitreous.inspection import inspection_dir as folder_module
 from vitreous.inspection.attention_rollout import class_activation
 from vitreous.inspection.entropy import attention_entropy
 from vitreous.inspection.head_view import class_token_attention
+from vitreous.inspection.inspect_run import CLOSELY
 from vitreous.inspection.tokens import token_change, token_norms, token_similarity
 from vitreous.models.attention_maps import attention_maps
 

@@ -182,7 +182,7 @@ def drawn_scenes(clf: Classifier, preprocess: Preprocess, count: int, batch_size
 # The map of the data ----------------------------------------------------------------------------------------------------------
 
 
-def cloud_of(
+def load_cloud(
     clf: Classifier, source: Source | Stream, preprocess: Preprocess, batch_size: int | None, device: str, seed: int
 ) -> tuple[Cloud, list[str]]:
     """Features of some of the data, for its map, with thumbnails."""

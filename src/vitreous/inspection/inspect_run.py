@@ -1,0 +1,159 @@
+"""`vitreous inspect` as a whole: which images, what is seen inside the model, and the folder that shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from vitreous.classifier import load
+from vitreous.core.device import choose_device
+from vitreous.core.errors import VitreousError, check_at_least, unknown_name
+from vitreous.core.table import table
+from vitreous.inspection.images import (
+    data_images,
+    data_split,
+    drawn_scenes,
+    fixed_size,
+    folders_of,
+    load_cloud,
+    named_images,
+)
+from vitreous.inspection.inspect_model import Projection, inspect_model
+from vitreous.inspection.inspection_dir import check_inspection_dir, write_inspection_dir
+from vitreous.models.config import Size
+
+CLOSELY = 12  # images that are looked at closely, of those that are named
+_OF_DATA, _OF_SCENES = 6, 3  # and of others
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was seen inside a checkpoint."""
+
+    out: str
+    numbers: Mapping[str, Any]  # as in inspect.json
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+    def text(self) -> str:
+        survey = self.numbers["survey"]
+        lines = []
+        if survey is not None:
+            columns = ("layer", "distance", "nearest head", "farthest head", "entropy")
+            images = f"{survey['images']:,} image{'' if survey['images'] == 1 else 's'}"
+            lines.append(f"attention over {images} of {self.numbers['images_of']}; distances in pixels")
+            lines.append(
+                table(columns, [_row(*row) for row in enumerate(zip(survey["distance"], survey["entropy"], strict=True))])
+            )
+            lines.append(f"{100 * survey['outlier_share']:.2g} % of patches are outliers in length")
+        looks = len(self.numbers["looks"])
+        pictures = f"{looks or 'no'} picture{'' if looks == 1 else 's'}"
+        lines.append(f"{Path(self.out) / 'report.html'} shows all figures and {pictures}; inspect.json has every number")
+        return "\n".join(lines)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        survey = self.numbers["survey"]
+        found: dict[str, Any] = {"out": self.out}
+        found |= {key: self.numbers[key] for key in ("checkpoint", "model", "preprocess", "images_of", "layers", "heads")}
+        found["images"] = 0 if survey is None else survey["images"]
+        found["looks"] = [look["image"] for look in self.numbers["looks"]]
+        for key in ("distance", "entropy"):
+            rows = [] if survey is None else survey[key]
+            found[key] = {name: _spread(rows[at]) for name, at in (("first", 0), ("last", -1)) if rows}
+        found["outlier_share"] = None if survey is None else survey["outlier_share"]
+        found["data_map"] = self.numbers["data_map"]
+        found |= {key: self.numbers[key] for key in ("files", "seconds")}
+        yield found
+
+
+def _row(layer: int, values: tuple[Sequence[float], Sequence[float]]) -> tuple[int, float, float, float, float]:
+    distance, entropy = map(_spread, values)
+    return layer, distance["mean"], distance["min"], distance["max"], entropy["mean"]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    """What is looked at; checked when it is made, before anything is loaded."""
+
+    checkpoint: str
+    images: Sequence[str]
+    out: Path
+    data: str | None
+    count: int
+    projection: Projection
+    image_size: Size | None
+    batch_size: int | None
+    device: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_at_least(1, count=self.count, batch_size=self.batch_size)
+        if self.projection not in get_args(Projection):
+            raise unknown_name("--projection", self.projection, get_args(Projection))
+        if self.data is None and self.projection in ("pca", "tsne"):
+            raise VitreousError(
+                f"--projection {self.projection}: draws a map of the data, so give --data DATA too, or leave it out"
+            )
+        check_inspection_dir(self.out)
+        for folder in folders_of(self.images, self.data):
+            check_inspection_dir(self.out, folder)
+
+
+def run_inspection(options: InspectOptions) -> Inspected:
+    began = time.monotonic()
+    device, count, seed, batch_size = choose_device(options.device), options.count, options.seed, options.batch_size
+    source, notes = data_split(options.data) if options.data is not None else (None, [])
+    clf = load(options.checkpoint, image_size=options.image_size)
+    clf.model.to(device)
+    preprocess, size_notes = fixed_size(clf)
+    named = None
+    if options.images:
+        named = named_images(options.images, preprocess, CLOSELY if source else count, CLOSELY, seed)
+    if source is not None:
+        many, closely = data_images(source, preprocess, count, batch_size or 16, seed), _OF_DATA
+    elif named is not None:
+        many, closely = named, CLOSELY
+    else:
+        many, closely = drawn_scenes(clf, preprocess, count, batch_size or 16, seed), _OF_SCENES
+    with contextlib.closing(many.images):
+        # Read at once: a misspelt name ends it here and not after the long work.
+        apart = list(named.images) if named is not None and named is not many else []
+        cloud = None
+        if source is not None and options.projection != "none":
+            cloud, cloud_notes = load_cloud(clf, source, preprocess, batch_size, device, seed)
+            notes += cloud_notes
+        found = inspect_model(
+            clf,
+            many.images,
+            closely=closely,
+            apart=apart,
+            batch_size=batch_size,
+            count=many.count,
+            cloud=cloud,
+            projection=options.projection,
+        )
+    readable = found.survey.images if found.survey is not None else many.count - len(many.bad)
+    if many is named and found.looks and readable > len(found.looks):
+        notes.append(f"{len(found.looks)} of {readable:,} images are looked at closely")
+    reading_notes = [note for reading in (named, many) if reading is not None for note in reading.said()]
+    notes = [*clf.notes, clf.preprocessing_note(preprocess), *size_notes, *notes, *reading_notes, *found.notes]
+    about = {
+        "checkpoint": options.checkpoint,
+        "images_of": many.where,
+        "data": options.data,
+        "count": count,
+        "projection": options.projection,
+        "seed": seed,
+        "device": device,
+        "notes": list(dict.fromkeys(notes)),
+    }
+    numbers = write_inspection_dir(options.out, found, about, began)
+    return Inspected(str(options.out), numbers, tuple(numbers["notes"]))
