@@ -8,21 +8,20 @@ was assumed or changed on the way (the command line says them on standard error)
 result is bad news.
 
 Modules:
-    convert         between official, timm, Hugging Face and vitreous checkpoints
-    demo/           everything on built-in data, offline
-    doctor          check a data set
-    evaluate        measure a checkpoint on labelled images
-    fewshot         measure frozen features with a few labels
-    finetune        train from a checkpoint
-    inspect         figures and statistics of a model
-    inspect_images  which images `inspect` uses
-    list            known models, weights, recipes and data sets
-    predict         classes of images, one row each
-    pretrain        train from scratch
-    serve           HTTP API, explorer and runs view
-    shard           write a data set as tar shards
-    training_run    what `pretrain` and `finetune` share
-    types           argument types and the protocol of results
-    verify          compare two checkpoints operation by operation
-    vtab            transfer to many small tasks
+    convert       between official, timm, Hugging Face and vitreous checkpoints
+    demo/         everything on built-in data, offline
+    doctor        check a data set
+    evaluate      measure a checkpoint on labelled images
+    fewshot       measure frozen features with a few labels
+    finetune      train from a checkpoint
+    inspect       figures and statistics of a model
+    list          known models, weights, recipes and data sets
+    predict       classes of images, one row each
+    pretrain      train from scratch
+    serve         HTTP API, explorer and runs view
+    shard         write a data set as tar shards
+    training_run  what `pretrain` and `finetune` share
+    types         argument types and the protocol of results
+    verify        compare two checkpoints operation by operation
+    vtab          transfer to many small tasks
 """

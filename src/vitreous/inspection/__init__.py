@@ -27,7 +27,9 @@ Modules:
     file_names           safe file names from image names
     gradient_weights     gradient-weighted rollout
     head_view            single heads
+    images               which images `inspect` uses
     inspect_model        `vitreous inspect`: all results
+    inspect_run          `vitreous inspect`: from options to results
     inspection_dir       output folder
     inspection_report    contents of the HTML report
     overlay              attention over its image
