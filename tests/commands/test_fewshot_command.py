@@ -155,7 +155,7 @@ def test_the_majority_class_is_said(checkpoint: str, tmp_path: Path, capsys: pyt
         (["--seed", "-1"], "--seed -1: must be at least 0"),
         (["--workers", "-1"], "--workers -1"),
         (["--batch-size", "0"], "--batch-size 0"),
-        (["--preprocess", "resize(9)|range(-1,1)"], "gives pictures of 9 x 9 pixels"),
+        (["--preprocess", "resize(9)|range(-1,1)"], "gives images of 9 x 9 pixels"),
         (["--device", "abacus"], "--device abacus"),
     ],
 )

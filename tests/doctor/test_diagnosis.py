@@ -351,7 +351,7 @@ def test_every_long_part_shows_its_progress_to_the_end(sound: Path, tmp_path: Pa
     diagnose(open_data(str(sound)), open_data(str(other)), preprocess=PLAIN, shown=show)
     assert shown == [
         [f"examining {sound}", 18, 18],
-        ["comparing pictures", 18, 18],
+        ["comparing images", 18, 18],
         ["looking at likely copies again", 1, 1],
         [f"examining {other}", 3, 3],
         ["comparing the two", 3, 3],

@@ -61,5 +61,5 @@ def test_counting_and_sentences() -> None:
 def test_bad_input() -> None:
     with pytest.raises(VitreousError, match="the same images"):
         paired_comparison(np.ones(2, bool), np.ones(3, bool))
-    with pytest.raises(VitreousError, match="and some"):
+    with pytest.raises(VitreousError, match="at least one"):
         paired_comparison(np.ones(0, bool), np.ones(0, bool))

@@ -234,13 +234,13 @@ NAN = np.nan
         (lambda: plot_filters(np.ones((2, 2, 3))), "filters: shape"),
         (lambda: plot_position_similarity(np.full((2, 2, 2, 2), NAN)), "position similarity"),
         (lambda: plot_position_similarity(np.ones((2, 2, 2, 3))), r"expected \(2 rows, 2 columns, 2 rows, 2 columns\)"),
-        (lambda: plot_rollout([], np.ones((0, 2, 2))), "no pictures"),
+        (lambda: plot_rollout([], np.ones((0, 2, 2))), "no images"),
         (lambda: plot_rollout([photograph()], np.ones((2, 2, 2))), r"attention rollout: shape .* expected \(1 images"),
         (
             lambda: plot_rollout([photograph()], np.ones((1, 2, 2)), np.full((1, 2, 2), NAN)),
             "gradient-weighted rollout: 4 of 4",
         ),
-        (lambda: plot_rollout([photograph()], np.ones((1, 2, 2)), names=["a", "b"]), "2 names for 1 pictures"),
+        (lambda: plot_rollout([photograph()], np.ones((1, 2, 2)), names=["a", "b"]), "2 names for 1 images"),
         (lambda: plot_rollout([photograph() / 255], np.ones((1, 2, 2))), "float64"),  # type: ignore[list-item]
         (lambda: plot_attention(photograph(), np.full((1, 1, 2, 2), NAN)), "attention maps"),
         (lambda: plot_attention(photograph(), np.ones((2, 2, 2))), "attention maps: shape"),

@@ -40,7 +40,7 @@ def find_copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown
     if near and scan.prints is not None:
         same = {group[0]: group for group in exact}
         prints = scan.prints.of(_representatives(scan, exact))
-        with shown("comparing pictures", len(prints.rows)) as advance:
+        with shown("comparing images", len(prints.rows)) as advance:
             pairs = find_near_duplicates(prints, advance=advance)
         proposed = [(p.first, p.second, p) for p in pairs]
         yield from _group_near(scan, same, _confirm(scan, scan, proposed, workers, shown))

@@ -23,8 +23,8 @@ _TABLE = (
     Kind(
         "label-conflict",
         "always",
-        "One picture, several labels",
-        "The same picture, or nearly the same, lies under different labels. At most one of them is right, so training on it "
+        "One image, several labels",
+        "The same image, or nearly the same, lies under different labels. At most one of them is right, so training on it "
         "teaches something false and testing on it cannot be passed.",
         "Look at each, keep the one whose label is right. --fix leaves out all of them.",
     ),
@@ -33,13 +33,13 @@ _TABLE = (
         "across splits",
         "The same file more than once",
         "Byte for byte the same. Across splits it makes the test easier than the world is: the model has seen the answer. "
-        "Within one split it only counts the picture twice, but a random split would part the copies.",
+        "Within one split it only counts the image twice, but a random split would part the copies.",
         "--fix keeps one, in the test or validation split if it is there.",
     ),
     Kind(
         "near-duplicate",
         "across splits",
-        "Nearly the same picture",
+        "Nearly the same image",
         "Copies that were re-encoded, resized, cropped by up to 5 % a side, mirrored, turned by right angles, framed by a "
         "border or brightened, or photographs taken a moment apart. Across splits they make the test easier than the world is.",
         "--fix leaves out those in train where a copy is in test or validation.",
@@ -70,14 +70,14 @@ _TABLE = (
         "truncated",
         "always",
         "Cut off",
-        "The file ends before the picture does. Some programs show the missing part in grey and say nothing.",
+        "The file ends before the image does. Some programs show the missing part in grey and say nothing.",
         "Fetch it again, or leave it out with --fix.",
     ),
     Kind(
         "damaged",
         "always",
-        "Damaged pictures",
-        "It can be opened, but parts of it are spoilt: a checksum is wrong or the compressed data make no sense.",
+        "Damaged images",
+        "It can be opened, but parts of it are corrupt: a checksum is wrong or the compressed data make no sense.",
         "Fetch it again, or leave it out with --fix.",
     ),
     Kind(
@@ -91,7 +91,7 @@ _TABLE = (
         "too-small",
         "always",
         "Smaller than the crop",
-        "The preprocessing cuts out a part that is larger than the picture; training stops there.",
+        "The preprocessing cuts out a part that is larger than the image; training stops there.",
         "Put a resize before the crop in --preprocess, or leave the image out.",
     ),
     Kind(
@@ -175,7 +175,7 @@ _TABLE = (
     Kind(
         "blank",
         "never",
-        "Blank pictures",
+        "Blank images",
         "One colour all over: a scan that failed, a placeholder, a lens cap.",
         "Look at them; remove what shows nothing.",
     ),
@@ -211,7 +211,7 @@ _TABLE = (
         "suspicious",
         "never",
         "Odd, but readable",
-        "Decoders let it pass: data behind the end of the picture, a missing end, notes that cannot be read.",
+        "Decoders let it pass: data behind the end of the image, a missing end, notes that cannot be read.",
         "Look at the thumbnails.",
     ),
 )

@@ -53,7 +53,7 @@ def describe_confidence_gap(confidence: float, accuracy: float) -> str:
 def compute_calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
     """From the probability of each prediction and whether it was right."""
     if not len(right) or confidence.shape != right.shape:
-        raise VitreousError(f"calibration of {len(confidence):,} confidences and {len(right):,} answers; not one set's")
+        raise VitreousError(f"calibration of {len(confidence):,} confidences and {len(right):,} outcomes: the two must match")
     sure, correct = confidence.astype(np.float64), right.astype(np.float64)
     edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)  # exactly 0 belongs to the first

@@ -61,7 +61,7 @@ def choose_preprocess(clf: Classifier, text: str | None) -> Preprocess:
     if asked.size != (height, width):
         size = "different sizes" if asked.size is None else f"{asked.size[0]} x {asked.size[1]} pixels"
         raise VitreousError(
-            f"--preprocess {text}: gives pictures of {size}, the model takes {height} x {width}; see --image-size"
+            f"--preprocess {text}: gives images of {size}, the model takes {height} x {width}; see --image-size"
         )
     return asked
 

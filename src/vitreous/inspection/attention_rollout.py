@@ -46,7 +46,7 @@ def add_layer(joint_BNN: Tensor | None, attention_BHNN: Tensor) -> Tensor:
 
 
 def rollout(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float32]:
-    """Attention rollout of images of any kind, (B, rows, columns): see `rolled_out`.
+    """Attention rollout of images of any kind, (B, rows, columns): see `compute_rollout`.
 
     >>> rollout(load("runs/pets"), "cat.jpg")[0]
     """
@@ -89,7 +89,7 @@ def class_activation(model: ResNet, images: Tensor, classes: Tensor | None = Non
     """What each place of the last feature map adds to the logit of a class, (B, rows, columns): their mean is that logit
     without its bias. `classes` (B,) are the predicted ones unless given."""
     if not isinstance(model.head, nn.Linear):
-        raise VitreousError(f"{model.config.name} has no head, so no class has a part in the picture; load it with classes=...")
+        raise VitreousError(f"{model.config.name} has no head, so there is no class to map; load it with classes=...")
     map_BCG = model.trunk(images)
     if classes is None:
         classes = model.head(map_BCG.mean(dim=(2, 3))).argmax(dim=1)

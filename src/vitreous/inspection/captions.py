@@ -25,16 +25,16 @@ READINGS = {
     "rollout": Reading(
         "Attention rollout",
         "Where it looked.",
-        "Bright patches are those from which most has reached the answer through all layers (attention rollout, figures 6 and "
-        "14 of the paper: attention averaged over heads, skip connections added, layers multiplied). In the third picture each "
-        "attention counts by what it did for the guessed class (without classes: for the length of the features).",
+        "Bright patches are those from which most has reached the output through all layers (attention rollout, figures 6 and "
+        "14 of the paper: attention averaged over heads, skip connections added, layers multiplied). In the third panel each "
+        "attention counts by what it did for the predicted class (without classes: for the length of the features).",
         "A healthy model lights up the thing it names and leaves the background dark. Single glaring patches in empty "
         "background are outlier tokens (see token norms), not something it saw.",
     ),
     "class_activation": Reading(
         "Class activation map",
         "Where it looked.",
-        "Bright places add to the score of the guessed class; the score is their mean, so this is exact (class activation).",
+        "Bright places add to the score of the predicted class; the score is their mean, so this is exact (class activation).",
         "A healthy model lights up the thing it names. Where background shines, the background may be what it has learnt.",
     ),
     "attention_distance": Reading(
@@ -43,7 +43,7 @@ READINGS = {
         "A dot is a head: the mean distance in pixels between a patch and what it attends to (figures 7 right and 11). The "
         "thin line through a dot is its standard error over images.",
         "In a healthy model the heads of the first layers differ, some looking around their own patch and some across the "
-        "picture; in the last layers nearly all look far. All dots on one level in every layer mean heads that have not learnt "
+        "image; in the last layers nearly all look far. All dots on one level in every layer mean heads that have not learnt "
         "to differ. After a convolutional trunk few heads look near: it has done that work.",
     ),
     "entropy": Reading(
@@ -73,7 +73,7 @@ READINGS = {
         "Each tile belongs to one place of the grid and shows how similar its position embedding is to those of all places "
         "(figures 7 centre and 10).",
         "In a healthy model each tile is brightest at its own place and fades with distance, often along its row and column: "
-        "it has learnt that the picture is a grid. Tiles without a pattern mean that it uses positions little.",
+        "it has learnt that the image is a grid. Tiles without a pattern mean that it uses positions little.",
     ),
     "token_norms": Reading(
         "Token norms",
@@ -110,7 +110,7 @@ def distance(values: Values, uniform: float) -> str:
     near, far = int((first < _NEAR * uniform).sum()), int((first >= _FAR * uniform).sum())
     said = (
         f"In layer 0 the heads look {_between(first)} pixels far; looking everywhere alike would be {uniform:.3g}. "
-        f"Of {heads} heads, {_heads(near)} around their own patch and {far or 'none'} across the whole picture."
+        f"Of {heads} heads, {_heads(near)} around their own patch and {far or 'none'} across the whole image."
     )
     if len(values) > 1:
         said += f" In the last layer they look {_between(last)} pixels far."

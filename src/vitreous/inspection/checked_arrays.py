@@ -42,9 +42,7 @@ def as_rgb(picture: NDArray[Any]) -> NDArray[np.uint8]:
     if pixels.ndim == 2:
         pixels = pixels[..., None]
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or not pixels.size:
-        raise VitreousError(
-            f"a picture of {pixels.dtype} with shape {pixels.shape}: expected uint8 (height, width, 3), as `shown` makes it"
-        )
+        raise VitreousError(f"an image of {pixels.dtype} with shape {pixels.shape}: expected uint8 (height, width, 3)")
     return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,15 +144,11 @@ def _record(model: Model, images: Tensor) -> tuple[list[tuple[str, tuple[Any, ..
     def keep(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: kept.append((name, inputs, output))
 
-    handles = [
-        module.register_forward_hook(keep(name)) for name, module in model.named_modules() if name and _is_operation(module)
-    ]
-    try:
-        logits = model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return kept, logits
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name and _is_operation(module):
+                hooks.enter_context(module.register_forward_hook(keep(name)))
+        return kept, model(images)
 
 
 def _compare_tokens(a: ViT, b: ViT, tolerance: float, differences: list[Difference]) -> int:

@@ -33,19 +33,19 @@ def plot_rollout(
     """Input and attention side by side, image by image, and beside them the gradient-weighted rollout where it is given.
 
     Args:
-        images: as the model saw them, uint8 (height, width, 3) each; `shown` makes them
+        images: as the model saw them, uint8 (height, width, 3) each; `denormalise` makes them
         rollouts: (images, rows, columns), as `rollout` gives them
         gradient: the same, as `gradient_rollout` gives them
         names: one for each image, written below it
     """
     count = len(pictures)
     if not count:
-        raise VitreousError("no pictures to draw; give at least one")
+        raise VitreousError("no images to draw; give at least one")
     maps = [check_finite(rollouts, "attention rollout", ("images", "rows", "columns"), (count,))]
     if gradient is not None:
         maps.append(check_finite(gradient, "gradient-weighted rollout", ("images", "rows", "columns"), (count,)))
     if names is not None and len(names) != count:
-        raise VitreousError(f"{len(names)} names for {count} pictures; give one for each, or none")
+        raise VitreousError(f"{len(names)} names for {count} images; give one for each, or none")
     headings = ["input", "attention", "with gradients"][: 1 + len(maps)]
     side = 300 if count <= 3 else 220 if count <= 12 else 152
     tall = _common_height([as_rgb(picture) for picture in pictures], side)
@@ -56,9 +56,9 @@ def plot_rollout(
     below = _NAME if names is not None else 0
     rows = -(-count // across)
     height = _HEADING + rows * (tall + below + _GAP) - _GAP
-    caption = "Bright: from where most has reached the answer through all layers (rollout). Each map is stretched by itself."
+    caption = "Bright: from where most has reached the output through all layers (rollout). Each map is stretched by itself."
     if gradient is not None:
-        caption += " With gradients: each attention weighted by what it did for the answer."
+        caption += " With gradients: each attention weighted by what it did for the output."
     page = sheet("Where the model looks", caption, across * (own + _BETWEEN) - _BETWEEN, height)
     for column in range(across):
         for number, heading in enumerate(headings):
@@ -97,7 +97,7 @@ def plot_attention(picture: NDArray[np.uint8], maps: ArrayLike) -> Figure:
     left = MARGIN + small.shape[1] + 56  # room for the heads' numbers
     caption = (
         "A column is a layer, a row a head. Bright: where it looks, each map from 0 to its own largest value. "
-        "What looks is the class token, or the mean of all patches where the answer is read from those."
+        "What looks is the class token, or the mean of all patches where the output is read from those."
     )
     page = sheet(
         "Where every head looks", caption, left - MARGIN + whole.shape[1], max(26 + whole.shape[0], 30 + small.shape[0])

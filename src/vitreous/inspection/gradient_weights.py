@@ -20,7 +20,8 @@ lines of the grid; there B counts lines and N the patches of one, until its weig
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from vitreous.models.vit import Attention, ViT
 def gradient_rollout(
     subject: Subject, images: Images, classes: Sequence[int] | Tensor | None = None, batch_size: int = 8
 ) -> NDArray[np.float32]:
-    """Gradient-weighted rollout of images of any kind, (B, rows, columns): see `gradient_rolled_out`.
+    """Gradient-weighted rollout of images of any kind, (B, rows, columns): see `compute_gradient_rollout`.
 
     `classes` are the numbers of the classes asked for, one for each image; the predicted ones unless given.
 
@@ -177,12 +178,10 @@ def _weigh_probe(pool: AttentionPool, z_BND: Tensor, gradient_BD: Tensor) -> Ten
 def _record_inputs(vit: ViT) -> Iterator[list[tuple[nn.Module, tuple[Any, ...]]]]:
     """While this is open, every block that runs is noted with what entered it, so that the call can be made again."""
     calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
-    handles = [block.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs))) for block in vit.blocks]
-    try:
+    with ExitStack() as hooks:
+        for block in vit.blocks:
+            hooks.enter_context(block.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs))))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -190,22 +189,15 @@ def _record_attention(*modules: nn.Module | None) -> Iterator[list[tuple[nn.Modu
     """While this is open, each of these attentions that runs is noted: it, what entered it, and its heads side by side."""
     passes: list[tuple[nn.Module, Tensor, Tensor]] = []
     entered: dict[nn.Module, Tensor] = {}
-    handles = []
 
     def enter(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         entered[module] = inputs[0].detach()
 
-    for module in modules:
-        if module is None:
-            continue
+    def join(owner: nn.Module, out: nn.Module, inputs: tuple[Any, ...]) -> None:
+        passes.append((owner, entered.pop(owner), inputs[0]))
 
-        def join(out: nn.Module, inputs: tuple[Any, ...], owner: nn.Module = module) -> None:
-            passes.append((owner, entered.pop(owner), inputs[0]))
-
-        handles.append(module.register_forward_pre_hook(enter))
-        handles.append(module.out.register_forward_pre_hook(join))  # type: ignore[union-attr]
-    try:
+    with ExitStack() as hooks:
+        for module in filter(None, modules):
+            hooks.enter_context(module.register_forward_pre_hook(enter))
+            hooks.enter_context(module.out.register_forward_pre_hook(partial(join, module)))  # type: ignore[union-attr]
         yield passes
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -1,7 +1,7 @@
 """Inspect a model: its weights, statistics over many images, and attention maps of a few.
 
 Images come one after another and are run as they come; those for a closer look are kept. So every image is decoded once, and
-of the others nothing stays in memory but their numbers (see `survey`).
+of the others nothing stays in memory but their numbers (see statistics.py).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def inspect_model(
     cloud: Cloud | None = None,
     projection: Projection = "auto",
 ) -> Inspection:
-    """The survey goes over `images` (about `count` of them, for the progress bar). The first `closely` of them are looked at
+    """Statistics are over `images` (about `count` of them, for the progress bar). The first `closely` of them are looked at
     closely, or instead of them those in `apart`. The model stays where it is.
     """
     notes: list[str] = []
@@ -152,7 +152,7 @@ def inspect_model(
             notes.append(f"{clf.config.name} is a ResNet: it has no attention, tokens or positions to look at")
             kept = list(itertools.islice(images, closely))
         if isinstance(model, ResNet) and not model.config.classes:
-            notes.append(f"{clf.config.name} has no head, so no place of a picture speaks for a class; no maps of pictures")
+            notes.append(f"{clf.config.name} has no head, so there are no class activation maps")
             looks: tuple[ImageInspection, ...] = ()
         else:
             looks = inspect_images(clf, [*apart] or kept, batch_size)

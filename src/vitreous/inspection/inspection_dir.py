@@ -1,7 +1,7 @@
 """Write the result of `inspect` to a folder, atomically.
 
 inspect.json               every number and setting, and the list of files
-report.html                the page (see `report`); it needs nothing else
+report.html                the report, self-contained
 attention_distance.csv     layer, head, distance in pixels
 entropy.csv                layer, head, entropy in bits
 token_norms.csv            depth, quarters of the patches' lengths, then each leading token's

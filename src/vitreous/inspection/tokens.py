@@ -13,14 +13,13 @@ Shapes: B images, N tokens, the leading ones first, D width.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vitreous.inference.batches import Images
@@ -50,7 +49,7 @@ def track_tokens(vit: ViT) -> Iterator[TokenStatistics]:
     found = TokenStatistics()
     before_BND: list[Tensor] = []
 
-    def look(z_BND: Tensor) -> None:
+    def record(z_BND: Tensor) -> None:
         z_BND = z_BND.float()
         patches_BND = F.normalize(z_BND[:, vit.prefix_tokens :], dim=-1)
         found.norms.append(z_BND.norm(dim=-1))
@@ -59,19 +58,11 @@ def track_tokens(vit: ViT) -> Iterator[TokenStatistics]:
             found.change.append((before_BND.pop() * patches_BND).sum(dim=-1).mean(dim=-1))
         before_BND.append(patches_BND)
 
-    def embedded(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        look(inputs[0])
-
-    def passed(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        look(output)
-
-    handles = [vit.blocks[0].register_forward_pre_hook(embedded)]
-    handles += [block.register_forward_hook(passed) for block in vit.blocks]
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(vit.blocks[0].register_forward_pre_hook(lambda block, inputs: record(inputs[0])))
+        for block in vit.blocks:
+            hooks.enter_context(block.register_forward_hook(lambda block, inputs, output: record(output)))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def mean_similarity(unit_BND: Tensor) -> Tensor:

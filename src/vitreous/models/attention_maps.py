@@ -1,6 +1,6 @@
 """Attention probabilities of any layer and head, recomputed beside fused attention.
 
-The model runs as always, on fused attention. A hook before each wanted layer's attention keeps nothing but
+The model runs as always, on fused attention. A hook before the attention of each requested layer keeps only
 that layer's probabilities, recomputed from the same input: one layer's matrices in memory at a time beside
 the result. Works alike for rectangular grids, for models without class token, for hybrids and for axial models.
 """
@@ -8,7 +8,7 @@ the result. Works alike for rectangular grids, for models without class token, f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -58,12 +58,11 @@ def watch_attention(
         look(layer, spread(probabilities, grid) if spread else probabilities)
 
     wanted = range(len(every)) if layers is None else layers
-    handles = [every[layer][0].register_forward_pre_hook(partial(hook, layer, every[layer][1])) for layer in wanted]
-    try:
+    with ExitStack() as hooks:
+        for layer in wanted:
+            attention, spread = every[layer]
+            hooks.enter_context(attention.register_forward_pre_hook(partial(hook, layer, spread)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()

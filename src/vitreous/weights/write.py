@@ -160,15 +160,13 @@ def _note_losses(checkpoint: Checkpoint, family: str, position_resize: str, sigm
     """What the other side has no place for, though the weights are the same."""
     config, notes = checkpoint.config, []
     if "bilinear-plain" in checkpoint.preprocess:
-        notes.append(
-            f"{family} has no plain bilinear resize: written as the averaging one, so large pictures will look smoother"
-        )
+        notes.append(f"{family} has no plain bilinear resize: written as the averaging one, so large images will look smoother")
     if isinstance(config, ViTConfig) and config.positions == "1d" and config.position_resize != position_resize:
         notes.append(
             f"at another image size {family} resizes positions {position_resize}, this checkpoint {config.position_resize}"
         )
     if checkpoint.outputs == "sigmoid" and not sigmoid:
-        notes.append(f"{family} has no place to say that this head answers with sigmoids")
+        notes.append(f"{family} has no place to say that this head has sigmoid outputs")
     return notes
 
 
