@@ -112,7 +112,7 @@ def test_a_suite_from_end_to_end_interrupted_and_gone_on_with(
     assert (config["recipe"]["lr"], config["recipe"]["steps"], config["recipe"]["warmup"]) == (0.01, 4, 1)
     assert (config["recipe"]["batch_size"], config["recipe"]["optimizer"], config["recipe"]["clip"]) == (16, "sgd", 1.0)
     assert config["recipe"]["preprocess"] == "resize(8,bilinear-plain)|range(-1,1)"
-    assert config["data"]["judged_by"] == "test"
+    assert config["data"]["held_out_split"] == "test"
     same = json.loads((out / "runs" / "fewer" / "seed-0" / "config.json").read_text())
     assert same["data"] == config["data"]  # the seed draws no other images
     assert not list(out.glob("runs/*/*/checkpoint/*"))

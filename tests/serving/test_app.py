@@ -163,7 +163,7 @@ def test_runs(tmp_path: Path) -> None:
         assert [run["name"] for run in found["runs"]] == ["pets/first"]
         run = served.get("/runs/pets/first").json()
         assert run["series"][0]["points"][-1][0] == 4
-        assert run["config"]["verb"] == "pretrain"
+        assert run["config"]["command"] == "pretrain"
         later = served.get("/runs/pets%2Ffirst?after=3").json()
         assert [len(one["points"]) for one in later["series"]] == [1] * len(later["series"])
         for after in ("x", "-2", "1.5", "", "9" * 30):

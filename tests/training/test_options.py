@@ -57,16 +57,23 @@ def test_the_data_seed_is_recorded_and_replayed(photos: Path, tmp_path: Path) ->
     result = pretrain(tmp_path / "run", seed=1, **options).result
     assert result["majority"] == 0.5
     assert "(the largest class alone: 50.0%)" in (tmp_path / "run" / "log.txt").read_text()
-    config = read_config(tmp_path / "run" / "config.json")
+    config = read_config(tmp_path / "run" / "config.json").settings
     assert (config["seed"], config["data_seed"], result["seed"], result["data_seed"]) == (1, 3, 1, 3)
     asked, _ = build_options("pretrain", {"config": str(tmp_path / "run"), "out": str(tmp_path / "again")})
     assert (asked.seed, asked.data_seed) == (1, 3)
-    older = tmp_path / "older.json"  # before --data-seed, the seed was that of splits too
-    older.write_text((tmp_path / "run" / "config.json").read_text().replace('"data_seed": 3,', ""))
-    asked, _ = build_options("pretrain", {"config": str(older), "out": str(tmp_path / "again")})
-    assert (asked.seed, asked.data_seed) == (1, 1)
     with pytest.raises(VitreousError, match="--data-seed -1: must be at least 0"):
         build_options("pretrain", {"data": str(photos), "out": "run", "data_seed": -1})
+
+
+def test_a_run_of_an_older_version_gets_one_clear_line(tmp_path: Path) -> None:
+    old = tmp_path / "run"
+    old.mkdir()
+    (old / "config.json").write_text('{"verb": "pretrain", "arguments": {}, "recipe": {}, "data": {}, "model": {}}')
+    for options in ({"out": str(old)}, {"out": str(tmp_path / "new"), "config": str(old)}):
+        with pytest.raises(VitreousError) as error:
+            build_options("pretrain", {"data": "builtin:digits", **options})
+        assert "is a config of version 1, and this program reads version 2; finish the run with the program" in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("top1", "warned"), [(0.217, True), (0.238, True), (0.3, False)])

@@ -68,9 +68,9 @@ def test_a_state_of_two_resumes_on_two_and_on_one(tmp_path: Path, how: str, drop
     assert digest(tmp_path / "on-two") == digest(tmp_path / "whole")
     pretrain(tmp_path / "on-one", **options)
     log = (tmp_path / "on-one" / "log.txt").read_text()
-    assert "going on from the state of step" in log
+    assert "resuming from the state of step" in log
     equal = "dropout will be drawn otherwise" if dropout else "equal up to rounding"
-    assert f"processes: 2 at first, 1 now; {equal}" in log
+    assert f"world_size: 2 at first, 1 now; {equal}" in log
     pairs = list(zip(metrics(tmp_path / "whole", "train"), metrics(tmp_path / "on-one", "train"), strict=True))
     assert pairs[-1][1]["step"] == 12
     for whole, resumed in pairs if not dropout else ():
@@ -144,7 +144,7 @@ def test_one_process_killed_ends_the_job_and_it_resumes(tmp_path: Path) -> None:
     finished(together(out, words=words))
     said = [(tmp_path / f"run.said-{rank}").read_text() for rank in range(2)]
     assert [text.count("report.html") for text in said] == [1, 0]  # the first process alone reports
-    assert "going on from the state of step" in (out / "log.txt").read_text()
+    assert "resuming from the state of step" in (out / "log.txt").read_text()
 
 
 def _command(entry: Path) -> bytes:

@@ -89,7 +89,7 @@ def test_a_damaged_state_is_passed_over_for_the_one_before(tmp_path: Path) -> No
         assert digest(out) == digest(tmp_path / "whole")
         log = (out / "log.txt").read_text()
         assert f"{newest.name} is damaged" in log
-        assert "going on from the state of step" in log
+        assert "resuming from the state of step" in log
 
 
 def _shard(state: Path) -> Path:
@@ -137,7 +137,7 @@ def test_with_every_state_damaged_it_begins_anew(tmp_path: Path) -> None:
         _truncate(state)
     pretrain(out, save_every=4)
     assert digest(out) == digest(tmp_path / "whole")
-    assert "begins anew" in (out / "log.txt").read_text()
+    assert "starts again" in (out / "log.txt").read_text()
 
 
 def test_a_finished_run_says_so_and_changes_nothing(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_run_whose_states_are_gone_begins_anew_and_says_so(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "run" / "state")
     assert not pretrain(tmp_path / "run").already
     assert digest(tmp_path / "run") == before
-    assert "there is no state of it; the run begins anew" in (tmp_path / "run" / "log.txt").read_text()
+    assert "there is no state of it; the run starts again" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_pa
     from vitreous.training.run_folder import RunFolder, read_config
 
     pretrain(tmp_path / "made")
-    config = read_config(tmp_path / "made" / "config.json")
+    config = read_config(tmp_path / "made" / "config.json").settings
     out = tmp_path / "run"
     with init_distributed("cpu") as world:
         first = RunFolder(out, world)
@@ -449,7 +449,7 @@ def test_two_first_starts_at_once_leave_the_config_of_the_one_that_trains(tmp_pa
         ended.start()
         ended.join(60)
         assert ended.exitcode == 2
-        assert read_config(out / "config.json")["seed"] == 1
+        assert read_config(out / "config.json").settings["seed"] == 1
         first.release()
 
 

@@ -331,7 +331,7 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
     assert config["data"]["train"] == 1097  # all of them
     trial = json.loads((tmp_path / "run" / "sweep" / "lr-0.05" / "config.json").read_text())
     assert trial["data"]["train"] + trial["data"]["held_out"] == 1097
-    assert trial["data"]["judged_by"] == "validation"
+    assert trial["data"]["held_out_split"] == "validation"
     assert any("the best of the sweep" in line for line in config["decisions"])
     again = finetune(tmp_path / "run", from_=str(start), sweep=True, set=("sweep=1e-6:0.05", "sweep_share=0.2"), steps=12)
     assert again.already

@@ -78,9 +78,9 @@ def run_training(command: Literal["pretrain", "finetune"], given: Mapping[str, A
     from vitreous.core.distributed import init_distributed
     from vitreous.training.build_options import build_options
 
-    options, replayed = build_options(command, given)
+    options, previous = build_options(command, given)
     with init_distributed(choose_device(options.device)) as world:
         from vitreous.training.sweep import run_training
 
-        finished = run_training(options, replayed, world)
+        finished = run_training(options, previous, world)
     return Run(options.out, finished.result, finished.already, finished.notes)

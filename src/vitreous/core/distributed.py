@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -60,6 +60,12 @@ def all_reduce_sum(world: World, numbers: Tensor) -> Tensor:
     if world.world_size > 1:
         dist.all_reduce(numbers, group=world.cpu_group)
     return numbers
+
+
+def all_reduce_by_name(world: World, numbers: Mapping[str, float]) -> dict[str, float]:
+    """The sums over all ranks, under the same names; every rank gives the same names in the same order."""
+    sums = all_reduce_sum(world, torch.tensor([float(number) for number in numbers.values()], dtype=torch.float64))
+    return dict(zip(numbers, sums.tolist(), strict=True))
 
 
 def broadcast(world: World, value: Any) -> Any:

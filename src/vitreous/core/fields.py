@@ -104,7 +104,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is float:
         # An integer may be too large for a float (JSON knows no bounds), and NaN fails every comparison.
         return (_fits(value, int) and abs(value) <= sys.float_info.max) or (isinstance(value, float) and math.isfinite(value))
-    return isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
+    return isinstance(value, get_origin(hint) or hint) and not (isinstance(value, bool) and hint is not bool)
 
 
 _WORDS = {int: "a whole number", float: "a finite number", str: "text", bool: "true or false", NoneType: "none"}
@@ -118,4 +118,6 @@ def _describe(hint: Any) -> str:
         if kinds[-1] is not Ellipsis:
             return "height and width"
         return {int: "whole numbers", float: "finite numbers"}.get(kinds[0], "a list of texts")
+    if get_origin(hint) is dict:
+        return "an object"
     return _WORDS.get(hint) or (", ".join(map(str, get_args(hint))) if get_args(hint) else f"a {hint.__name__}")

@@ -198,7 +198,7 @@ def _summary(path: Path) -> dict[str, Any]:
         "updated": changed,
         "model": _name(model.get("name")),
         "data": _name(data.get("name")),
-        "verb": _name(config.get("verb")),
+        "verb": _name(config.get("command", config.get("verb"))),  # `verb` in version 1
         "steps": int(steps) if math.isfinite(steps) else None,
         **last,
         "majority": _finite(_kept(path / DONE).get("majority")) if not (path / DONE).parent.is_symlink() else None,

@@ -26,9 +26,11 @@ from vitreous.inference.features import compute_features
 from vitreous.studies.suite import Protocol, Task
 from vitreous.studies.suite_data import Parts
 from vitreous.training.batch_fitting import fit_micro_batch
+from vitreous.training.config import Previous
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes import tables
 from vitreous.training.resolve import resolve
+from vitreous.training.run_folder import recorded_config
 from vitreous.training.trainer import train
 
 RECIPE = "finetune-vtab"
@@ -88,7 +90,7 @@ def finetune_task(
     world: World,
 ) -> Score:
     """A run of its own in `out`, which goes on where it was."""
-    asked = TrainOptions(
+    options = TrainOptions(
         command="finetune",
         data=parts.where,
         out=str(out),
@@ -107,11 +109,12 @@ def finetune_task(
         precision=machine.precision,
     )
     began = time.monotonic()
-    plan = resolve(asked, None, world, parts.dataset())
-    finished = train(fit_micro_batch(plan, asked, world), world)
+    previous = Previous(recorded_config(out))
+    config = resolve(options, previous, world, parts.dataset())
+    finished = train(fit_micro_batch(config, options, previous, world), world)
     found = finished.result
     seconds = float(found["seconds"]) if finished.already else time.monotonic() - began
-    return Score(float(found["top1"]), plan.images, int(found["n"]), seconds, majority=found.get("majority"))
+    return Score(float(found["top1"]), config.images, int(found["n"]), seconds, majority=found.get("majority"))
 
 
 def drop_weights(out: Path) -> None:

@@ -13,10 +13,11 @@ from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_outside, find_data_folder
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.names import check_name
+from vitreous.training.config import Previous, RunRecord
 from vitreous.training.options import Command, TrainOptions, option_name
 from vitreous.training.recipes import tables
 from vitreous.training.recipes.recipe import Objective, parse_set, parse_value
-from vitreous.training.run_folder import CONFIG, read_config
+from vitreous.training.run_folder import CONFIG, read_config, recorded_config
 from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.locate import check_source
 
@@ -30,21 +31,21 @@ _INSTEAD_OF = {
 }  # fmt: skip
 
 
-def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOptions, dict[str, Any] | None]:
-    """The options, and the config that is replayed, if any; what is given here overrides what is recorded there."""
+def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOptions, Previous]:
+    """The options, and the records of earlier runs; what is given here overrides what is replayed."""
     given = _as_typed(given)
     typed_changes = parse_set(given.get("set", ()))
     for name in sorted(_ALSO_FIELDS & given.keys() & typed_changes.keys()):
         raise VitreousError(
             f"{option_name(name)} and --set {name}={typed_changes[name]} both give {name}; leave one of them out"
         )
-    replayed: dict[str, Any] | None = None
+    replayed: RunRecord | None = None
     if path := given.get("config"):
         file = user_path(path)
         replayed = read_config(file / CONFIG if file.is_dir() else file, "check --config")
-        if replayed.get("verb") != command:
-            raise VitreousError(f"--config {path}: is of `vitreous {replayed.get('verb')}`, not of `vitreous {command}`")
-        recorded = {"data_seed": replayed["data_seed"], **_as_typed(replayed["arguments"])}
+        if replayed.command != command:
+            raise VitreousError(f"--config {path}: is of `vitreous {replayed.command}`, not of `vitreous {command}`")
+        recorded = _as_typed(replayed.options)
         before = parse_set(recorded.pop("set", ()))
         by_hand = {*given, *typed_changes}
         dropped = (_ALSO_FIELDS & by_hand) | {_INSTEAD_OF.get(name) for name in by_hand} | {"out", "config", "extend"}
@@ -57,7 +58,7 @@ def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOpti
         given["model"] = "ViT-B/16"
     options = TrainOptions(command, **{**given, "objective": _objective(given)})
     _check(options)
-    return options, replayed
+    return options, Previous(recorded_config(user_path(options.out)), replayed)
 
 
 def _check(options: TrainOptions) -> None:

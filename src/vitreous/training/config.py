@@ -1,4 +1,4 @@
-"""A run before it begins: everything decided, nothing done. `config` is what `config.json` will say of it."""
+"""A run before it begins, everything decided and nothing done (`RunConfig`), and its record in config.json (`RunRecord`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitreous.core.fields import Between, check_fields
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.models.config import ModelConfig
@@ -20,6 +21,36 @@ from vitreous.training.options import Command, Engine, Parallel
 from vitreous.training.recipes.recipe import Recipe
 from vitreous.training.recipes.recipe import to_json as recipe_json
 from vitreous.weights.checkpoint import Checkpoint
+
+VERSION = 2  # of config.json
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run that is resumed or replayed takes from its config.json: what was measured then decides rounding now."""
+
+    command: str
+    options: dict[str, Any]
+    recipe: dict[str, Any]
+    data: dict[str, Any]
+    model: dict[str, Any]
+    precision: Literal["float32", "bfloat16"]
+    eval_every: Annotated[int, Between(0)]
+    micro_batch: Annotated[int | None, Between(1)]
+    world_size: Annotated[int, Between(1)]
+    threads: Annotated[int, Between(1)]
+    extended: bool
+    settings: dict[str, Any]  # the whole file
+
+    def __post_init__(self) -> None:
+        check_fields(self, lambda name, value: f"{name}={value}")
+
+
+class Previous(NamedTuple):
+    """The records of earlier runs: the one in OUT, which is resumed, and that of --config, which is replayed."""
+
+    resumed: RunRecord | None = None
+    replayed: RunRecord | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +84,7 @@ class RunConfig:
     track: tuple[str, ...] = ()
     extend: bool = False
     decisions: tuple[str, ...] = ()
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the verb, as they were typed
+    options: Mapping[str, Any] = field(default_factory=dict)  # as they were typed
     begun: Checkpoint | None = None  # the checkpoint that it begins from, at its new size
     bad: tuple[BadImage, ...] = ()  # images that were found unreadable and left out
 
@@ -71,31 +102,33 @@ def _decoders() -> dict[str, str | None]:
     return found
 
 
-def config_json(plan: RunConfig, processes: int) -> dict[str, Any]:
+def config_json(config: RunConfig, world_size: int) -> dict[str, Any]:
+    """What config.json says of a run."""
     return {
-        "verb": plan.command,
-        "data": dict(plan.data),
-        "from": dict(plan.parent),
-        "model": model_json(plan.model),
-        "recipe": recipe_json(plan.recipe),
-        "seed": plan.seed,
-        "data_seed": plan.data_seed,
-        "device": plan.device,
-        "precision": plan.precision,
-        "engine": plan.engine,
-        "micro_batch": plan.micro_batch,
-        "parallel": plan.parallel,
-        "shard_group": plan.shard_group,
-        "activation_checkpointing": plan.activation_checkpointing,
-        "bad_images": plan.bad_images,
-        "eval_every": plan.eval_every,
-        "workers": plan.workers,
-        "save_every": plan.save_every,
-        "track": list(plan.track),
-        "processes": processes,
-        "threads": plan.threads or torch.get_num_threads(),
+        "version": VERSION,
+        "command": config.command,
+        "data": dict(config.data),
+        "from": dict(config.parent),
+        "model": model_json(config.model),
+        "recipe": recipe_json(config.recipe),
+        "seed": config.seed,
+        "data_seed": config.data_seed,
+        "device": config.device,
+        "precision": config.precision,
+        "engine": config.engine,
+        "micro_batch": config.micro_batch,
+        "parallel": config.parallel,
+        "shard_group": config.shard_group,
+        "activation_checkpointing": config.activation_checkpointing,
+        "bad_images": config.bad_images,
+        "eval_every": config.eval_every,
+        "workers": config.workers,
+        "save_every": config.save_every,
+        "track": list(config.track),
+        "world_size": world_size,
+        "threads": config.threads or torch.get_num_threads(),
         "versions": {"vitreous": version("vitreous"), "torch": torch.__version__, **_decoders()},
-        "extended": plan.extend,
-        "decisions": list(plan.decisions),
-        "arguments": dict(plan.arguments),
+        "extended": config.extend,
+        "decisions": list(config.decisions),
+        "options": dict(config.options),
     }

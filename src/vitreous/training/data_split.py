@@ -19,6 +19,7 @@ from vitreous.data.source import Dataset, Source, Stream
 from vitreous.data.splits import choose_training_splits, reduce_training_images, split_stratified
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.doctor.header_check import check_headers
+from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 
 SMALL = 64  # pixels: sets of such pictures are trained on at their own size
@@ -39,53 +40,55 @@ class RunImages:
     decisions: tuple[str, ...]
 
 
-def choose_images(asked: TrainOptions, stop_early: bool, dataset: Dataset | None = None, unlabelled: bool = False) -> RunImages:
+def choose_images(
+    options: TrainOptions, stop_early: bool, dataset: Dataset | None = None, unlabelled: bool = False
+) -> RunImages:
     """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set.
 
     `unlabelled`: images without a label teach something too; otherwise classification leaves them out.
     `dataset` is what `asked.data` stands for, where somebody has opened it already and perhaps drawn from it.
     """
-    dataset = dataset or open_data(asked.data, bad_shards=asked.bad_images)
+    dataset = dataset or open_data(options.data, bad_shards=options.bad_images)
     decisions = list(dataset.summary())
-    share = asked.held_out or 0.1
-    if not dataset.classes and asked.objective == "classification":
-        other = "--objective masked-patch" if asked.command == "pretrain" else "`vitreous pretrain --objective masked-patch`"
-        raise VitreousError(f"{asked.data}: has no labels to learn; use class folders, or {other}")
-    few = asked.subset is not None or asked.per_class is not None
+    share = options.held_out or 0.1
+    if not dataset.classes and OBJECTIVES[options.objective].classifies:
+        other = "--objective masked-patch" if options.command == "pretrain" else "`vitreous pretrain --objective masked-patch`"
+        raise VitreousError(f"{options.data}: has no labels to learn; use class folders, or {other}")
+    few = options.subset is not None or options.per_class is not None
     if few and "train" in dataset.splits:  # before anything is held out: what chooses belongs to the budget too
-        fewer, sentence = reduce_training_images(dataset.splits["train"], asked.subset, asked.per_class, asked.data_seed)
+        fewer, sentence = reduce_training_images(dataset.splits["train"], options.subset, options.per_class, options.data_seed)
         dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
         decisions.append(sentence)
         few = False
-    train, held_out, sentence = _parts(dataset, asked, stop_early, share)
+    train, held_out, sentence = _parts(dataset, options, stop_early, share)
     decisions.append(sentence)
-    if asked.sweep_share is not None:
+    if options.sweep_share is not None:
         if not isinstance(train, Source):
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
-        train, held_out = split_stratified(train, derive_key("sweep", asked.data_seed), asked.sweep_share)
+        train, held_out = split_stratified(train, derive_key("sweep", options.data_seed), options.sweep_share)
         decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
-    if asked.objective == "classification" and not unlabelled:
+    if OBJECTIVES[options.objective].classifies and not unlabelled:
         train = _labelled(train, decisions)
-    train, found = _without_bad(train, asked)
-    held_out, others = _without_bad(held_out, asked)
+    train, found = _without_bad(train, options)
+    held_out, others = _without_bad(held_out, options)
     bad = (*found, *others)
     if bad:
         decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
     if few:
-        train, sentence = reduce_training_images(train, asked.subset, asked.per_class, asked.data_seed)
+        train, sentence = reduce_training_images(train, options.subset, options.per_class, options.data_seed)
         decisions.append(sentence)
     judges = held_out if not isinstance(held_out, Source) or len(held_out) else None
     if judges is None:
         decisions.append("nothing to judge by: no class has two images, so none could be held out")
     count = len(train) if isinstance(train, Source) else train.count()
     if count == 0:
-        raise VitreousError(f"{asked.data}: there are no images to train on")
+        raise VitreousError(f"{options.data}: there are no images to train on")
     size, channels, labels = _look(train)
     described = {
-        "name": asked.data,
+        "name": options.data,
         "train": count,
         "held_out": len(held_out) if isinstance(held_out, Source) else held_out.count(),
-        "judged_by": held_out.split,
+        "held_out_split": held_out.split,
         "classes": len(dataset.classes),
         "fingerprint": fingerprint_of(train, held_out),
         "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
@@ -107,17 +110,19 @@ def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
 
 
 def _parts(
-    dataset: Dataset, asked: TrainOptions, stop_early: bool, share: float
+    dataset: Dataset, options: TrainOptions, stop_early: bool, share: float
 ) -> tuple[Source | Stream, Source | Stream, str]:
     train = dataset.splits.get("train")
     choosing = stop_early and "validation" not in dataset.splits
-    if isinstance(train, Source) and (asked.held_out is not None or choosing):
-        ours, theirs = split_stratified(train, asked.data_seed, share)
-        why = "as asked" if asked.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
+    if isinstance(train, Source) and (options.held_out is not None or choosing):
+        ours, theirs = split_stratified(train, options.data_seed, share)
+        why = "as asked" if options.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
         return ours, theirs, f"judging by {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
-    if asked.held_out is not None and not isinstance(train, Source) and train is not None:
-        raise VitreousError(f"--held-out {asked.held_out:g}: a part of shards cannot be held out; give them a validation split")
-    ours_, theirs_, sentence = choose_training_splits(dataset, asked.data_seed, share)
+    if options.held_out is not None and not isinstance(train, Source) and train is not None:
+        raise VitreousError(
+            f"--held-out {options.held_out:g}: a part of shards cannot be held out; give them a validation split"
+        )
+    ours_, theirs_, sentence = choose_training_splits(dataset, options.data_seed, share)
     if theirs_.split == "test" and not choosing:
         sentence += "; checkpoint/best is chosen by it too, so that its score flatters: report the result's, or use --held-out"
     if choosing and theirs_.split == "test":
@@ -125,15 +130,15 @@ def _parts(
     return ours_, theirs_, sentence
 
 
-def _without_bad(source: Source | Stream, asked: TrainOptions) -> tuple[Source | Stream, tuple[BadImage, ...]]:
+def _without_bad(source: Source | Stream, options: TrainOptions) -> tuple[Source | Stream, tuple[BadImage, ...]]:
     """Files are looked at before the first step, so that a run does not stop after an hour. Shards are met as they come."""
     if not isinstance(source, Source) or not source.encoded:
         return source, ()
     with progress_bar(f"looking at the {source.split} images' headers", len(source)) as advance:
-        bad = check_headers(source, default_workers() if asked.workers is None else asked.workers, advance)
+        bad = check_headers(source, default_workers() if options.workers is None else options.workers, advance)
     if not bad:
         return source, ()
-    if asked.bad_images == "stop":
+    if options.bad_images == "stop":
         raise VitreousError(
             f"{len(bad):,} images cannot be read, the first: {bad[0]}; mend or remove them (`vitreous doctor` lists all), "
             f"or use --bad-images skip"

@@ -1,7 +1,7 @@
-"""The loop: batch, loss, gradient, step. One for every objective, recipe, precision and number of processes.
+"""The training loop: batch, loss, gradient, step. One for every objective, recipe, precision and world size.
 
-Everything that goes by chance comes from (seed, step): the batch from the loader, dropout and masks from a generator that
-is seeded anew for each pass. So a state is tensors and a step number, and a run that was killed goes on as if it had not been.
+Everything random comes from (seed, step): the batch from the loader, dropout and masks from a generator that is seeded anew
+for each forward pass. So a state is tensors and a step number, and a run that was killed is resumed to the same bytes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitreous.core.distributed import World, all_gather, all_reduce_sum
+from vitreous.core.distributed import World, all_gather, all_reduce_by_name
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text
 from vitreous.data.bad_images import NAME as BAD_IMAGES
@@ -31,21 +31,16 @@ from vitreous.data.source import Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.mixup import mixup, one_hot
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.majority import majority_rate
-from vitreous.evaluation.validation_result import ValidationResult
+from vitreous.training.callbacks import Callback, Evaluated, StepDone
 from vitreous.training.config import RunConfig
 from vitreous.training.ema import PolyakAverage
-from vitreous.training.objectives.classification import Classification
-from vitreous.training.objectives.masked_patch import MaskedPatches
+from vitreous.training.objectives.objective import Objective
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
 from vitreous.training.parallel import accumulating, full_tensor, local_tensor, needs_warmup_backward, parallelize, resharded
-from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.schedule import learning_rate
 from vitreous.training.state import States, tensors_of
-from vitreous.training.validation import Interrupted, never_empty, validate, validate_loss
-
-Objective = Classification | MaskedPatches
+from vitreous.training.validation import Evaluation, HeldOut, Interrupted, never_empty
 
 _TAMER = "use a lower --set lr=, a longer warmup= or clip=1, with another --out"
 
@@ -67,58 +62,61 @@ class Progress:
     owed: bool = False  # an evaluation of this step
     window: dict[str, float] = field(default_factory=dict)  # sums since the last record
 
+    def count_evaluation(self, score: float, loss: float, patience: int | None) -> bool:
+        """Whether it is the best so far; without patience left, the run stops."""
+        is_best = self.best is None or (score, -loss) > (self.best, -self.best_loss)
+        if is_best:
+            self.best, self.best_loss, self.best_step, self.without_better = score, loss, self.step, 0
+        else:
+            self.without_better += 1
+            self.stopped = patience is not None and self.without_better >= patience
+        return is_best
+
     def counted(self) -> dict[str, Any]:
         """A copy, which stays as it is while training goes on."""
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "step"}
 
 
 class Diverged(VitreousError):
-    """Training went astray."""
-
-
-class Flags(NamedTuple):
-    """What processes tell each other after a step: at how many of them it is so."""
-
-    interrupted: float  # by a signal
-    overdue: float  # it is time to save
-    written: float  # a state that was being written lies on disk
+    """A loss, a gradient or the weights are no longer finite."""
 
 
 class Loop:
-    """A run in this process."""
+    """The part of a run that this rank does. `callbacks` hear of its events."""
 
-    def __init__(self, plan: RunConfig, objective: Objective, world: World, folder: RunFolder) -> None:
-        self.plan, self.world, self.folder = plan, world, folder
-        recipe = plan.recipe
+    def __init__(self, config: RunConfig, objective: Objective, world: World, folder: RunFolder) -> None:
+        self.config, self.world, self.folder = config, world, folder
+        self.callbacks: list[Callback] = []
+        recipe = config.recipe
         self.objective = objective.to(world.device).train()
         freeze(objective, recipe)
-        self.module = parallelize(objective, plan.parallel, plan.shard_group, world)
+        self.module = parallelize(objective, config.parallel, config.shard_group, world)
         self.optimizer = optimizer(objective, recipe)
         prepare_state(self.optimizer, recipe)
         self.average = PolyakAverage(objective, recipe.average) if recipe.average else None
         self.states = States(folder.path / "state", world)
         self.progress = Progress()
-        self.last: tuple[ValidationResult | None, dict[str, float]] | None = None  # the newest evaluation of this process
-        channels = plan.model.channels
-        self.loader = self._loader(plan.train, Preprocess(recipe.preprocess, channels), recipe.batch_size)
+        self.last: Evaluation | None = None  # the newest
+        channels = config.model.channels
+        self.loader = self._loader(config.train, Preprocess(recipe.preprocess, channels), recipe.batch_size)
         # As many at once as in training, where memory was found to be enough for them.
-        at_once = min(plan.micro_batch or recipe.batch_size, self.loader.own_batch) * world.world_size
+        at_once = min(config.micro_batch or recipe.batch_size, self.loader.own_batch) * world.world_size
         evaluation = Preprocess(recipe.evaluation, channels)
-        self.judge = None if plan.held_out is None else self._loader(plan.held_out, evaluation, at_once)
-        self._overdue = 0.0  # how many processes say that it is time to save
-        self._settled = not needs_warmup_backward(self.module)
-        self._train_counts = plan.train.counts() if isinstance(plan.train, Source) else None
-        self._named: set[Skipped] = set()  # shards that were passed over, and have been told of
+        self.held_out = None if config.held_out is None else self._loader(config.held_out, evaluation, at_once)
+        self._save_is_due = False  # at some rank, three minutes after the last one
+        self._warmed_up = not needs_warmup_backward(self.module)
+        self._train_counts = config.train.counts() if isinstance(config.train, Source) else None
+        self._reported: set[Skipped] = set()  # shards that were skipped
         self.autocast = functools.partial(
-            torch.autocast, world.device.type, torch.bfloat16, enabled=plan.precision == "bfloat16"
+            torch.autocast, world.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
         )
 
     def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int) -> Loader:
-        plan, log = self.plan, self.folder.path / BAD_IMAGES
+        config, log = self.config, self.folder.path / BAD_IMAGES
         return Loader(
-            data, preprocess, batch_size, seed=plan.seed, workers=plan.workers, process=self.world.rank,
-            processes=self.world.world_size, bad_images=plan.bad_images,
-            bad_log=log if plan.bad_images == "skip" else None,
+            data, preprocess, batch_size, seed=config.seed, workers=config.workers, process=self.world.rank,
+            processes=self.world.world_size, bad_images=config.bad_images,
+            bad_log=log if config.bad_images == "skip" else None,
         )  # fmt: skip
 
     # Resuming ----------------------------------------------------------------------------------------------------------
@@ -131,30 +129,25 @@ class Loop:
         if found is not None:
             self.states.read(found, tensors_of(self.objective, self.optimizer, self.average))
             self.progress = Progress(found.step, **found.counted)
-            if self.plan.extend and self.progress.stopped:
+            if self.config.extend and self.progress.stopped:
                 self.progress.stopped, self.progress.without_better = False, 0
-                said.append("it had stopped early; --extend lets it go on")
+                said.append("it had stopped early; --extend resumes it")
             self.states.drop_newer(found)
-            said.append(f"going on from the state of step {found.step:,}")
+            said.append(f"resuming from the state of step {found.step:,}")
         elif damaged:
-            said.append("no state is left that can be used; the run begins anew")
+            said.append("no state is left that can be used; the run starts again")
         elif self.folder.history():
-            said.append("it had begun before, and there is no state of it; the run begins anew")
-        self.folder.cut(self.progress.step, judged=not self.progress.owed)
+            said.append("it had begun before, and there is no state of it; the run starts again")
+        self.folder.cut(self.progress.step, evaluated=not self.progress.owed)
         return tuple(said)
 
     # Training ----------------------------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        display: Display,
-        evaluated: Callable[[ValidationResult | None, bool], None],
-        record: Callable[[dict[str, Any]], None],
-    ) -> None:
-        """To the last step, or to an early stop. `evaluated` hears of every evaluation, and whether it is the best so far."""
+    def run(self) -> None:
+        """To the last step, to an early stop or to a signal."""
         with _signals() as signals:
             try:
-                interrupted = self._run(display, evaluated, record, signals)
+                interrupted = self._run(signals)
             except BaseException as error:
                 if self.world.world_size == 1:  # with others, only what happens to all of them alike may be finished
                     with contextlib.suppress(VitreousError):
@@ -163,73 +156,77 @@ class Loop:
                     remedy = "or start the same command with --bad-images skip, to do without it"
                     raise VitreousError(f"{error}; {remedy}") from error
                 raise
-        if interrupted:  # here or at another process; the handlers are the caller's again
+        if interrupted:  # here or at another rank; the handlers are the caller's again
             signal.raise_signal(signals[0] if signals else signal.SIGTERM)
 
-    def _run(
-        self,
-        display: Display,
-        evaluated: Callable[[ValidationResult | None, bool], None],
-        record: Callable[[dict[str, Any]], None],
-        signals: list[int],
-    ) -> bool:
+    def _run(self, signals: list[int]) -> bool:
         """Whether it was interrupted before its end."""
-        plan, progress, steps = self.plan, self.progress, self.plan.steps
-        every = max(1, steps // RECORDS)
-        saved_at = since = time.monotonic()
-        before, interrupted = progress.seconds, False
+        config, progress, steps = self.config, self.progress, self.config.steps
+        saved_at, interrupted = time.monotonic(), False
+        began = saved_at - progress.seconds
         with contextlib.closing(self.loader.training(progress.step)) as batches:  # type: ignore[type-var]
             while True:
-                changed = progress.step != self.states.saved  # a run that goes on begins with a state that is saved already
+                changed = progress.step != self.states.saved  # a run that is resumed begins with a state that is saved
                 if progress.owed and not interrupted:
-                    with self.result_weights():
-                        interrupted, changed = self._evaluate(evaluated, record, signals), True
-                    progress.seconds = before + time.monotonic() - since
-                ends = progress.stopped or progress.step == steps
-                if changed and (interrupted or ends or self._due()):
+                    interrupted, changed = not self._evaluate(signals), True
+                    progress.seconds = time.monotonic() - began
+                ends = interrupted or progress.stopped or progress.step == steps
+                if changed and (ends or self._due()):
                     self.save()
                     saved_at = time.monotonic()
-                if interrupted or ends:
+                if ends:
                     self.states.finish()
                     break
-                began = time.monotonic()
-                rate = learning_rate(plan.recipe, progress.step, steps)
-                overdue = plan.save_every is None and began - saved_at > SAVE_SECONDS
-                loss, flags = self._step(next(batches), rate, Flags(bool(signals), overdue, self.states.written))
-                if flags.written == self.world.world_size:
+                step_began, lr = time.monotonic(), learning_rate(config.recipe, progress.step, steps)
+                overdue = config.save_every is None and step_began - saved_at > SAVE_SECONDS
+                flags = {"interrupted": bool(signals), "overdue": overdue, "written": self.states.written}
+                loss, ranks = self._step(next(batches), lr, flags)
+                if ranks["written"] == self.world.world_size:
                     self.states.finish()
-                interrupted, self._overdue = flags.interrupted > 0, flags.overdue
+                interrupted, self._save_is_due = ranks["interrupted"] > 0, ranks["overdue"] > 0
                 progress.step += 1
-                progress.window["busy"] = progress.window.get("busy", 0.0) + time.monotonic() - began
-                progress.seconds = before + time.monotonic() - since
-                display.step(progress.step, loss, rate, self._speed())
-                if progress.step % every == 0 or progress.step == steps:
-                    record(self._record(rate))
-                    self._tell_passed_over(display)
-                regular = plan.eval_every and progress.step % plan.eval_every == 0
-                progress.owed = self.judge is not None and bool(regular or progress.step == steps)
+                progress.window["busy"] = progress.window.get("busy", 0.0) + time.monotonic() - step_began
+                progress.seconds = time.monotonic() - began
+                self._emit_step(loss, lr)
         if progress.stopped:
             best = f"none of the last {progress.without_better} evaluations was better than step {progress.best_step:,}'s"
-            display.say(f"stopped early: {best}")
+            self._say(f"stopped early: {best}")
         if interrupted:
-            display.say(f"state of step {progress.step:,} saved; the same command goes on from there")
+            self._say(f"state of step {progress.step:,} saved; the same command resumes from there")
         return interrupted
 
-    def _tell_passed_over(self, display: Display) -> None:
-        """Shards that could not be read, where that is allowed: each is named once. All processes call this."""
-        met = [*self.loader.skipped, *(self.judge.skipped if self.judge is not None else ())]
-        new = [entry for entry in met if entry not in self._named]
-        self._named.update(new)
+    def _emit_step(self, loss: float, lr: float) -> None:
+        config, step = self.config, self.progress.step
+        event = StepDone(step, loss, lr, self._speed())
+        for callback in self.callbacks:
+            callback.on_step(event)
+        if step % max(1, config.steps // RECORDS) == 0 or step == config.steps:
+            self._emit_metrics(self._record(lr))
+            self._report_skipped_shards()
+        regular = config.eval_every and step % config.eval_every == 0
+        self.progress.owed = self.held_out is not None and bool(regular or step == config.steps)
+
+    def _emit_metrics(self, record: dict[str, Any]) -> None:
+        for callback in self.callbacks:
+            callback.on_metrics(record)
+
+    def _say(self, line: str) -> None:
+        for callback in self.callbacks:
+            callback.on_message(line)
+
+    def _report_skipped_shards(self) -> None:
+        """Shards that could not be read, where that is allowed: each is named once. All ranks call this."""
+        met = [*self.loader.skipped, *(self.held_out.skipped if self.held_out is not None else ())]
+        new = [entry for entry in met if entry not in self._reported]
+        self._reported.update(new)
         for shard, reason, delivered in sorted({entry for part in all_gather(self.world, new) for entry in part}):
-            line = f"{shard}: passed over ({reason}); {delivered:,} images of it were there"
-            self.folder.log(line)
-            display.say(line)
+            self._say(f"{shard}: passed over ({reason}); {delivered:,} images of it were there")
 
     def _due(self) -> bool:
-        """Whether a state is to be saved after this step, at all processes alike."""
+        """Whether a state is to be saved after this step, at all ranks alike."""
         if self.progress.step == 0:
             return False
-        return self._overdue > 0 if self.plan.save_every is None else self.progress.step % self.plan.save_every == 0
+        return self._save_is_due if self.config.save_every is None else self.progress.step % self.config.save_every == 0
 
     def save(self) -> None:
         broken = not all(torch.isfinite(local_tensor(parameter.detach())).all() for parameter in self.objective.parameters())
@@ -239,43 +236,43 @@ class Loop:
                 f"{_TAMER}"
             )
         self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
+        for callback in self.callbacks:
+            callback.on_saved(self.progress.step)
 
-    def _step(self, batch: Batch, rate: float, flags: Flags) -> tuple[float, Flags]:
-        """One step of the optimiser: the mean loss, and at how many processes each flag is up."""
-        recipe, plan, world = self.plan.recipe, self.plan, self.world
-        images, targets = batch.images, one_hot(batch.labels, max(1, len(plan.classes)))
+    def _step(self, batch: Batch, lr: float, flags: Mapping[str, bool]) -> tuple[float, dict[str, float]]:
+        """One step of the optimiser: the mean loss, and at how many ranks each flag is up."""
+        recipe, config, world = self.config.recipe, self.config, self.world
+        images, targets = batch.images, one_hot(batch.labels, max(1, len(config.classes)))
         if recipe.mixup:
-            images, targets = mixup(images, targets, recipe.mixup, plan.seed, self.progress.step)
-        count = float(len(batch))
-        if world.world_size > 1:  # some images may have been skipped, elsewhere too
-            count = float(all_reduce_sum(world, torch.tensor([count], dtype=torch.float64)))
+            images, targets = mixup(images, targets, recipe.mixup, config.seed, self.progress.step)
+        # Some images may have been skipped, at other ranks too.
+        count = all_reduce_by_name(world, {"n": len(batch)})["n"]
         sums = self._backward(images, targets, count)
-        everyone = all_reduce_sum(world, torch.tensor([*sums.values(), *flags], dtype=torch.float64)).tolist()
-        sums = dict(zip(sums, everyone, strict=False))
-        loss = sums["loss"] / max(count, 1.0)
+        everyone = all_reduce_by_name(world, {**sums, **flags})
+        loss = everyone["loss"] / max(count, 1.0)
         if count:
             if not math.isfinite(loss):
                 self._not_finite(batch, f"the loss is {loss}")
-            self._update(batch, rate)
+            self._update(batch, lr)
         window = self.progress.window
-        for name, value in {**sums, "n": count}.items():
+        for name, value in {**{name: everyone[name] for name in sums}, "n": count}.items():
             window[name] = window.get(name, 0.0) + value
-        return loss, Flags(*everyone[len(sums) :])
+        return loss, everyone
 
     def _backward(self, images: Tensor, targets: Tensor, count: float) -> dict[str, float]:
         """The gradient of the mean loss of `count` images, of which this process has these; and their sums, the loss first."""
         mine = self.loader.own_batch
-        size = min(self.plan.micro_batch or mine, mine)
+        size = min(self.config.micro_batch or mine, mine)
         sums = dict.fromkeys(("loss", *self.objective.sums), 0.0)
         passes = range(0, mine, size)
         for number, at in enumerate(passes):
             part, wanted = images[at : at + size], targets[at : at + size]
             if not len(part) and self.world.world_size == 1:
                 continue
-            if not self._settled:  # once for nothing, see `settles_later`
+            if not self._warmed_up:  # one warm-up backward pass fixes DDP's bucket order
                 self._pass(part, wanted, count, number, last=True)
                 self.optimizer.zero_grad(set_to_none=True)
-                self._settled = True
+                self._warmed_up = True
             found = self._pass(part, wanted, count, number, last=number == len(passes) - 1)
             for name in sums if len(part) else ():
                 sums[name] += float(found[name])
@@ -285,7 +282,7 @@ class Loop:
         """Forward and backward, once; gradients are added to what there is."""
         world, real = self.world, float(len(images) > 0)
         images, targets = never_empty(images, targets)
-        torch.manual_seed(derive_key("pass", self.plan.seed, self.progress.step, world.rank, number))
+        torch.manual_seed(derive_key("pass", self.config.seed, self.progress.step, world.rank, number))
         with accumulating(self.module, last):
             with self.autocast():
                 losses, extras = self.module(images.to(world.device), targets.to(world.device))
@@ -299,8 +296,8 @@ class Loop:
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if not torch.isfinite(norm):
             self._not_finite(batch, f"the gradient's norm is {float(norm)}")
-        if self.plan.recipe.clip is not None:
-            nn.utils.clip_grads_with_norm_(learning, self.plan.recipe.clip, norm)
+        if self.config.recipe.clip is not None:
+            nn.utils.clip_grads_with_norm_(learning, self.config.recipe.clip, norm)
         set_rate(self.optimizer, rate)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -341,59 +338,45 @@ class Loop:
 
     def _place(self) -> dict[str, Any]:
         progress = self.progress
-        images = progress.step * self.plan.recipe.batch_size
-        epoch = round(images / self.plan.images, 4) if self.plan.images else None
+        images = progress.step * self.config.recipe.batch_size
+        epoch = round(images / self.config.images, 4) if self.config.images else None
         return {"step": progress.step, "epoch": epoch, "images": images, "seconds": round(progress.seconds, 3)}
 
-    def evaluate(self, signals: Sequence[int] = ()) -> tuple[ValidationResult | None, dict[str, float]]:
-        """The model as it is now, by the held-out images; `Interrupted` is raised at all processes if one gets a signal."""
-        assert self.judge is not None
+    def evaluate(self, signals: Sequence[int] = ()) -> Evaluation:
+        """The model as it is now, by the held-out images; `Interrupted` is raised at all ranks if one gets a signal."""
+        assert self.held_out is not None
+        seed = derive_key("judge", self.config.seed) >> 1
+        held_out = HeldOut(
+            self.module, self.held_out, self.config.classes, self._train_counts, self.world, self.autocast, seed, signals
+        )
         try:
-            if not isinstance(self.objective, Classification):
-                seed = derive_key("judge", self.plan.seed) >> 1
-                sums, classes = self.objective.sums, len(self.plan.classes)
-                return None, validate_loss(self.module, self.judge, classes, sums, self.world, self.autocast, seed, signals)
-            probabilities = self.objective.probabilities
-            outcome = validate(self.module, self.judge, self.plan.classes, self.world, self.autocast, probabilities, signals)
-            majority = majority_rate([own.n for own in outcome.per_class], self._train_counts, outcome.n)
-            outcome = replace(outcome, majority=majority)
+            return self.objective.validate(held_out)
         finally:
             resharded(self.module)
-        found = {"loss": outcome.loss, "top1": outcome.top1, "n": float(outcome.n)}
-        return outcome, found if outcome.top5 is None else {**found, "top5": outcome.top5}
 
-    def _evaluate(
-        self,
-        evaluated: Callable[[ValidationResult | None, bool], None],
-        record: Callable[[dict[str, Any]], None],
-        signals: Sequence[int],
-    ) -> bool:
-        """The evaluation that is owed; whether a signal came in between, and it is still owed."""
-        progress, plan = self.progress, self.plan
-        began = time.monotonic()
-        try:
-            outcome, found = self.last = self.evaluate(signals)
-        except Interrupted:
-            return True
-        if not math.isfinite(found["loss"]):
-            self.states.finish()
-            raise Diverged(f"step {progress.step}: the loss of held-out images is {found['loss']}; {self.good()}; {_TAMER}")
-        progress.owed = False
-        score = found["top1"] if outcome is not None else -found["loss"]
-        better = progress.best is None or (score, -found["loss"]) > (progress.best, -progress.best_loss)
-        if better:
-            progress.best, progress.best_loss = score, found["loss"]
-            progress.best_step, progress.without_better = progress.step, 0
-        else:
-            progress.without_better += 1
-            progress.stopped = plan.recipe.patience is not None and progress.without_better >= plan.recipe.patience
-        assert plan.held_out is not None
-        rate = learning_rate(plan.recipe, progress.step - 1, plan.steps)
-        speed = round(found["n"] / max(1e-9, time.monotonic() - began), 2)
-        place = {**self._place(), "split": plan.held_out.split, **found, "n": int(found["n"])}
-        record({**place, "lr": rate, "images_per_second": speed})
-        evaluated(outcome, better)
-        return False
+    def _evaluate(self, signals: Sequence[int]) -> bool:
+        """The evaluation that is owed; False if a signal came in between, and it is still owed."""
+        progress, config, began = self.progress, self.config, time.monotonic()
+        assert config.held_out is not None
+        with self.result_weights():
+            try:
+                self.last = evaluation = self.evaluate(signals)
+            except Interrupted:
+                return False
+            loss, score, n = evaluation.metrics["loss"], evaluation.score, int(evaluation.metrics["n"])
+            if not math.isfinite(loss):
+                self.states.finish()
+                raise Diverged(f"step {progress.step}: the loss of held-out images is {loss}; {self.good()}; {_TAMER}")
+            progress.owed = False
+            is_best = progress.count_evaluation(score, loss, config.recipe.patience)
+            lr = learning_rate(config.recipe, progress.step - 1, config.steps)
+            speed = round(n / max(1e-9, time.monotonic() - began), 2)
+            measured = {"split": config.held_out.split, **evaluation.metrics, "n": n, "lr": lr, "images_per_second": speed}
+            self._emit_metrics({**self._place(), **measured})
+            event = Evaluated(progress.step, config.held_out.split, evaluation, is_best)
+            for callback in self.callbacks:
+                callback.on_evaluated(event)
+        return True
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the model's weights, whole and in ordinary memory; every process must ask."""

@@ -23,14 +23,14 @@ from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, replace
 from vitreous.models.cost import compute_cost
 from vitreous.models.names import parse_name
 from vitreous.training.build_options import model_fields, recipe_changes
-from vitreous.training.config import RunConfig
+from vitreous.training.config import Previous, RunConfig, RunRecord
 from vitreous.training.data_split import SMALL, RunImages, choose_images
+from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes import tables
 from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
 from vitreous.training.recipes.fitting import fit
 from vitreous.training.recipes.recipe import Recipe, from_json, replace_fields
-from vitreous.training.run_folder import recorded_config
 from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.locate import locate
@@ -42,8 +42,8 @@ EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
 def resolve(
-    asked: TrainOptions,
-    replayed: Mapping[str, Any] | None,
+    options: TrainOptions,
+    previous: Previous,
     world: World,
     dataset: Dataset | None = None,
     fitted: Recipe | None = None,
@@ -52,80 +52,82 @@ def resolve(
 
     `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
     """
-    for_model = model_fields(asked.set)
-    changes = recipe_changes(asked.set)
+    for_model = model_fields(options.set)
+    changes = recipe_changes(options.set)
     as_set = [f"{name}={value}: as it was set" for name, value in changes.items()]
-    before = recorded_config(user_path(asked.out))
-    extended = before is not None and (asked.extend or bool(before.get("extended")))
+    before, replayed = previous
+    extended = before is not None and (options.extend or before.extended)
     if before is not None and extended:  # what was fitted to the shorter run stays as it was
-        changes.setdefault("warmup", before["recipe"]["warmup"])
-    patience = changes.get("patience", replayed["recipe"].get("patience") if replayed else None)
+        changes.setdefault("warmup", before.recipe["warmup"])
+    patience = changes.get("patience", replayed.recipe.get("patience") if replayed else None)
     questions = changes.get("loss") == "sigmoid"  # of which an image without labels answers all with no
-    images = choose_images(asked, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
-    checkpoint = _start(asked)
-    size, reason = _size(asked, images, checkpoint, changes)
-    width = checkpoint.config.feature_width if checkpoint else _scratch_config(asked, images, for_model, size, 0).feature_width
+    images = choose_images(options, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
+    checkpoint = _start(options)
+    size, reason = _size(options, images, checkpoint, changes)
+    width = (
+        checkpoint.config.feature_width if checkpoint else _scratch_config(options, images, for_model, size, 0).feature_width
+    )
     decisions: list[str] = []
     if fitted is not None:
         recipe = replace_fields(fitted, {"lr": changes["lr"]})
     else:
-        recipe, decisions = _recipe(asked, replayed, images, checkpoint, size, width, changes)
-    model, tensors, model_notes = _model(asked, recipe, images, checkpoint, for_model, size)
-    device = choose_device(asked.device)
-    precision = _precision(asked, device, world, before or replayed)
+        recipe, decisions = _recipe(options, replayed, images, checkpoint, size, width, changes)
+    model, tensors, model_notes = _model(options, recipe, images, checkpoint, for_model, size)
+    device = choose_device(options.device)
+    precision = _precision(options, device, world, before or replayed)
     reason = reason or (_size_cost(checkpoint, size) if checkpoint is not None else None)
     said = [*images.decisions, *([reason] if reason else []), *decisions, *as_set, *model_notes]
     said += [precision.note] if precision.note else []
     if recipe.average:
         said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
     return RunConfig(
-        command=asked.command,
-        out=user_path(asked.out),
+        command=options.command,
+        out=user_path(options.out),
         recipe=recipe,
         model=model,
         start=tensors,
-        parent=_parent(asked, checkpoint),
+        parent=_parent(options, checkpoint),
         licence=checkpoint.licence if checkpoint else None,
         train=images.train,
         held_out=images.held_out,
         data=images.described,
         classes=images.classes,
         images=images.count,
-        seed=asked.seed,
-        data_seed=asked.data_seed,
+        seed=options.seed,
+        data_seed=options.data_seed,
         device=device,
         precision=precision.name,
-        engine=asked.engine,
-        parallel=asked.parallel,
-        shard_group=asked.shard_group,
-        activation_checkpointing=asked.activation_checkpointing,
-        bad_images=asked.bad_images,
-        eval_every=_eval_every(asked, recipe, before if extended else None),
-        save_every=asked.save_every,
-        workers=asked.workers,
-        track=installed(parse_trackers(asked.track)),
-        extend=asked.extend,
+        engine=options.engine,
+        parallel=options.parallel,
+        shard_group=options.shard_group,
+        activation_checkpointing=options.activation_checkpointing,
+        bad_images=options.bad_images,
+        eval_every=_eval_every(options, recipe, before if extended else None),
+        save_every=options.save_every,
+        workers=options.workers,
+        track=installed(parse_trackers(options.track)),
+        extend=options.extend,
         decisions=tuple(said),
-        arguments=asked.to_json(),
+        options=options.to_json(),
         begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
         bad=images.bad,
     )
 
 
-def _eval_every(asked: TrainOptions, recipe: Recipe, shorter: Mapping[str, Any] | None) -> int:
-    if asked.eval_every is not None:
-        return asked.eval_every
+def _eval_every(options: TrainOptions, recipe: Recipe, shorter: RunRecord | None) -> int:
+    if options.eval_every is not None:
+        return options.eval_every
     if shorter is not None:
-        return int(shorter["eval_every"])
+        return shorter.eval_every
     return max(1, (recipe.steps or 1) // EVALUATIONS)
 
 
-def _precision(asked: TrainOptions, device: str, world: World, before: Mapping[str, Any] | None) -> Precision:
+def _precision(options: TrainOptions, device: str, world: World, before: RunRecord | None) -> Precision:
     """What the first process found fast, for all; a run that goes on, or is done again, keeps what it began with."""
-    own = choose_precision(asked.precision, device)
+    own = choose_precision(options.precision, device)
     name = broadcast(world, own.name)
-    if before is not None and before["arguments"].get("precision", "auto") == asked.precision:
-        name = before["precision"]
+    if before is not None and before.options.get("precision", "auto") == options.precision:
+        name = before.precision
     return own if name == own.name else choose_precision(name, device)
 
 
@@ -133,8 +135,8 @@ def _precision(asked: TrainOptions, device: str, world: World, before: Mapping[s
 
 
 def _recipe(
-    asked: TrainOptions,
-    replayed: Mapping[str, Any] | None,
+    options: TrainOptions,
+    replayed: RunRecord | None,
     images: RunImages,
     checkpoint: Checkpoint | None,
     size: tuple[int, int],
@@ -143,23 +145,25 @@ def _recipe(
 ) -> tuple[Recipe, list[str]]:
     said: list[str] = []
     count = images.count
-    if asked.preprocess is not None:
-        changes = {**changes, "preprocess": asked.preprocess}
-    if asked.train is not None:
-        changes = {**changes, "train": asked.train}
-    if replayed is not None and asked.recipe == replayed["arguments"].get("recipe"):
-        recipe = from_json(replayed["recipe"])
-        said.append(f"recipe {recipe.name}, as it was fitted in {asked.config}")
-    elif checkpoint is not None and asked.recipe in (None, "linear-probe") and changes.get("train", asked.recipe) in _PROBES:
+    if options.preprocess is not None:
+        changes = {**changes, "preprocess": options.preprocess}
+    if options.train is not None:
+        changes = {**changes, "train": options.train}
+    if replayed is not None and options.recipe == replayed.options.get("recipe"):
+        recipe = from_json(replayed.recipe)
+        said.append(f"recipe {recipe.name}, as it was fitted in {options.config}")
+    elif (
+        checkpoint is not None and options.recipe in (None, "linear-probe") and changes.get("train", options.recipe) in _PROBES
+    ):
         counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
         string = str(Preprocess(checkpoint.preprocess).at(*size))
         recipe, why = automatic_probe(count or GUESSED, counts, images.labels, string)
         said += why
-    elif asked.recipe is not None:
-        recipe = tables.find_recipe(asked.recipe)
+    elif options.recipe is not None:
+        recipe = tables.find_recipe(options.recipe)
         said.append(f"recipe {recipe.name}: {recipe.about}")
     else:
-        recipe, reasons = _automatic(asked, images, size, width)
+        recipe, reasons = _automatic(options, images, size, width)
         said += reasons
         if checkpoint is not None:
             recipe = _prepared_as(checkpoint, recipe, size)
@@ -167,14 +171,14 @@ def _recipe(
                 said.append(f"evaluation {recipe.evaluation}: the checkpoint's own preprocessing")
     keep = {*changes}
     # `--set steps=` is `--steps`, whatever the recipe was counted in.
-    steps = asked.steps if asked.steps is not None else changes.get("steps")
-    epochs = asked.epochs if asked.epochs is not None else changes.get("epochs")
+    steps = options.steps if options.steps is not None else changes.get("steps")
+    epochs = options.epochs if options.epochs is not None else changes.get("epochs")
     changes = {name: value for name, value in changes.items() if name not in ("steps", "epochs")}
     if count is None and steps is None:
         steps = recipe.steps
         if steps is None or epochs is not None:
             raise VitreousError(
-                f"{asked.data}: the number of images in these shards is unknown (no index.json), so give --steps, not --epochs"
+                f"{options.data}: the number of images in these shards is unknown (no index.json); give --steps, not --epochs"
             )
     if checkpoint is not None:
         recipe = _with_scale(recipe, checkpoint, changes)
@@ -184,7 +188,7 @@ def _recipe(
     fitted, reasons_ = fit(
         recipe,
         images=count,
-        batch_size=asked.batch_size,
+        batch_size=options.batch_size,
         steps=steps,
         epochs=epochs,
         image_size=size,
@@ -204,22 +208,21 @@ def _by(size: tuple[int, int] | None) -> str:
     return f"{size[0]} x {size[1]}" if size else "different sizes"
 
 
-def _automatic(asked: TrainOptions, images: RunImages, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
+def _automatic(options: TrainOptions, images: RunImages, size: tuple[int, int], width: int) -> tuple[Recipe, list[str]]:
     count, name = images.count or GUESSED, images.train.where.partition("@")[0]  # a folder may be recognised as a known set
     name = named.find_dataset(name).name if named.is_known(name) else name  # in whichever spelling
-    masked = asked.objective == "masked-patch"
-    if not masked:
-        known = tables.for_finetuning(name) if asked.from_ else tables.for_pretraining(asked.model or "", name)
+    if OBJECTIVES[options.objective].classifies:
+        known = tables.for_finetuning(name) if options.from_ else tables.for_pretraining(options.model or "", name)
         if known is not None:
             return known, [f"recipe {known.name}: {known.about}"]
     counts = images.train.counts().tolist() if isinstance(images.train, Source) else ()
-    about: dict[str, Any] = dict(where=asked.data, names=images.classes, labels=images.labels)
-    if asked.from_ is not None:
-        about["batch_size"] = asked.batch_size
+    about: dict[str, Any] = dict(where=options.data, names=images.classes, labels=images.labels)
+    if options.from_ is not None:
+        about["batch_size"] = options.batch_size
         recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)
     else:
         recipe, said = automatic_pretrain(
-            count, len(images.classes), size, images.size, counts, width=width, objective=asked.objective, **about
+            count, len(images.classes), size, images.size, counts, width=width, objective=options.objective, **about
         )
     if images.count is None:
         said = (f"nobody knows how many images these shards have: a recipe for {GUESSED:,} is taken", *said)
@@ -270,23 +273,23 @@ def _prepared_as(checkpoint: Checkpoint, recipe: Recipe, size: tuple[int, int]) 
 # Model -----------------------------------------------------------------------------------------------------------------
 
 
-def _start(asked: TrainOptions) -> Checkpoint | None:
-    return None if asked.from_ is None else read_checkpoint(asked.from_)
+def _start(options: TrainOptions) -> Checkpoint | None:
+    return None if options.from_ is None else read_checkpoint(options.from_)
 
 
 def _size(
-    asked: TrainOptions, images: RunImages, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
+    options: TrainOptions, images: RunImages, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
 ) -> tuple[tuple[int, int], str | None]:
     """Height and width of what the model will see."""
-    if asked.image_size is not None:
-        return asked.image_size, None
+    if options.image_size is not None:
+        return options.image_size, None
     if changes.get("image_size"):
         return (changes["image_size"],) * 2, None
-    string = asked.preprocess or changes.get("preprocess")
+    string = options.preprocess or changes.get("preprocess")
     if string and (given := Preprocess(string).size):
         return given, f"image size {given[0]} x {given[1]}: what the preprocessing gives"
-    if asked.recipe is not None and (side := tables.find_recipe(asked.recipe).image_size):
-        return (side, side), f"image size {side}: recipe {asked.recipe}'s"
+    if options.recipe is not None and (side := tables.find_recipe(options.recipe).image_size):
+        return (side, side), f"image size {side}: recipe {options.recipe}'s"
     if checkpoint is not None:
         return checkpoint.evaluation_size, None
     if images.size is not None and max(images.size) <= SMALL:
@@ -307,17 +310,17 @@ def _size_cost(checkpoint: Checkpoint, size: tuple[int, int]) -> str:
 
 
 def _model(
-    asked: TrainOptions,
+    options: TrainOptions,
     recipe: Recipe,
     images: RunImages,
     checkpoint: Checkpoint | None,
     overrides: Mapping[str, Any],
     size: tuple[int, int],
 ) -> tuple[ModelConfig, Mapping[str, Tensor] | None, list[str]]:
-    masked = recipe.objective == "masked-patch"
-    classes = 0 if masked else len(images.classes)
+    objective = OBJECTIVES[recipe.objective]
+    masked, classes = objective.masks_patches, len(images.classes) if objective.classifies else 0
     if checkpoint is None:
-        return _from_scratch(asked, recipe, images, overrides, size, classes)
+        return _from_scratch(options, recipe, images, overrides, size, classes)
     for name in overrides:
         if name not in ("dropout", "attention_dropout", "stochastic_depth"):
             raise VitreousError(
@@ -341,28 +344,28 @@ def _model(
         if not masked:
             tensors.pop("mask_token", None)
         elif "mask_token" not in tensors:
-            raise VitreousError(f"--from {asked.from_}: has no mask token; masked patches are for --model, from scratch")
+            raise VitreousError(f"--from {options.from_}: has no mask token; masked patches are for --model, from scratch")
     if overrides:
         config = replace_config(config, **overrides)
     return config, tensors, list(changed_.notes)
 
 
 def _from_scratch(
-    asked: TrainOptions, recipe: Recipe, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
+    options: TrainOptions, recipe: Recipe, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> tuple[ModelConfig, None, list[str]]:
-    config = _scratch_config(asked, images, overrides, size, classes)
+    masked, config = OBJECTIVES[recipe.objective].masks_patches, _scratch_config(options, images, overrides, size, classes)
     said = ["channels 1: the pictures are grey"] if config.channels == 1 and "channels" not in overrides else []
     bias = recipe.head_bias if classes else 0.0
     if isinstance(config, ResNetConfig):
-        if recipe.objective == "masked-patch":
-            raise VitreousError(f"--objective masked-patch needs patches; {config.name} has none")
+        if masked:
+            raise VitreousError(f"--objective {recipe.objective} needs patches; {config.name} has none")
         _check_rates(config, recipe)
         return replace_config(config, head_bias=bias), None, said
     config = replace_config(
         config,
         head_bias=bias,
         representation=config.width if recipe.representation and classes else config.representation,
-        mask_token=recipe.objective == "masked-patch",
+        mask_token=masked,
         **({} if "dropout" in overrides else {"dropout": recipe.dropout}),
         **({} if "stochastic_depth" in overrides else {"stochastic_depth": recipe.stochastic_depth}),
     )
@@ -378,16 +381,16 @@ def _check_rates(config: ModelConfig, recipe: Recipe) -> None:
 
 
 def _scratch_config(
-    asked: TrainOptions, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
+    options: TrainOptions, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> ModelConfig:
-    assert asked.model is not None
-    return parse_name(asked.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
+    assert options.model is not None
+    return parse_name(options.model, classes=classes, image_size=size, **{"channels": images.channels, **overrides})
 
 
-def _parent(asked: TrainOptions, checkpoint: Checkpoint | None) -> dict[str, Any]:
-    if checkpoint is None or asked.from_ is None:
+def _parent(options: TrainOptions, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    if checkpoint is None or options.from_ is None:
         return {}
-    path = locate(asked.from_).path
+    path = locate(options.from_).path
     places = [path / part / "model.safetensors" for part in ("", "checkpoint", "checkpoint/best")]
     weights = next((place for place in (*places, path) if place.is_file()), None)
-    return {"source": asked.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}
+    return {"source": options.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

@@ -17,21 +17,21 @@ from typing import Any, NamedTuple, TextIO
 
 from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError, first_few, one_line
+from vitreous.core.fields import field_types
 from vitreous.core.files import write_text
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.models.config import config_from_json, config_to_json
+from vitreous.training.config import VERSION, RunRecord
 
 CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
 
 # What may differ between two starts of one run, because it changes nothing of the result. (The data and the checkpoint that it
 # begins from are known by their fingerprints, however their paths are spelt.)
 FREE = (
-    "workers", "save_every", "track", "decisions", "versions", "processes", "threads", "arguments", "extended", "data.name",
+    "workers", "save_every", "track", "decisions", "versions", "world_size", "threads", "options", "extended", "data.name",
     "from.source",
 )  # fmt: skip
-
-_NEEDED = {"verb": str, "recipe": dict, "arguments": dict, "data": dict, "model": dict, "precision": str, "eval_every": int}
 
 
 class Difference(NamedTuple):
@@ -92,11 +92,12 @@ class RunFolder:
         """The config that lies here, if this run may go on from it; otherwise it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise VitreousError(f"--out {self.path}: is a file; a run needs a folder")
-        old = recorded_config(self.path)
-        if old is None:
+        record = recorded_config(self.path)
+        if record is None:
             if self.path.exists() and not all(map(_ours, self.path.iterdir())):
                 raise VitreousError(f"--out {self.path}: is not empty, and not a run of this program; choose another folder")
             return None
+        old = record.settings
         with contextlib.suppress(VitreousError):  # a field that is younger than the run has its default there
             old = {**old, "model": config_to_json(config_from_json(old["model"]))}
         differences = [found for found in difference(old, config) if found.name not in undecided and not _harmless(found)]
@@ -161,12 +162,12 @@ class RunFolder:
                 records.append(record)
         return records
 
-    def cut(self, step: int, judged: bool = True) -> None:
-        """Forget what was measured after this step, and unless `judged` its own evaluation too: it is measured again."""
+    def cut(self, step: int, evaluated: bool = True) -> None:
+        """Forget what was measured after this step, and unless `evaluated` its own evaluation too: it is measured again."""
 
         def stays(record: Mapping[str, Any]) -> bool:
             at = record.get("step")
-            return isinstance(at, int) and (at < step or (at == step and (judged or record.get("split") == "train")))
+            return isinstance(at, int) and (at < step or (at == step and (evaluated or record.get("split") == "train")))
 
         if self.world.is_main and (self.path / METRICS).exists():
             kept = [record for record in self.history() if stays(record)]
@@ -207,18 +208,26 @@ class RunFolder:
         return found
 
 
-def read_config(path: Path, remedy: str = "restore it, or choose another --out") -> dict[str, Any]:
+def read_config(path: Path, remedy: str = "restore it, or choose another --out") -> RunRecord:
+    """The record of a run, of this version; of an older one, one line says what to do."""
     try:
-        config = read_json(path)
+        found = read_json(path)
     except (OSError, ValueError) as error:
         raise VitreousError(f"{path}: cannot be read as a run's config ({one_line(error)}); {remedy}") from error
-    if not isinstance(config, dict) or any(not isinstance(config.get(key), kind) for key, kind in _NEEDED.items()):
-        raise VitreousError(f"{path}: is not a config of this program; {remedy}")
-    return {"data_seed": config.get("seed", 0), **config}  # runs older than --data-seed had one seed for both
+    version = found.get("version", 1 if "verb" in found else None) if isinstance(found, dict) else None
+    if isinstance(version, int) and version != VERSION:
+        raise VitreousError(
+            f"{path}: is a config of version {version}, and this program reads version {VERSION}; finish the run with the "
+            f"program that began it, or choose another --out"
+        )
+    try:
+        return RunRecord(settings=found, **{name: found[name] for name in field_types(RunRecord) if name != "settings"})
+    except (KeyError, TypeError, VitreousError) as error:
+        raise VitreousError(f"{path}: is not a config of this program ({one_line(error)}); {remedy}") from error
 
 
-def recorded_config(out: Path) -> dict[str, Any] | None:
-    """Of a run that goes on: what was found out by measuring is kept, because rounding depends on it."""
+def recorded_config(out: Path) -> RunRecord | None:
+    """The record of the run that lies in `out`, if there is one."""
     return read_config(out / CONFIG) if (out / CONFIG).exists() else None
 
 

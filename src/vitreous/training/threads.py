@@ -14,9 +14,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,9 +25,9 @@ from vitreous.core.files import cache_dir, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.models.config import config_to_json
 from vitreous.models.cost import compute_cost
-from vitreous.training.config import RunConfig
+from vitreous.training.config import RunConfig, RunRecord
+from vitreous.training.objectives.build import build_objective
 from vitreous.training.optim import freeze
-from vitreous.training.trainer import objective_of
 
 VARIABLE = "OMP_NUM_THREADS"  # set by the user or by torchrun: respected, and nothing is measured
 ROUNDS = 3
@@ -37,46 +35,45 @@ MACS = 2e10  # multiply-adds of one trial's forward pass, at most (one image at 
 WORTH = 1.1  # times the speed of one thread, from which on all are taken
 
 
-def with_threads(plan: RunConfig, world: World, before: Mapping[str, Any] | None) -> RunConfig:
-    """The plan with its number of threads: as it was before, as it was measured before, or measured now."""
+def with_threads(config: RunConfig, world: World, before: RunRecord | None) -> RunConfig:
+    """The config with its number of threads: as it was before, as it was measured before, or measured now."""
     most = available()
-    if torch.device(plan.device).type != "cpu" or world.world_size > 1 or VARIABLE in os.environ or most == 1:
-        return plan
-    kept = before.get("threads") if before is not None else None
-    if isinstance(kept, int) and 1 <= kept <= (os.cpu_count() or 1):
-        return dataclasses.replace(plan, threads=kept)
-    place = cache_dir() / "threads" / f"{_key(plan, most)}.json"
+    if torch.device(config.device).type != "cpu" or world.world_size > 1 or VARIABLE in os.environ or most == 1:
+        return config
+    if before is not None and before.threads <= (os.cpu_count() or 1):
+        return dataclasses.replace(config, threads=before.threads)
+    place = cache_dir() / "threads" / f"{_key(config, most)}.json"
     seconds = _remembered(place)
     when = "as measured before"
     if seconds is None:
-        seconds, when = measure(plan, most), "measured now and kept"
+        seconds, when = measure(config, most), "measured now and kept"
         with contextlib.suppress(VitreousError):  # a cache that cannot be written costs a measurement, not a run
             write_text(place, json.dumps(seconds) + "\n")
     one, all_ = seconds
     chosen = most if one >= WORTH * all_ else 1
     why = f"threads {chosen}: a step takes {1e3 * one:.3g} ms with one and {1e3 * all_:.3g} ms with {most}, {when}"
-    return dataclasses.replace(plan, threads=chosen, decisions=(*plan.decisions, why))
+    return dataclasses.replace(config, threads=chosen, decisions=(*config.decisions, why))
 
 
 def available() -> int:
     return torch.get_num_threads()
 
 
-def measure(plan: RunConfig, most: int) -> tuple[float, float]:
+def measure(config: RunConfig, most: int) -> tuple[float, float]:
     """Seconds of a forward and backward pass with one thread and with all; weights and random state are left alone."""
-    batch = plan.micro_batch or plan.recipe.batch_size
-    images = max(1, min(batch, int(MACS / max(1.0, compute_cost(plan.model).macs))))
-    shape = (images, plan.model.channels, *plan.model.image_size)
+    batch = config.micro_batch or config.recipe.batch_size
+    images = max(1, min(batch, int(MACS / max(1.0, compute_cost(config.model).macs))))
+    shape = (images, config.model.channels, *config.model.image_size)
     found: dict[int, list[float]] = {1: [], most: []}
     with torch.random.fork_rng(devices=[]), using_threads(most):
-        objective = objective_of(dataclasses.replace(plan, engine="eager")).train()
-        freeze(objective, plan.recipe)
-        pixels, targets = torch.zeros(shape), torch.zeros(images, max(1, len(plan.classes)))
+        objective = build_objective(dataclasses.replace(config, engine="eager")).train()
+        freeze(objective, config.recipe)
+        pixels, targets = torch.zeros(shape), torch.zeros(images, max(1, len(config.classes)))
         for _ in range(ROUNDS + 1):
             for threads, times in found.items():  # in turn: what else the machine does then disturbs both alike
                 torch.set_num_threads(threads)
                 began = time.perf_counter()
-                with torch.autocast("cpu", torch.bfloat16, enabled=plan.precision == "bfloat16"):
+                with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
                     losses, _ = objective(pixels, targets)
                 losses.sum().backward()
                 objective.zero_grad(set_to_none=True)
@@ -85,10 +82,10 @@ def measure(plan: RunConfig, most: int) -> tuple[float, float]:
     return one, all_
 
 
-def _key(plan: RunConfig, most: int) -> str:
-    shape = {name: value for name, value in config_to_json(plan.model).items() if name != "name"}
-    batch = plan.micro_batch or plan.recipe.batch_size
-    work = (shape, batch, plan.precision, plan.recipe.objective, plan.recipe.train, plan.activation_checkpointing)
+def _key(config: RunConfig, most: int) -> str:
+    shape = {name: value for name, value in config_to_json(config.model).items() if name != "name"}
+    batch = config.micro_batch or config.recipe.batch_size
+    work = (shape, batch, config.precision, config.recipe.objective, config.recipe.train, config.activation_checkpointing)
     about = (_processor(), most, work, str(torch.__version__))
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -1,18 +1,13 @@
-"""From a plan to a finished run: the model is made, the loop runs, and what it found is written down."""
+"""From a `RunConfig` to a finished run: the model is built, the loop runs, checkpoint and report are written."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint as recomputed
 
 from vitreous.classifier import Classifier
 from vitreous.core.device import keep_memory, using_threads
@@ -21,24 +16,19 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.progress import is_silent, say, silence
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.bad_images import write_bad_images
-from vitreous.data.sampling import derive_key
-from vitreous.data.source import Source
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import closed_form_baseline
-from vitreous.evaluation.majority import describe_majority
 from vitreous.evaluation.validation_result import ValidationResult
-from vitreous.models.build import Model, allocate_parameters, build_on_meta, build_with_tensors
-from vitreous.models.vit import ViT
+from vitreous.training.callbacks import Callback, Evaluated, MetricsWriter, ProgressDisplay, TrackerCallback
 from vitreous.training.config import RunConfig, config_json
-from vitreous.training.loop import Loop, Objective
+from vitreous.training.loop import Loop
 from vitreous.training.mistakes import write_mistakes
-from vitreous.training.objectives.classification import Classification, balanced_weights
-from vitreous.training.objectives.masked_patch import MaskedPatches
-from vitreous.training.objectives.patch_targets import scales_of
+from vitreous.training.objectives.build import OBJECTIVES, build_objective
 from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import CONFIG, RunFolder, read_config
 from vitreous.training.run_report import write_report
 from vitreous.training.trackers import Trackers
+from vitreous.training.validation import Evaluation
 from vitreous.weights.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 
@@ -51,79 +41,77 @@ class Finished:
     notes: tuple[str, ...] = ()
 
 
-def train(plan: RunConfig, world: World) -> Finished:
-    folder = RunFolder(plan.out, world)
+def train(config: RunConfig, world: World) -> Finished:
+    folder = RunFolder(config.out, world)
     try:
-        with using_threads(plan.threads):
-            return _train(plan, world, folder)
+        with using_threads(config.threads):
+            return _train(config, world, folder)
     finally:
         folder.release()
 
 
-def _train(plan: RunConfig, world: World, folder: RunFolder) -> Finished:
-    settings = config_json(plan, world.world_size)
-    objective = objective_of(plan)  # before the folder is claimed: what is refused leaves nothing
-    if folder.claim(settings, plan.extend):
-        return Finished(folder.result(), True, (f"{plan.out}: this run is finished; nothing was changed",))
+def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
+    settings = config_json(config, world.world_size)
+    objective = build_objective(config)  # before the folder is claimed: what is refused leaves nothing
+    if folder.claim(settings, config.extend):
+        return Finished(folder.result(), True, (f"{config.out}: this run is finished; nothing was changed",))
     keep_memory()
-    loop = Loop(plan, objective, world, folder)
-    said = (*loop.resume(), *_otherwise(plan, read_config(plan.out / CONFIG), settings))
+    loop = Loop(config, objective, world, folder)
+    messages = (*loop.resume(), *_differences(config, read_config(config.out / CONFIG).settings, settings))
     if loop.progress.step == 0 and world.is_main:
-        if plan.bad:
-            write_bad_images(plan.out / BAD_IMAGES, plan.bad)
-        _compare(plan, folder)
+        if config.bad:
+            write_bad_images(config.out / BAD_IMAGES, config.bad)
+        _evaluate_baseline(config, folder)
 
-    def notice(line: str) -> None:
+    def warn(line: str) -> None:
         folder.log(line)
         say(line)
 
-    trackers = Trackers(plan.track if world.is_main else (), plan.out, settings, loop.progress.step, notice)
-    title = f"{plan.command} {plan.model.name}"
+    trackers = Trackers(config.track if world.is_main else (), config.out, settings, loop.progress.step, warn)
+    title = f"{config.command} {config.model.name}"
     with (
         contextlib.closing(trackers),
         silence(is_silent() or not world.is_main),
-        Display(title, plan.steps, loop.progress.step, plan.recipe.batch_size, world.device) as display,
+        Display(title, config.steps, loop.progress.step, config.recipe.batch_size, world.device) as display,
     ):
-
-        def tell(line: str) -> None:
+        loop.callbacks = [
+            MetricsWriter(folder), ProgressDisplay(display), TrackerCallback(trackers), CheckpointWriter(loop),
+        ]  # fmt: skip
+        for line in config.decisions:
+            folder.log(line)
+        for line in messages:
             folder.log(line)
             display.say(line)
-
-        def record(found: dict[str, Any]) -> None:
-            folder.record(found)
-            trackers.log(found)
-            if found["split"] != "train":
-                outcome = loop.last[0] if loop.last else None
-                alone = "" if outcome is None or outcome.majority is None else f" ({describe_majority(outcome.majority)})"
-                accuracy = f", top-1 {found['top1']:.2%}{alone}" if "top1" in found else ""
-                tell(f"step {found['step']:,}: {found['split']} loss {found['loss']:.4f}{accuracy} of {found['n']:,} images")
-
-        def evaluated(outcome: ValidationResult | None, better: bool) -> None:
-            tensors = loop.tensors() if better else {}
-            if world.is_main:
-                with _intact(loop):
-                    if outcome is not None:
-                        write_mistakes(plan.out, outcome, loop.progress.step)  # those who watch the run see them now
-                    if better:
-                        write_checkpoint(_checkpoint(plan, tensors, _measured(outcome, loop)), plan.out / "checkpoint" / "best")
-                    if loop.progress.step < plan.steps:  # whoever watches the run, or has to do with what there is of it
-                        unfinished = f"unfinished: this is step {loop.progress.step:,} of {plan.steps:,}"
-                        _report(plan, folder, outcome, (unfinished, *plan.decisions))
-
-        for line in plan.decisions:
-            folder.log(line)
-        for line in said:
-            tell(line)
         try:
-            loop.run(display, evaluated, record)
+            loop.run()
         except BaseException as error:
             with contextlib.suppress(VitreousError):  # a full disk: the error itself matters more
                 folder.log(f"ended at step {loop.progress.step:,}: {type(error).__name__} {error}")
             raise
-        if loop.progress.step < plan.steps and not loop.progress.stopped:
+        if loop.progress.step < config.steps and not loop.progress.stopped:
             raise KeyboardInterrupt  # asked to end, by a signal that somebody ignores
-        result = _conclude(plan, loop, folder, world)
-    return Finished(result, False)
+        return Finished(_conclude(config, loop, folder, world), False)
+
+
+@dataclass(frozen=True)
+class CheckpointWriter(Callback):
+    """After each evaluation: checkpoint/best if it is the best, its mistakes, and the report of a run that is under way."""
+
+    loop: Loop
+
+    def on_evaluated(self, event: Evaluated) -> None:
+        loop, config, result = self.loop, self.loop.config, event.evaluation.result
+        tensors = loop.tensors() if event.is_best else {}  # all ranks together
+        if not loop.world.is_main:
+            return
+        with _intact(loop):
+            if result is not None:
+                write_mistakes(config.out, result, event.step)
+            if event.is_best:
+                write_checkpoint(_checkpoint(config, tensors, _metrics(result, loop)), config.out / "checkpoint" / "best")
+            if event.step < config.steps:
+                unfinished = f"unfinished: this is step {event.step:,} of {config.steps:,}"
+                _report(config, loop.folder, result, (unfinished, *config.decisions))
 
 
 @contextlib.contextmanager
@@ -135,162 +123,117 @@ def _intact(loop: Loop) -> Iterator[None]:
         raise VitreousError(f"{error}; {loop.good()}: mend that and start the same command again") from error
 
 
-def _otherwise(plan: RunConfig, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _differences(config: RunConfig, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What is allowed to differ between starts and yet changes the bytes: said, with how far the result will be from equal."""
     said = []
-    for name in ("processes", "threads", "versions"):
+    for name in ("world_size", "threads", "versions"):
         if before.get(name, now[name]) != now[name]:
-            drawn = _drawn_by_each_process(plan) if name == "processes" else []
+            drawn = _drawn_by_each_rank(config) if name == "world_size" else []
             equal = f"{', '.join(drawn)} will be drawn otherwise" if drawn else "equal up to rounding, not to the bit"
             said.append(f"{name}: {before[name]} at first, {now[name]} now; {equal}")
     return said
 
 
-def _drawn_by_each_process(plan: RunConfig) -> list[str]:
+def _drawn_by_each_rank(config: RunConfig) -> list[str]:
     """What a process draws for its own part of a batch, so that it depends on how many there are."""
-    rates = {name: getattr(plan.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth")}
-    rates |= {"mixup": plan.recipe.mixup, "masks": float(plan.recipe.objective == "masked-patch")}
+    rates = {name: getattr(config.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth")}
+    rates |= {"mixup": config.recipe.mixup, "masks": float(OBJECTIVES[config.recipe.objective].masks_patches)}
     return [name.replace("_", " ") for name, rate in rates.items() if rate]
 
 
-def _compare(plan: RunConfig, folder: RunFolder) -> None:
+def _evaluate_baseline(config: RunConfig, folder: RunFolder) -> None:
     """What the frozen features are worth as they are: whoever waits for the run can tell whether it was worth it."""
-    if plan.begun is None or plan.held_out is None or plan.recipe.objective != "classification":
+    if config.begun is None or config.held_out is None or not OBJECTIVES[config.recipe.objective].classifies:
         return
-    clf, preprocess = Classifier(plan.begun, copy=False), Preprocess(plan.recipe.evaluation, plan.model.channels)
+    clf, preprocess = Classifier(config.begun, copy=False), Preprocess(config.recipe.evaluation, config.model.channels)
     found = closed_form_baseline(
         clf,
-        plan.train,
-        plan.held_out,
+        config.train,
+        config.held_out,
         preprocess,
-        workers=plan.workers,
-        device=plan.device,
-        seed=plan.data_seed,
+        workers=config.workers,
+        device=config.device,
+        seed=config.data_seed,
         bad_images="skip",
     )
     folder.log(found.sentence())
     say(found.sentence())
 
 
-# The objective ---------------------------------------------------------------------------------------------------------
-
-
-def objective_of(plan: RunConfig) -> Objective:
-    """The model with its loss, drawn by the seed alone: every process makes the same."""
-    torch.manual_seed(derive_key("initialise", plan.seed))
-    model: Model
-    if plan.start is None:
-        model = allocate_parameters(build_on_meta(plan.model))
-        model.initialise()
-    else:
-        model = build_with_tensors(plan.model, {name: tensor.clone() for name, tensor in plan.start.items()})
-    if isinstance(model, ViT):
-        model.lean = True  # the last layer only for the tokens that are read
-    if plan.activation_checkpointing:
-        _recompute(model)
-    if plan.engine == "compile":
-        if torch.device(plan.device).type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
-            raise VitreousError("--engine compile needs a C++ compiler, and none was found; install g++, or use --engine eager")
-        for block in model.blocks if isinstance(model, ViT) else [model]:
-            block.compile()
-    recipe = plan.recipe
-    if recipe.objective == "masked-patch":
-        assert isinstance(model, ViT)
-        scales, judging = (scales_of(Preprocess(text, plan.model.channels)) for text in (recipe.preprocess, recipe.evaluation))
-        if scales != judging:
-            raise VitreousError(f"preprocess={recipe.preprocess} and evaluation={recipe.evaluation} end in different values")
-        return MaskedPatches(model, recipe.mask_share, recipe.mask_target, scales)
-    weights = None
-    if recipe.class_weights == "balanced":
-        if not isinstance(plan.train, Source):
-            raise VitreousError("class_weights=balanced needs to count the images of each class, which shards do not tell")
-        weights = balanced_weights(plan.train.counts().tolist())
-    return Classification(model, recipe.loss, recipe.smoothing, weights)
-
-
-def _recompute(model: Model) -> None:
-    """Keep only what enters each block, and compute the rest again in the backward pass: less memory, a third more work."""
-    if not isinstance(model, ViT):
-        raise VitreousError(f"--activation-checkpointing is for models with blocks; {model.config.name} has none")
-    for block in model.blocks:
-        block.forward = functools.partial(recomputed, block.forward, use_reentrant=False)
-
-
 # The result ------------------------------------------------------------------------------------------------------------
 
 
-def _conclude(plan: RunConfig, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
-    """Write checkpoint, average and report. Killed in here, a run does this part again when it is started again."""
-    target, notes = plan.out / "checkpoint", list(plan.decisions)
-    result: dict[str, Any] = {"steps": loop.progress.step, "seconds": round(loop.progress.seconds, 1)}
-    result |= {"seed": plan.seed, "data_seed": plan.data_seed, "preprocess": plan.recipe.evaluation}
+def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
+    """Write checkpoint, Polyak average and report. A run that is killed in here does this part again when it is resumed."""
+    target, notes, progress = config.out / "checkpoint", list(config.decisions), loop.progress
+    chooses_best = config.recipe.patience is not None
+    summary: dict[str, Any] = {"steps": progress.step, "seconds": round(progress.seconds, 1)}
+    summary |= {"seed": config.seed, "data_seed": config.data_seed, "preprocess": config.recipe.evaluation}
     if loop.average is not None:
         raw = loop.tensors()
-        its_outcome, its = _judged(loop)
-        result["raw"] = _whole_n(its)
+        metrics, result = _evaluate(loop)
+        summary["raw"] = metrics
         if world.is_main:
-            write_checkpoint(_checkpoint(plan, raw, _measured(its_outcome, loop)), target / "raw")
-    if loop.progress.best is not None:
-        score = loop.progress.best
-        by = {"top1": score} if isinstance(loop.objective, Classification) else {"loss": -score}
-        result["best"] = {"step": loop.progress.best_step, **by}
+            write_checkpoint(_checkpoint(config, raw, _metrics(result, loop)), target / "raw")
+    if progress.best is not None:
+        summary["best"] = {"step": progress.best_step, **loop.objective.score_as_metric(progress.best)}
     with loop.result_weights():
-        if plan.recipe.patience is not None and loop.progress.best is not None:
+        if chooses_best and progress.best is not None:
             loop.put_weights(broadcast(world, read_checkpoint(target / "best").tensors if world.is_main else None))
             loop.last = None
-            notes.append(f"the result is the best evaluation's, of step {loop.progress.best_step:,}, because patience is set")
-        outcome, measured = loop.last or _judged(loop)
+            notes.append(f"the result is the best evaluation's, of step {progress.best_step:,}, because patience is set")
+        metrics, result = _evaluate(loop, loop.last)
         tensors = loop.tensors()
-    result |= _whole_n(measured)
-    if outcome is not None:
-        result["majority"] = outcome.majority
+    summary |= metrics
+    if result is not None:
+        summary["majority"] = result.majority
     if world.is_main:
-        step = loop.progress.best_step if plan.recipe.patience is not None else loop.progress.step
-        write_checkpoint(_checkpoint(plan, tensors, {**_measured(outcome, loop), "step": step}), target)
-        if outcome is not None:
-            write_mistakes(plan.out, outcome, step)
-        _report(plan, folder, outcome, notes)
-        folder.log(f"finished: {result}")
-    folder.finish(result)
-    return result
+        step = progress.best_step if chooses_best else progress.step
+        write_checkpoint(_checkpoint(config, tensors, {**_metrics(result, loop), "step": step}), target)
+        if result is not None:
+            write_mistakes(config.out, result, step)
+        _report(config, folder, result, notes)
+        folder.log(f"finished: {summary}")
+    folder.finish(summary)
+    return summary
 
 
-def _report(plan: RunConfig, folder: RunFolder, outcome: ValidationResult | None, notes: Sequence[str]) -> None:
-    begun = f"from {plan.parent['source']}" if plan.parent else "from scratch"
+def _evaluate(loop: Loop, known: Evaluation | None = None) -> tuple[dict[str, Any], ValidationResult | None]:
+    """The metrics of the held-out images, where there are any, and the classifier's result."""
+    if known is None and loop.held_out is None:
+        return {}, None
+    found = known or loop.evaluate()
+    return {**found.metrics, "n": int(found.metrics["n"])}, found.result
+
+
+def _report(config: RunConfig, folder: RunFolder, outcome: ValidationResult | None, notes: Sequence[str]) -> None:
+    begun = f"from {config.parent['source']}" if config.parent else "from scratch"
     write_report(
-        plan.out,
-        title=f"{plan.model.name}, {begun}, on {plan.data['name']}",
-        config=read_config(plan.out / CONFIG),
+        config.out,
+        title=f"{config.model.name}, {begun}, on {config.data['name']}",
+        config=read_config(config.out / CONFIG).settings,
         history=folder.history(),
         outcome=outcome,
         notes=notes,
     )
 
 
-def _whole_n(measured: Mapping[str, float]) -> dict[str, Any]:
-    return {name: int(value) if name == "n" else value for name, value in measured.items()}
-
-
-def _judged(loop: Loop) -> tuple[ValidationResult | None, dict[str, float]]:
-    return loop.evaluate() if loop.judge is not None else (None, {})
-
-
-def _measured(outcome: ValidationResult | None, loop: Loop) -> dict[str, Any]:
+def _metrics(outcome: ValidationResult | None, loop: Loop) -> dict[str, Any]:
     found: dict[str, Any] = {"step": loop.progress.step}
     if outcome is not None:
         found |= {"split": outcome.split, "n": outcome.n, "top1": outcome.top1, "top5": outcome.top5, "loss": outcome.loss}
     return found
 
 
-def _checkpoint(plan: RunConfig, tensors: Mapping[str, Tensor], measured: Mapping[str, Any]) -> Checkpoint:
-    classes = plan.classes if plan.recipe.objective == "classification" else None
+def _checkpoint(config: RunConfig, tensors: Mapping[str, Tensor], measured: Mapping[str, Any]) -> Checkpoint:
+    classes = config.classes if OBJECTIVES[config.recipe.objective].classifies else None
     return Checkpoint(
-        config=plan.model,
+        config=config.model,
         tensors=tensors,
-        preprocess=plan.recipe.evaluation,
+        preprocess=config.recipe.evaluation,
         classes=classes,
-        outputs=plan.recipe.loss,
-        parent=dict(plan.parent),
-        licence=plan.licence,
-        metrics={**measured, "data": plan.data["name"], "seed": plan.seed, "data_seed": plan.data_seed},
+        outputs=config.recipe.loss,
+        parent=dict(config.parent),
+        licence=config.licence,
+        metrics={**measured, "data": config.data["name"], "seed": config.seed, "data_seed": config.data_seed},
     )

@@ -1,4 +1,4 @@
-"""Judging by held-out images, inside a run: every image once, however many processes share the work."""
+"""Validation inside a run: every held-out image once, however many ranks share the work."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.core.distributed import World, all_gather, all_reduce_sum
+from vitreous.core.distributed import World, all_gather, all_reduce_by_name, all_reduce_sum
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.transforms.mixup import one_hot
 from vitreous.evaluation.counts import Counts
+from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
 
 MISTAKES = 24  # the worst, as pictures
@@ -25,36 +27,84 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 
 class Interrupted(Exception):
-    """A signal came: here or at another process."""
+    """A signal came: here or at another rank."""
 
 
-def validate(
-    module: nn.Module,
-    loader: Loader,
-    classes: tuple[str, ...],
-    world: World,
-    autocast: Autocast,
-    probabilities: Callable[[Tensor], Tensor],
-    signals: Sequence[int],
-) -> ValidationResult:
-    """Accuracy, confusion and the worst mistakes of a classifier."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What validation found."""
+
+    metrics: dict[str, float]  # `loss` and `n` among them
+    score: float  # the higher, the better; among equal ones the lower loss is
+    result: ValidationResult | None = None  # of a classifier: per class, and its mistakes
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The held-out images of a run, and what it takes to put them through its objective."""
+
+    module: nn.Module  # the objective, as it is distributed over the ranks
+    loader: Loader
+    classes: tuple[str, ...]
+    train_counts: Sequence[int] | NDArray[np.int64] | None  # images of each class in training
+    world: World
+    autocast: Autocast
+    seed: int
+    signals: Sequence[int]  # those that have come; `Interrupted` is raised at all ranks if one has
+
+    def outputs(self, seeded: bool = False) -> Iterator[tuple[Batch, Tensor, dict[str, Tensor]]]:
+        """Each of this rank's batches with what the objective returns for it, not in training mode.
+
+        `seeded`: what it draws at random is the same each time.
+        """
+        training = self.module.training
+        self.module.eval()
+        try:
+            for number, batch in enumerate(self._batches()):
+                images, targets = never_empty(batch.images, one_hot(batch.labels, max(1, len(self.classes))))
+                if seeded:
+                    torch.manual_seed(self.seed + number * self.world.world_size + self.world.rank)
+                with torch.no_grad(), self.autocast():
+                    losses, extras = self.module(images.to(self.world.device), targets.to(self.world.device))
+                if len(batch):
+                    yield batch, losses, extras
+        finally:
+            self.module.train(training)
+
+    def _batches(self) -> Iterator[Batch]:
+        """Batches; where other ranks have more of them, empty ones: a sharded model runs on all ranks or on none."""
+        preprocess = self.loader.preprocess
+        empty = Batch(torch.empty(0, preprocess.channels, *(preprocess.size or (1, 1))), (), (), 0)
+        with contextlib.closing(self.loader.once()) as batches:  # type: ignore[type-var]
+            while True:
+                batch = next(batches, None)
+                ranks = all_reduce_by_name(self.world, {"with_batch": batch is not None, "interrupted": bool(self.signals)})
+                if ranks["interrupted"]:
+                    raise Interrupted
+                if not ranks["with_batch"]:
+                    return
+                yield empty if batch is None else batch
+
+
+def validate_classifier(held_out: HeldOut, probabilities: Callable[[Tensor], Tensor]) -> ValidationResult:
+    """Accuracy, confusion matrix and the worst mistakes."""
+    classes, world = held_out.classes, held_out.world
     counts = Counts(len(classes))
     worst: list[tuple[float, int, Mistake]] = []  # a heap of the largest losses
     number = itertools.count()
-    for batch, losses_there, extras in _answers(module, loader, len(classes), world, autocast, signals):
-        logits, losses = extras["logits"].float().cpu(), losses_there.float().cpu()
+    for batch, batch_losses, extras in held_out.outputs():
+        logits, losses = extras["logits"].float().cpu(), batch_losses.float().cpu()
         counts.update(logits, batch.labels, losses)
-        guesses = logits.argmax(dim=1).tolist()
-        for row, (loss, guess) in enumerate(zip(losses.tolist(), guesses, strict=True)):
+        for row, (loss, guess) in enumerate(zip(losses.tolist(), logits.argmax(dim=1).tolist(), strict=True)):
             if batch.labels[row] and guess not in batch.labels[row] and (len(worst) < MISTAKES or loss > worst[0][0]):
                 entry = (loss, next(number), _mistake(loss, batch, row, probabilities(logits[row]), classes))
                 (heapq.heappush if len(worst) < MISTAKES else heapq.heappushpop)(worst, entry)
     counts.load(all_reduce_sum(world, counts.tensor()))
     own = [mistake for _, _, mistake in worst]
     everyone = sorted(itertools.chain.from_iterable(all_gather(world, own)), key=lambda m: (-m.loss, m.id))[:MISTAKES]
-    confusion = counts.confusion
+    confusion, per_class = counts.confusion, tuple(counts.per_class())
     return ValidationResult(
-        split=loader.data.split,
+        split=held_out.loader.data.split,
         classes=classes,
         confusion=np.zeros((0, 0), np.int64) if confusion is None else confusion.numpy(),
         top1=counts.top1,
@@ -62,74 +112,26 @@ def validate(
         n=counts.n,
         loss=counts.loss,
         mistakes=tuple(everyone),
-        per_class=tuple(counts.per_class()),
+        per_class=per_class,
+        majority=majority_rate([own.n for own in per_class], held_out.train_counts, counts.n),
     )
 
 
-def validate_loss(
-    module: nn.Module,
-    loader: Loader,
-    classes: int,
-    sums: Sequence[str],
-    world: World,
-    autocast: Autocast,
-    seed: int,
-    signals: Sequence[int],
-) -> dict[str, float]:
-    """The mean of the loss and of `sums` over held-out images, for an objective that needs no labels; and `n`, their number.
-
-    What it draws by chance is the same each time.
-    """
-    found = torch.zeros(len(sums) + 2, dtype=torch.float64)
-    for batch, losses, extras in _answers(module, loader, classes, world, autocast, signals, seed):
-        found += torch.tensor([float(len(batch)), float(losses.sum()), *(float(extras[name]) for name in sums)])
-    n, *values = all_reduce_sum(world, found).tolist()
-    return {name: value / max(n, 1.0) for name, value in zip(("loss", *sums), values, strict=True)} | {"n": n}
+def mean_metrics(held_out: HeldOut, names: Sequence[str]) -> dict[str, float]:
+    """The means of the loss and of `names` over the held-out images, for an objective without labels; and `n`."""
+    sums = dict.fromkeys(("n", "loss", *names), 0.0)
+    for batch, losses, extras in held_out.outputs(seeded=True):
+        sums["n"] += len(batch)
+        for name, value in {"loss": losses.sum(), **{name: extras[name] for name in names}}.items():
+            sums[name] += float(value)
+    sums = all_reduce_by_name(held_out.world, sums)
+    n = sums.pop("n")
+    return {name: value / max(n, 1.0) for name, value in sums.items()} | {"n": n}
 
 
 def never_empty(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """A model in pieces runs on all processes or on none, so one without images runs on a black one, which does not count."""
+    """A sharded model runs on all ranks or on none, so a rank without images runs on a black one, which does not count."""
     return (images, targets) if len(images) else (torch.zeros(1, *images.shape[1:]), torch.zeros(1, targets.shape[1]))
-
-
-def _answers(
-    module: nn.Module,
-    loader: Loader,
-    classes: int,
-    world: World,
-    autocast: Autocast,
-    signals: Sequence[int],
-    seed: int | None = None,
-) -> Iterator[tuple[Batch, Tensor, dict[str, Tensor]]]:
-    """Each of this process's batches with what the objective says of it, not in training mode."""
-    training = module.training
-    module.eval()
-    try:
-        for number, batch in enumerate(_together(loader, world, signals)):
-            images, targets = never_empty(batch.images, one_hot(batch.labels, max(1, classes)))
-            if seed is not None:
-                torch.manual_seed(seed + number * world.world_size + world.rank)
-            with torch.no_grad(), autocast():
-                losses, extras = module(images.to(world.device), targets.to(world.device))
-            if len(batch):
-                yield batch, losses, extras
-    finally:
-        module.train(training)
-
-
-def _together(loader: Loader, world: World, signals: Sequence[int]) -> Iterator[Batch]:
-    """Batches; where other processes have more of them, empty ones: a model in pieces runs on all or on none."""
-    height, width = loader.preprocess.size or (1, 1)
-    empty = Batch(torch.empty(0, loader.preprocess.channels, height, width), (), (), 0)
-    with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]
-        while True:
-            batch = next(batches, None)
-            more, stop = all_reduce_sum(world, torch.tensor([float(batch is not None), float(bool(signals))])).tolist()
-            if stop:
-                raise Interrupted
-            if not more:
-                return
-            yield empty if batch is None else batch
 
 
 def _mistake(loss: float, batch: Batch, row: int, probabilities: Tensor, classes: tuple[str, ...]) -> Mistake:

@@ -1,23 +1,26 @@
-"""From images and targets to a loss: classification, supervised. (Masked patches: `masked`.)
-
-An objective holds the model, and its call gives the loss of each image and, beside it, what is worth adding up.
-Whatever the precision of the model, losses are computed in float32.
-"""
+"""Classification: softmax or sigmoid cross-entropy with label smoothing, mixed labels and class weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from vitreous.core.errors import VitreousError
+from vitreous.data.source import Source
 from vitreous.models.build import Model
+from vitreous.training.config import RunConfig
+from vitreous.training.objectives.objective import Objective
 from vitreous.training.recipes.recipe import Loss
+from vitreous.training.validation import Evaluation, HeldOut, validate_classifier
 
 
-class Classification(nn.Module):
-    sums = ("top1",)  # what its call adds up over the images, beside the loss
+class Classification(Objective):
+    classifies = True
+    sums = ("top1",)
     weights: Tensor | None
 
     def __init__(self, model: Model, loss: Loss, smoothing: float = 0.0, weights: Tensor | None = None) -> None:
@@ -25,12 +28,32 @@ class Classification(nn.Module):
         self.model, self.loss, self.smoothing = model, loss, smoothing
         self.register_buffer("weights", weights, persistent=False)
 
+    @classmethod
+    def from_config(cls, model: Model, config: RunConfig) -> Self:
+        recipe, weights = config.recipe, None
+        if recipe.class_weights == "balanced":
+            if not isinstance(config.train, Source):
+                raise VitreousError("class_weights=balanced needs to count the images of each class, which shards do not tell")
+            weights = balanced_weights(config.train.counts().tolist())
+        return cls(model, recipe.loss, recipe.smoothing, weights)
+
     def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Targets (B, K): 1 for each label of an image, or shares of labels where images are mixed."""
         logits = self.model(images).float()
         losses = self.losses(logits, targets)
         right = targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1) >= targets.amax(dim=1).clamp(min=1e-6)
         return losses, {"top1": right.sum(), "logits": logits.detach()}
+
+    def validate(self, held_out: HeldOut) -> Evaluation:
+        result = validate_classifier(held_out, self.probabilities)
+        metrics = {"loss": result.loss, "top1": result.top1, "n": float(result.n)}
+        if result.top5 is not None:
+            metrics["top5"] = result.top5
+        return Evaluation(metrics, result.top1, result)
+
+    @staticmethod
+    def score_as_metric(score: float) -> dict[str, float]:
+        return {"top1": score}
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid() if self.loss == "sigmoid" else logits.softmax(dim=-1)

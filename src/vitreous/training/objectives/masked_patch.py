@@ -10,6 +10,7 @@ Shapes: B images, N patches, K of them corrupted, D width, P predictions a patch
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,15 @@ from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.ops import Scale
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.models.build import Model
 from vitreous.models.initialise import lecun_normal_
 from vitreous.models.vit import ViT
-from vitreous.training.objectives.patch_targets import PatchTarget, check_levels, pixel_levels
+from vitreous.training.config import RunConfig
+from vitreous.training.objectives.objective import Objective
+from vitreous.training.objectives.patch_targets import PatchTarget, check_levels, pixel_levels, scales_of
 from vitreous.training.recipes.recipe import MaskTarget
+from vitreous.training.validation import Evaluation, HeldOut, mean_metrics
 
 MASKED, REPLACED = 0.8, 0.1  # of the corrupted patches; the rest are kept
 
@@ -70,8 +76,12 @@ def _wide(places_BK: Tensor, values_BND: Tensor) -> Tensor:
     return places_BK[..., None].expand(-1, -1, values_BND.shape[2])
 
 
-class MaskedPatches(nn.Module):
+class MaskedPatches(Objective):
     """Images in; the loss of each out, and the sum of each image's share of right predictions ("top1")."""
+
+    classifies = False
+    masks_patches = True
+    model: ViT
 
     def __init__(self, model: ViT, share: float, target: MaskTarget, scales: tuple[Scale, ...]) -> None:
         """`scales` are those of the preprocessing (`patch_targets.scales_of`): labels are made of pixels."""
@@ -81,7 +91,7 @@ class MaskedPatches(nn.Module):
         self.share = share
         self.scales = scales
         self.target = PatchTarget.of(target, model.config)
-        self.sums = () if target == "pixels" else ("top1",)  # what its call adds up over the images, beside the loss
+        self.sums = () if target == "pixels" else ("top1",)
         self.predictor = nn.Linear(model.config.width, self.target.outputs)
         with torch.no_grad():
             lecun_normal_(self.predictor.weight)  # flax's default, as the authors leave it for their tanh layer
@@ -90,6 +100,23 @@ class MaskedPatches(nn.Module):
             if unused is not None:  # gets no gradient here, which DDP would wait for
                 unused.requires_grad_(False)
         self._checked = False
+
+    @classmethod
+    def from_config(cls, model: Model, config: RunConfig) -> Self:
+        assert isinstance(model, ViT)
+        recipe, channels = config.recipe, config.model.channels
+        scales, held_out = (scales_of(Preprocess(text, channels)) for text in (recipe.preprocess, recipe.evaluation))
+        if scales != held_out:
+            raise VitreousError(f"preprocess={recipe.preprocess} and evaluation={recipe.evaluation} end in different values")
+        return cls(model, recipe.mask_share, recipe.mask_target, scales)
+
+    def validate(self, held_out: HeldOut) -> Evaluation:
+        metrics = mean_metrics(held_out, self.sums)
+        return Evaluation(metrics, -metrics["loss"])
+
+    @staticmethod
+    def score_as_metric(score: float) -> dict[str, float]:
+        return {"loss": -score}
 
     def trust_images(self) -> None:
         """Let the first images pass unseen, which are otherwise checked for having been scaled as is said."""

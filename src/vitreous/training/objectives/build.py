@@ -1,0 +1,55 @@
+"""The objective of a run, by its recipe's name for it, around a model that is new or begins with given weights."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Mapping
+
+import torch
+from torch.utils.checkpoint import checkpoint as recompute
+
+from vitreous.core.errors import VitreousError
+from vitreous.data.sampling import derive_key
+from vitreous.models.build import Model, allocate_parameters, build_on_meta, build_with_tensors
+from vitreous.models.vit import ViT
+from vitreous.training.config import RunConfig
+from vitreous.training.objectives.classification import Classification
+from vitreous.training.objectives.masked_patch import MaskedPatches
+from vitreous.training.objectives.objective import Objective
+
+OBJECTIVES: Mapping[str, type[Objective]] = {"classification": Classification, "masked-patch": MaskedPatches}
+
+
+def build_objective(config: RunConfig) -> Objective:
+    """The model with its loss, initialised by the seed alone: every rank makes the same."""
+    torch.manual_seed(derive_key("initialise", config.seed))
+    model: Model
+    if config.start is None:
+        model = allocate_parameters(build_on_meta(config.model))
+        model.initialise()
+    else:
+        model = build_with_tensors(config.model, {name: tensor.clone() for name, tensor in config.start.items()})
+    if isinstance(model, ViT):
+        model.lean = True  # the last layer only for the tokens that are read
+    if config.activation_checkpointing:
+        _checkpoint_activations(model)
+    if config.engine == "compile":
+        _compile(model, config.device)
+    return OBJECTIVES[config.recipe.objective].from_config(model, config)
+
+
+def _checkpoint_activations(model: Model) -> None:
+    """Keep only what enters each block, and compute the rest again in the backward pass: less memory, a third more work."""
+    if not isinstance(model, ViT):
+        raise VitreousError(f"--activation-checkpointing is for models with blocks; {model.config.name} has none")
+    for block in model.blocks:
+        block.forward = functools.partial(recompute, block.forward, use_reentrant=False)
+
+
+def _compile(model: Model, device: str) -> None:
+    if torch.device(device).type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+        raise VitreousError("--engine compile needs a C++ compiler, and none was found; install g++, or use --engine eager")
+    for block in model.blocks if isinstance(model, ViT) else [model]:
+        block.compile()
