@@ -46,7 +46,7 @@ def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path, monk
         assert trial["lr"] == float(rate)
 
 
-def test_of_equal_accuracies_the_lower_loss_wins_and_a_rate_that_goes_astray_loses(start: Path, tmp_path: Path) -> None:
+def test_of_equal_accuracies_the_lower_loss_wins_and_a_rate_that_diverges_loses(start: Path, tmp_path: Path) -> None:
     """Of a few held-out images many rates get the same number right: then the smallest would be the least trained."""
     changes = ("sweep=1e-8:1e-7:1e6", "sweep_share=0.2", "clip=none", "warmup=0", "schedule=constant")
     swept(tmp_path / "run", start, steps=4, batch_size=32, subset=100, set=changes)
@@ -56,8 +56,8 @@ def test_of_equal_accuracies_the_lower_loss_wins_and_a_rate_that_goes_astray_los
     assert trials[0]["loss"] > trials[1]["loss"]
     assert recipe(tmp_path / "run")["lr"] == 1e-7
     decisions = json.loads((tmp_path / "run" / "config.json").read_text())["decisions"]
-    assert "1e+06: astray" in decisions[-1]
-    with pytest.raises(VitreousError, match="went astray with every rate"):
+    assert "1e+06: diverged" in decisions[-1]
+    with pytest.raises(VitreousError, match="diverged with every rate"):
         swept(tmp_path / "all", start, steps=4, batch_size=32, subset=100, set=("sweep=5e5:1e6", *changes[1:]))
 
 

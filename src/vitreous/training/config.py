@@ -63,7 +63,7 @@ class RunConfig:
     parent: Mapping[str, Any]  # where those come from
     licence: str | None
     train: Source | Stream
-    held_out: Source | Stream | None  # to judge by
+    held_out: Source | Stream | None  # to validate on
     data: Mapping[str, Any]  # what it is, and a fingerprint that changes with it
     classes: tuple[str, ...]
     images: int | None  # in `train`, where it is known

@@ -1,4 +1,4 @@
-"""The images of a run: which to learn from, which to judge by, and how large they are."""
+"""The images of a run: which to train on, which to validate on, and how large they are."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vitreous.doctor.header_check import check_headers
 from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 
-SMALL = 64  # pixels: sets of such pictures are trained on at their own size
-LOOKED_AT = 16  # pictures, to learn their size
+SMALL = 64  # pixels: data sets of such images are trained on at their own size
+LOOKED_AT = 16  # images, to find out their size
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class RunImages:
     held_out: Source | Stream | None  # nothing, where there is too little
     classes: tuple[str, ...]
     count: int | None  # to learn from
-    size: tuple[int, int] | None  # of the first picture, where all are of one size
+    size: tuple[int, int] | None  # of the first image, where all are of one size
     channels: int
     labels: float  # of an image, on average; of shards, of the first few
     described: dict[str, Any]  # for config.json
@@ -46,7 +46,7 @@ def choose_images(
     """`stop_early`: somebody will choose by the held-out images, so that they must not be the test set.
 
     `unlabelled`: images without a label teach something too; otherwise classification leaves them out.
-    `dataset` is what `asked.data` stands for, where somebody has opened it already and perhaps drawn from it.
+    `dataset` is what `options.data` stands for, where somebody has opened it already and perhaps drawn from it.
     """
     dataset = dataset or open_data(options.data, bad_shards=options.bad_images)
     decisions = list(dataset.summary())
@@ -66,7 +66,7 @@ def choose_images(
         if not isinstance(train, Source):
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
         train, held_out = split_stratified(train, derive_key("sweep", options.data_seed), options.sweep_share)
-        decisions.append(f"a trial: judged by {len(held_out):,} of the run's training images")
+        decisions.append(f"a trial: validated on {len(held_out):,} of the run's training images")
     if OBJECTIVES[options.objective].classifies and not unlabelled:
         train = _labelled(train, decisions)
     train, found = _without_bad(train, options)
@@ -77,9 +77,9 @@ def choose_images(
     if few:
         train, sentence = reduce_training_images(train, options.subset, options.per_class, options.data_seed)
         decisions.append(sentence)
-    judges = held_out if not isinstance(held_out, Source) or len(held_out) else None
-    if judges is None:
-        decisions.append("nothing to judge by: no class has two images, so none could be held out")
+    validation = held_out if not isinstance(held_out, Source) or len(held_out) else None
+    if validation is None:
+        decisions.append("nothing to validate on: no class has two images, so none could be held out")
     count = len(train) if isinstance(train, Source) else train.count()
     if count == 0:
         raise VitreousError(f"{options.data}: there are no images to train on")
@@ -93,7 +93,7 @@ def choose_images(
         "fingerprint": fingerprint_of(train, held_out),
         "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
     }
-    return RunImages(train, judges, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
+    return RunImages(train, validation, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
 
 
 def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
@@ -117,7 +117,7 @@ def _parts(
     if isinstance(train, Source) and (options.held_out is not None or choosing):
         ours, theirs = split_stratified(train, options.data_seed, share)
         why = "as asked" if options.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
-        return ours, theirs, f"judging by {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
+        return ours, theirs, f"validating on {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
     if options.held_out is not None and not isinstance(train, Source) and train is not None:
         raise VitreousError(
             f"--held-out {options.held_out:g}: a part of shards cannot be held out; give them a validation split"
@@ -149,7 +149,7 @@ def _without_bad(source: Source | Stream, options: TrainOptions) -> tuple[Source
 
 
 def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:
-    """Size and channels of a few pictures, no size where they differ, or could; and how many labels an image has."""
+    """Size and channels of a few images, no size where they differ, or could; and how many labels an image has."""
     sizes, channels, labels = set(), set(), []
     items = source.items()
     if isinstance(source, Source):
@@ -157,13 +157,11 @@ def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:
     for item in itertools.islice(items, LOOKED_AT):
         labels.append(len(item.labels))
         try:
-            picture = (
-                item.content if isinstance(item.content, np.ndarray) else np.asarray(decode(item.content, place=item.place))
-            )
+            image = item.content if isinstance(item.content, np.ndarray) else np.asarray(decode(item.content, place=item.place))
         except BadImage:
             continue
-        sizes.add((picture.shape[0], picture.shape[1]))
-        channels.add(1 if picture.ndim == 2 else 3)
+        sizes.add((image.shape[0], image.shape[1]))
+        channels.add(1 if image.ndim == 2 else 3)
     same = len(sizes) == 1 and ((isinstance(source, Source) and not source.encoded) or max(next(iter(sizes))) <= SMALL)
     mean = source.counts().sum() / len(source) if isinstance(source, Source) else sum(labels) / max(1, len(labels))
     return next(iter(sizes)) if same else None, 1 if channels == {1} else 3, float(mean)

@@ -73,7 +73,7 @@ class Progress:
         return is_best
 
     def counted(self) -> dict[str, Any]:
-        """A copy, which stays as it is while training goes on."""
+        """A copy, which stays as it is while training continues."""
         return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "step"}
 
 
@@ -122,7 +122,7 @@ class Loop:
     # Resuming ----------------------------------------------------------------------------------------------------------
 
     def resume(self) -> tuple[str, ...]:
-        """Go on from the newest state, if there is one; says what was found."""
+        """Load the newest state, if there is one; returns what to say about it."""
         self.states.tidy()
         found, damaged = self.states.newest()
         said = list(damaged)
@@ -266,14 +266,14 @@ class Loop:
         sums = dict.fromkeys(("loss", *self.objective.sums), 0.0)
         passes = range(0, mine, size)
         for number, at in enumerate(passes):
-            part, wanted = images[at : at + size], targets[at : at + size]
+            part, part_targets = images[at : at + size], targets[at : at + size]
             if not len(part) and self.world.world_size == 1:
                 continue
             if not self._warmed_up:  # one warm-up backward pass fixes DDP's bucket order
-                self._pass(part, wanted, count, number, last=True)
+                self._pass(part, part_targets, count, number, last=True)
                 self.optimizer.zero_grad(set_to_none=True)
                 self._warmed_up = True
-            found = self._pass(part, wanted, count, number, last=number == len(passes) - 1)
+            found = self._pass(part, part_targets, count, number, last=number == len(passes) - 1)
             for name in sums if len(part) else ():
                 sums[name] += float(found[name])
         return sums

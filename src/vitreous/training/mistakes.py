@@ -15,7 +15,7 @@ MISTAKES = "mistakes.json"
 
 
 def write_mistakes(folder: Path, outcome: ValidationResult, step: int) -> Path:
-    """Writes the file whole. `step` says how long the model had learnt when it was judged."""
+    """Writes the file whole. `step` says how long the model had learnt when it was validated."""
     path = folder / MISTAKES
     found = {
         "split": outcome.split,

@@ -1,4 +1,4 @@
-"""From what is asked for to a plan: data, recipe, model and machine, each decision with its reason."""
+"""From `TrainOptions` to a `RunConfig`: data, recipe, model and machine, each decision with its reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def resolve(
     dataset: Dataset | None = None,
     fitted: Recipe | None = None,
 ) -> RunConfig:
-    """A plan for what is asked, but for the division into passes (`passes`). `dataset`: see `images_of`.
+    """The config for these options, without micro-batch and threads (`fit_micro_batch`). `dataset`: see `choose_images`.
 
     `fitted`: a sweep's trials have fewer images, and are yet to train by the recipe of the run that they choose a rate for.
     """
@@ -60,8 +60,9 @@ def resolve(
     if before is not None and extended:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before.recipe["warmup"])
     patience = changes.get("patience", replayed.recipe.get("patience") if replayed else None)
-    questions = changes.get("loss") == "sigmoid"  # of which an image without labels answers all with no
-    images = choose_images(options, stop_early=patience is not None, dataset=dataset, unlabelled=questions)
+    # The sigmoid loss learns from an image without labels too: it belongs to no class.
+    unlabelled = changes.get("loss") == "sigmoid"
+    images = choose_images(options, stop_early=patience is not None, dataset=dataset, unlabelled=unlabelled)
     checkpoint = _start(options)
     size, reason = _size(options, images, checkpoint, changes)
     width = (
@@ -123,7 +124,7 @@ def _eval_every(options: TrainOptions, recipe: Recipe, shorter: RunRecord | None
 
 
 def _precision(options: TrainOptions, device: str, world: World, before: RunRecord | None) -> Precision:
-    """What the first process found fast, for all; a run that goes on, or is done again, keeps what it began with."""
+    """What the main rank found fast, for all; a run that is resumed or replayed keeps what it began with."""
     own = choose_precision(options.precision, device)
     name = broadcast(world, own.name)
     if before is not None and before.options.get("precision", "auto") == options.precision:
@@ -184,7 +185,7 @@ def _recipe(
         recipe = _with_scale(recipe, checkpoint, changes)
     recipe = replace_fields(recipe, changes)
     if "preprocess" in changes or "evaluation" in changes:
-        recipe = _judged_alike(recipe, changes, said)
+        recipe = _with_equal_scales(recipe, changes, said)
     fitted, reasons_ = fit(
         recipe,
         images=count,
@@ -198,7 +199,7 @@ def _recipe(
         made = Preprocess(getattr(fitted, field))
         if made.size != size:
             raise VitreousError(
-                f"{field}={getattr(fitted, field)!r} gives pictures of {_by(made.size)} pixels, and the model takes "
+                f"{field}={getattr(fitted, field)!r} gives images of {_by(made.size)} pixels, and the model takes "
                 f"{_by(size)}; change the string or --image-size"
             )
     return fitted, [*said, *reasons_]
@@ -229,19 +230,19 @@ def _automatic(options: TrainOptions, images: RunImages, size: tuple[int, int], 
     return recipe, list(said)
 
 
-def _judged_alike(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -> Recipe:
+def _with_equal_scales(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -> Recipe:
     """A model must be tested on pixel values like those that it learnt from."""
-    training, judging = (Preprocess(text) for text in (recipe.preprocess, recipe.evaluation))
-    if training.scales == judging.scales:
+    training, evaluation = (Preprocess(text) for text in (recipe.preprocess, recipe.evaluation))
+    if training.scales == evaluation.scales:
         return recipe
     if "evaluation" in changes:
         raise VitreousError(
-            f"preprocess={training} and evaluation={judging} end in different pixel values; give both the same with "
+            f"preprocess={training} and evaluation={evaluation} end in different pixel values; give both the same with "
             f"--preprocess and --set evaluation="
         )
-    evaluation = _rescaled(judging, training.scales)
-    said.append(f"evaluation {evaluation}: pixel values as in --preprocess")
-    return replace_fields(recipe, {"evaluation": evaluation})
+    rescaled = _rescaled(evaluation, training.scales)
+    said.append(f"evaluation {rescaled}: pixel values as in --preprocess")
+    return replace_fields(recipe, {"evaluation": rescaled})
 
 
 def _rescaled(preprocess: Preprocess, scales: tuple[Scale, ...]) -> str:
@@ -249,7 +250,7 @@ def _rescaled(preprocess: Preprocess, scales: tuple[Scale, ...]) -> str:
 
 
 def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Recipe:
-    """Pixel values as the checkpoint knows them: one that was trained on ImageNet's mean and deviation goes on with them."""
+    """Pixel values as the checkpoint knows them: one that was trained on ImageNet's mean and deviation keeps them."""
     scales = Preprocess(checkpoint.preprocess).scales
     if not scales:
         return recipe
@@ -293,7 +294,7 @@ def _size(
     if checkpoint is not None:
         return checkpoint.evaluation_size, None
     if images.size is not None and max(images.size) <= SMALL:
-        return images.size, f"image size {images.size[0]} x {images.size[1]}: the pictures' own"
+        return images.size, f"image size {images.size[0]} x {images.size[1]}: the images' own"
     return (224, 224), "image size 224: the paper's"
 
 
@@ -354,7 +355,7 @@ def _from_scratch(
     options: TrainOptions, recipe: Recipe, images: RunImages, overrides: Mapping[str, Any], size: tuple[int, int], classes: int
 ) -> tuple[ModelConfig, None, list[str]]:
     masked, config = OBJECTIVES[recipe.objective].masks_patches, _scratch_config(options, images, overrides, size, classes)
-    said = ["channels 1: the pictures are grey"] if config.channels == 1 and "channels" not in overrides else []
+    said = ["channels 1: the images are grey"] if config.channels == 1 and "channels" not in overrides else []
     bias = recipe.head_bias if classes else 0.0
     if isinstance(config, ResNetConfig):
         if masked:

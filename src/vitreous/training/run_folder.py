@@ -1,6 +1,6 @@
 """A run on disk: `config.json  metrics.jsonl  log.txt  report.html  mistakes.json  checkpoint/  state/`.
 
-A folder belongs to one config. Starting again with the same one goes on; with another it is refused and the difference
+A folder belongs to one config. Starting again with the same one resumes; with another it is refused and the difference
 shown; of a finished run nothing is changed. Only the first process writes.
 """
 
@@ -89,7 +89,7 @@ class RunFolder:
         return (self.path / DONE).exists()
 
     def _check(self, config: Mapping[str, Any], extend: bool, undecided: Collection[str] = ()) -> dict[str, Any] | None:
-        """The config that lies here, if this run may go on from it; otherwise it is refused."""
+        """The config that lies here, if this run may be resumed from it; otherwise it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise VitreousError(f"--out {self.path}: is a file; a run needs a folder")
         record = recorded_config(self.path)
@@ -121,7 +121,7 @@ class RunFolder:
         return old
 
     def lock(self) -> None:
-        """A run that goes on already is not started again beside itself. The system frees the lock when a process dies."""
+        """A run that is under way is not started a second time. The system frees the lock when a process dies."""
         if not self.world.is_main:
             return
         with contextlib.suppress(ImportError):  # Windows
@@ -248,7 +248,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
 
 
 def _harmless(found: Difference) -> bool:
-    """A run that met a bad image and stopped may go on without it: until then it had left nothing out."""
+    """A run that met a bad image and stopped may be resumed without it: until then it had left nothing out."""
     return found == ("bad_images", "stop", "skip")
 
 

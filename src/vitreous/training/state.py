@@ -1,4 +1,4 @@
-"""What resuming needs: saved beside the run while it goes on, whole or not at all, the last two kept.
+"""What resuming needs: saved while the run continues, whole or not at all, the last two kept.
 
     state/step-00001200/   shard-*.safetensors   every tensor: weights, optimiser, average
                            state.json            the step, what has been counted so far, the hash of each file and its own
@@ -87,7 +87,7 @@ class States:
             if self.world.is_main:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir(parents=True)
-        # Training goes on and changes them. What lies on an accelerator is copied from there by `async_save`.
+        # Training continues and changes them. What lies on an accelerator is copied from there by `async_save`.
         copies = {name: tensor.clone() if tensor.device.type == "cpu" else tensor for name, tensor in tensors.items()}
         written = async_save(
             copies,
@@ -144,7 +144,7 @@ class States:
 
     @contextlib.contextmanager
     def _as_one(self, what: str) -> Iterator[None]:
-        """An error of one process is an error of all: none goes on as if the state had been written."""
+        """An error of one process is an error of all: none continues as if the state had been written."""
         failure: str | None = None
         try:
             yield

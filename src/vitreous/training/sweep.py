@@ -1,4 +1,4 @@
-"""One run as its user sees it: what was decided is said, learning rates are tried if asked, then it trains."""
+"""One run as its user sees it: the decisions are printed, learning rates are swept if asked, then it trains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitreous.training.trainer import Finished, train
 
 
 def run_training(options: TrainOptions, previous: Previous, world: World) -> Finished:
-    """Train as asked, or go on with it."""
+    """Train, or resume training."""
     said: tuple[str, ...] = ()
     if options.sweep:
         options, sentence = _swept(options, previous, world)
@@ -34,9 +34,9 @@ def run_training(options: TrainOptions, previous: Previous, world: World) -> Fin
 
 
 def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[TrainOptions, str]:
-    """The paper's way to a learning rate: each is tried on the training images but a share, and judged by that share.
+    """The paper's way to a learning rate: each is tried on the training images but a share, and validated on that share.
 
-    Each trial is a run of its own in OUT/sweep, so that a sweep that was interrupted goes on too.
+    Each trial is a run of its own in OUT/sweep, so that a sweep that was interrupted is resumed too.
     """
     changes = parse_set(options.set)
     if "lr" in changes:
@@ -60,7 +60,7 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
             sweep_share=recipe.sweep_share,
             set=(*options.set, f"lr={rate!r}"),
         )
-        _say(world, (f"sweep: lr {rate:g}, judged by {recipe.sweep_share:.0%} of the training images",))
+        _say(world, (f"sweep: lr {rate:g}, validated on {recipe.sweep_share:.0%} of the training images",))
         before = previous._replace(resumed=recorded_config(user_path(trial.out)))
         config = fit_micro_batch(resolve(trial, before, world, fitted=recipe), trial, before, world)
         if config.held_out is None:
@@ -74,9 +74,9 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
     best = max(found, key=lambda rate: (*found[rate], -rate))
     if found[best][0] < 0:
         rates = ", ".join(f"{rate:g}" for rate in found)
-        raise VitreousError(f"--sweep: training went astray with every rate ({rates}); try lower ones with --set sweep=")
-    listed = ", ".join(f"{rate:g}: {f'{top1:.2%}' if top1 >= 0 else 'astray'}" for rate, (top1, _) in found.items())
-    sentence = f"lr {best:g}: the best of the sweep ({listed}, judged by {recipe.sweep_share:.0%} of the training images)"
+        raise VitreousError(f"--sweep: training diverged with every rate ({rates}); try lower ones with --set sweep=")
+    listed = ", ".join(f"{rate:g}: {f'{top1:.2%}' if top1 >= 0 else 'diverged'}" for rate, (top1, _) in found.items())
+    sentence = f"lr {best:g}: the best of the sweep ({listed}, validated on {recipe.sweep_share:.0%} of the training images)"
     _say(world, (sentence,))
     return replace(options, set=(*options.set, f"lr={best!r}")), sentence
 

@@ -21,7 +21,7 @@ from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
 
-MISTAKES = 24  # the worst, as pictures
+MISTAKES = 24  # the worst, with their images
 
 Autocast = Callable[[], AbstractContextManager[object]]
 

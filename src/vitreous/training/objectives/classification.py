@@ -69,7 +69,7 @@ class Classification(Objective):
             smooth = shares * (1.0 - s) + s / logits.shape[1]
             known = targets.sum(dim=1) > 0  # an image without a label teaches nothing here
             losses = -(smooth * logits.log_softmax(dim=1)).sum(dim=1) * known
-        if self.weights is not None and self.training:  # what is judged by has other numbers of each class
+        if self.weights is not None and self.training:  # held-out images have other numbers of each class
             losses = losses * (targets @ self.weights) / targets.sum(dim=1).clamp(min=1e-12)
         return losses
 

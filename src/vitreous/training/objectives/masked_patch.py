@@ -128,25 +128,25 @@ class MaskedPatches(Objective):
             check_levels(images, self.scales)
             self._checked = True
         with torch.no_grad():
-            wanted_BNP = self.target(pixel_levels(images, self.scales))
+            targets_BNP = self.target(pixel_levels(images, self.scales))
         patches_BND, grid = self.model.patches(images)
         corruption = draw_corruption(patches_BND.shape[0], patches_BND.shape[1], self.share, images.device)
         assert self.model.mask_token is not None
         z_BND = self.model.sequence(corrupt(patches_BND, self.model.mask_token, corruption), grid)
         z_BND = self.model.encode(z_BND, grid)
-        # Only where it is asked: norm and predictor work token by token.
-        asked_BKD = gather_tokens(z_BND, corruption.places_BK + self.model.prefix_tokens)
-        answers_BKO = self.predictor(self.model.norm(asked_BKD)).float()
-        return self.score(answers_BKO, gather_tokens(wanted_BNP, corruption.places_BK))
+        # Only for the corrupted patches: norm and predictor work token by token.
+        corrupted_BKD = gather_tokens(z_BND, corruption.places_BK + self.model.prefix_tokens)
+        outputs_BKO = self.predictor(self.model.norm(corrupted_BKD)).float()
+        return self.score(outputs_BKO, gather_tokens(targets_BNP, corruption.places_BK))
 
-    def score(self, answers_BKO: Tensor, wanted_BKP: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def score(self, outputs_BKO: Tensor, targets_BKP: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Means over an image's corrupted patches, and over the predictions or values of each."""
         if self.target.kind == "pixels":
-            return (answers_BKO - wanted_BKP).square().mean(dim=(1, 2)), {}
-        logits_BKPC = answers_BKO.unflatten(2, (-1, self.target.classes))
+            return (outputs_BKO - targets_BKP).square().mean(dim=(1, 2)), {}
+        logits_BKPC = outputs_BKO.unflatten(2, (-1, self.target.classes))
         # As a table of rows: the classes as the second of four axes, the other form it knows, take twice as long.
-        loss_BKP = F.cross_entropy(logits_BKPC.flatten(0, 2), wanted_BKP.flatten(), reduction="none").view_as(wanted_BKP)
-        right_BKP = logits_BKPC.detach().argmax(dim=3) == wanted_BKP
+        loss_BKP = F.cross_entropy(logits_BKPC.flatten(0, 2), targets_BKP.flatten(), reduction="none").view_as(targets_BKP)
+        right_BKP = logits_BKPC.detach().argmax(dim=3) == targets_BKP
         return loss_BKP.mean(dim=(1, 2)), {"top1": right_BKP.float().mean(dim=(1, 2)).sum()}
 
 

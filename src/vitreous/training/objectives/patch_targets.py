@@ -1,4 +1,4 @@
-"""What masked-patch pre-training predicts: three targets, computed from the pictures that the model sees (appendix B.1.2).
+"""What masked-patch pre-training predicts: three targets, computed from the images that the model sees (appendix B.1.2).
 
     mean        one of 512 colours: the patch's mean, 3 bits a channel
     downsized   the same for each cell of the patch brought down to 4 x 4: 16 predictions
@@ -38,7 +38,7 @@ class PatchTarget:
     def __post_init__(self) -> None:
         if self.kind != "pixels" and self.channels not in (1, 3):
             raise VitreousError(
-                f"mask_target={self.kind} needs pictures with 1 or 3 channels, not {self.channels}; use mask_target=pixels"
+                f"mask_target={self.kind} needs images with 1 or 3 channels, not {self.channels}; use mask_target=pixels"
             )
 
     @classmethod
@@ -53,7 +53,7 @@ class PatchTarget:
 
     @property
     def classes(self) -> int:
-        """512, or 8 for grey pictures; none for the regression."""
+        """512, or 8 for grey images; none for the regression."""
         return SHADES**self.channels if self.kind != "pixels" else 0
 
     @property
