@@ -3,7 +3,8 @@
 Modules:
     batch_fitting     batch to passes that fit into memory
     build_options     options from the command line and Python
-    config            RunConfig: everything resolved
+    callbacks         events of a run, and who hears of them
+    config            RunConfig: everything resolved; RunRecord: config.json
     data_split        training and validation images of a run
     ema               Polyak average of the weights
     loop              batch, loss, gradient, step

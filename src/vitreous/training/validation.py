@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,14 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.core.distributed import World, all_gather, all_reduce_by_name, all_reduce_sum
+from vitreous.core.distributed import World, all_reduce_by_name
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.transforms.mixup import one_hot
-from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.majority import majority_rate
-from vitreous.evaluation.validation_result import Mistake, ValidationResult
-
-MISTAKES = 24  # the worst, with their images
+from vitreous.evaluation.validation_result import ValidationResult
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
@@ -86,37 +80,6 @@ class HeldOut:
                 yield empty if batch is None else batch
 
 
-def validate_classifier(held_out: HeldOut, probabilities: Callable[[Tensor], Tensor]) -> ValidationResult:
-    """Accuracy, confusion matrix and the worst mistakes."""
-    classes, world = held_out.classes, held_out.world
-    counts = Counts(len(classes))
-    worst: list[tuple[float, int, Mistake]] = []  # a heap of the largest losses
-    number = itertools.count()
-    for batch, batch_losses, extras in held_out.outputs():
-        logits, losses = extras["logits"].float().cpu(), batch_losses.float().cpu()
-        counts.update(logits, batch.labels, losses)
-        for row, (loss, guess) in enumerate(zip(losses.tolist(), logits.argmax(dim=1).tolist(), strict=True)):
-            if batch.labels[row] and guess not in batch.labels[row] and (len(worst) < MISTAKES or loss > worst[0][0]):
-                entry = (loss, next(number), _mistake(loss, batch, row, probabilities(logits[row]), classes))
-                (heapq.heappush if len(worst) < MISTAKES else heapq.heappushpop)(worst, entry)
-    counts.load(all_reduce_sum(world, counts.tensor()))
-    own = [mistake for _, _, mistake in worst]
-    everyone = sorted(itertools.chain.from_iterable(all_gather(world, own)), key=lambda m: (-m.loss, m.id))[:MISTAKES]
-    confusion, per_class = counts.confusion, tuple(counts.per_class())
-    return ValidationResult(
-        split=held_out.loader.data.split,
-        classes=classes,
-        confusion=np.zeros((0, 0), np.int64) if confusion is None else confusion.numpy(),
-        top1=counts.top1,
-        top5=counts.top5,
-        n=counts.n,
-        loss=counts.loss,
-        mistakes=tuple(everyone),
-        per_class=per_class,
-        majority=majority_rate([own.n for own in per_class], held_out.train_counts, counts.n),
-    )
-
-
 def mean_metrics(held_out: HeldOut, names: Sequence[str]) -> dict[str, float]:
     """The means of the loss and of `names` over the held-out images, for an objective without labels; and `n`."""
     sums = dict.fromkeys(("n", "loss", *names), 0.0)
@@ -132,17 +95,3 @@ def mean_metrics(held_out: HeldOut, names: Sequence[str]) -> dict[str, float]:
 def never_empty(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """A sharded model runs on all ranks or on none, so a rank without images runs on a black one, which does not count."""
     return (images, targets) if len(images) else (torch.zeros(1, *images.shape[1:]), torch.zeros(1, targets.shape[1]))
-
-
-def _mistake(loss: float, batch: Batch, row: int, probabilities: Tensor, classes: tuple[str, ...]) -> Mistake:
-    best = probabilities.topk(min(5, len(classes)))
-    guesses = tuple((classes[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    truth = tuple(classes[label] for label in batch.labels[row])
-    return Mistake(batch.ids[row], picture_of(batch.images[row]), truth, guesses, loss)
-
-
-def picture_of(image: Tensor) -> NDArray[np.uint8]:
-    """For people: stretched from its own darkest to its lightest value, since preprocessing has moved the values anywhere."""
-    low, high = float(image.min()), float(image.max())
-    pixels = ((image - low) / max(high - low, 1e-12) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    return np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels[..., :3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Self
 
@@ -11,11 +12,13 @@ from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source
+from vitreous.evaluation.evaluators import ClassificationEvaluator, ScoredLogits
+from vitreous.evaluation.majority import majority_rate
 from vitreous.models.build import Model
 from vitreous.training.config import RunConfig
 from vitreous.training.objectives.objective import Objective
 from vitreous.training.recipes.recipe import Loss
-from vitreous.training.validation import Evaluation, HeldOut, validate_classifier
+from vitreous.training.validation import Evaluation, HeldOut
 
 
 class Classification(Objective):
@@ -45,18 +48,22 @@ class Classification(Objective):
         return losses, {"top1": right.sum(), "logits": logits.detach()}
 
     def validate(self, held_out: HeldOut) -> Evaluation:
-        result = validate_classifier(held_out, self.probabilities)
+        loader, world = held_out.loader, held_out.world
+        evaluator = ClassificationEvaluator(
+            held_out.classes, loader.preprocess, world, split=loader.data.split, sigmoid=self.loss == "sigmoid"
+        )
+        for batch, losses, extras in held_out.outputs():
+            evaluator.update(batch, ScoredLogits(extras["logits"].float().cpu(), losses.float().cpu()))
+        result = evaluator.result()
+        majority = majority_rate([own.n for own in result.per_class], held_out.train_counts, result.n)
         metrics = {"loss": result.loss, "top1": result.top1, "n": float(result.n)}
         if result.top5 is not None:
             metrics["top5"] = result.top5
-        return Evaluation(metrics, result.top1, result)
+        return Evaluation(metrics, result.top1, dataclasses.replace(result, majority=majority))
 
     @staticmethod
     def score_as_metric(score: float) -> dict[str, float]:
         return {"top1": score}
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.sigmoid() if self.loss == "sigmoid" else logits.softmax(dim=-1)
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         s = self.smoothing
