@@ -81,7 +81,7 @@ def test_a_sweep_chooses_by_accuracy(tmp_path: Path) -> None:
 
     options = {**SMALL, "out": str(tmp_path / "run"), "objective": "masked-patch"}
     options |= {"sweep": True, "set": (*TINY, "sweep=0.001:0.01")}
-    asked, _ = build_options("pretrain", options)
+    asked, previous = build_options("pretrain", options)
     with silence(), init_distributed("cpu") as world, pytest.raises(VitreousError, match="--sweep chooses by accuracy"):
-        run_training(asked, None, world)
+        run_training(asked, previous, world)
     assert not (tmp_path / "run").exists()

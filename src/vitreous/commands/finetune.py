@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.commands.training_run import Run, run_training
+from vitreous.commands.training_run import Run, start_run
 from vitreous.training.options import TrainOptions
 
 
@@ -24,4 +24,4 @@ def finetune(
     Args:
         data: a folder, a manifest, shards, builtin:NAME or the name of a known set.
     """
-    return run_training("finetune", {"data": data, "from_": from_, "model": model, **options})
+    return start_run("finetune", {"data": data, "from_": from_, "model": model, **options})

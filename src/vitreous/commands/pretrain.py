@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from vitreous.commands.training_run import Run, run_training
+from vitreous.commands.training_run import Run, start_run
 from vitreous.training.options import TrainOptions
 
 
@@ -24,4 +24,4 @@ def pretrain(
     Args:
         data: a folder, a manifest, shards, builtin:NAME or the name of a known set.
     """
-    return run_training("pretrain", {"data": data, "model": model, "objective": objective, **options})
+    return start_run("pretrain", {"data": data, "model": model, "objective": objective, **options})

@@ -72,7 +72,7 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def run_training(command: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
+def start_run(command: Literal["pretrain", "finetune"], given: Mapping[str, Any]) -> Run:
     """`given` holds the options that were given and no others."""
     from vitreous.core.device import choose_device
     from vitreous.core.distributed import init_distributed
