@@ -14,9 +14,9 @@ from vitreous.core.output_dir import check_outside, find_data_folder
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.names import check_name
 from vitreous.training.config import Previous, RunRecord
-from vitreous.training.options import Command, TrainOptions, option_name
+from vitreous.training.options import Command, ObjectiveName, TrainOptions, option_name
 from vitreous.training.recipes import tables
-from vitreous.training.recipes.recipe import Objective, parse_set, parse_value
+from vitreous.training.recipes.recipe import parse_set, parse_value
 from vitreous.training.run_folder import CONFIG, read_config, recorded_config
 from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.locate import check_source
@@ -153,13 +153,13 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _objective(given: Mapping[str, Any]) -> Objective:
+def _objective(given: Mapping[str, Any]) -> ObjectiveName:
     """What is learnt: as asked, or what a recipe that was named is for."""
-    asked: Objective | None = given.get("objective")
+    asked: ObjectiveName | None = given.get("objective")
     of_recipe = tables.find_recipe(given["recipe"]).objective if given.get("recipe") else None
     if asked and of_recipe and asked != of_recipe:
-        remedy = "; for masked patches there is jft-masked-patch" if asked == "masked-patch" else ""
         raise VitreousError(
-            f"recipe {given['recipe']} is for {of_recipe}, not for --objective {asked}; leave one of them out{remedy}"
+            f"recipe {given['recipe']} is for {of_recipe}, not for --objective {asked}; leave one of them out, "
+            f"or choose another of `vitreous list recipes`"
         )
     return asked or of_recipe or "classification"

@@ -16,6 +16,7 @@ from vitreous.data.option_types import BadImages, Changes, ImageSize
 Command = Literal["pretrain", "finetune"]
 Engine = Literal["eager", "compile"]
 Parallel = Literal["ddp", "fsdp", "hybrid"]
+ObjectiveName = Literal["classification", "masked-patch"]
 
 
 class Only(NamedTuple):
@@ -47,7 +48,7 @@ class TrainOptions:
         ),
     ] = None
     objective: Annotated[
-        Literal["classification", "masked-patch"],
+        ObjectiveName,
         _help("what is learnt: the images' classes, or the colours of hidden patches. Default: classification."),
         Only("pretrain"),
     ] = "classification"

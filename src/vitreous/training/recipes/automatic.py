@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitreous.core.errors import VitreousError
+from vitreous.training.options import ObjectiveName
 from vitreous.training.recipes.fitting import plain, sensible_batch
-from vitreous.training.recipes.recipe import Loss, Objective, Recipe, replace_fields
+from vitreous.training.recipes.recipe import Loss, Recipe, replace_fields
 from vitreous.training.recipes.tables import AUGMENTATIONS, RECIPES, SMALL_PICTURES, hyperrule
 
 Size = tuple[int, int]
@@ -123,7 +124,7 @@ def automatic_pretrain(
     counts: Sequence[int],
     *,
     width: int,
-    objective: Objective = "classification",
+    objective: ObjectiveName = "classification",
     labels: float = 1.0,
     where: str = "",
     names: Sequence[str] = (),

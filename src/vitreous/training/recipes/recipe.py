@@ -14,8 +14,8 @@ from vitreous.core.fields import Between, check_fields, check_names, check_value
 from vitreous.core.fields import from_json as fields_from_json
 from vitreous.data.transforms.mixup import check_mixup
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.training.options import ObjectiveName
 
-Objective = Literal["classification", "masked-patch"]
 Loss = Literal["softmax", "sigmoid"]
 MaskTarget = Literal["mean", "downsized", "pixels"]
 Optimizer = Literal["adam", "sgd"]
@@ -28,7 +28,7 @@ class Recipe:
     about: str = ""  # where it comes from, and what it is for
 
     # What is learnt.
-    objective: Objective = "classification"
+    objective: ObjectiveName = "classification"
     loss: Loss = "softmax"
     smoothing: Annotated[float, Between(0, 0.999)] = (
         0.0  # sigmoid: targets are 1 - s and s (the paper's 1e-4); softmax: s is spread over all classes
