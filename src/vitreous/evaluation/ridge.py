@@ -12,13 +12,13 @@ Leaving one out keeps the standardisation of the whole subset. Nothing is drawn 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vitreous.core.device import using_threads
 from vitreous.core.errors import VitreousError
 
 L2S = tuple(2.0**power for power in range(-10, 20))  # what the authors try
@@ -266,19 +266,9 @@ def _product(matrix: Tensor) -> Tensor:
 
 
 def _eigen(gram: Tensor) -> tuple[Tensor, Tensor]:
-    with _threads(1 if len(gram) <= _ONE_THREAD else torch.get_num_threads()):
+    with using_threads(1 if len(gram) <= _ONE_THREAD else torch.get_num_threads()):
         values, vectors = torch.linalg.eigh(gram)
     return values.clamp_(min=0), vectors  # what lies below 0 is rounding
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _parts(count: int, width: int) -> Iterator[slice]:

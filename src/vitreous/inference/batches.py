@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vitreous.core.device import using_threads
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.worker_task import SharedBuffer
 from vitreous.data.loading.workers import WorkerDied, run_in_order, set_current_item
 from vitreous.data.transforms.decode import BadImage, ImageLike
-from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference.image_list import NamedImage
 
@@ -105,34 +105,27 @@ class DecodedImages(NamedTuple):
     pixels: Tensor  # (B, C, H, W), ready for the model
 
 
-class _Prepare:
+class _Decoder:
     """A task in, a filled slot out."""
 
     def __init__(self, preprocess: Preprocess, memory: SharedBuffer) -> None:
         self.preprocess, self.memory = preprocess, memory
 
     def __call__(self, task: DecodeTask) -> DecodedTask:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # one picture is too little to share
-        try:
-            slot = self.memory.array()[task.slot]
-            return DecodedTask(
-                task.slot, tuple(self._put(slot, row, task.number + row, image) for row, image in enumerate(task.images))
-            )
-        finally:
-            torch.set_num_threads(threads)
+        slot = self.memory.array()[task.slot]
+        # One image is too little to share.
+        with using_threads(1):
+            errors = (self._decode(slot[row], task.number + row, image) for row, image in enumerate(task.images))
+            return DecodedTask(task.slot, tuple(errors))
 
-    def _put(self, slot: NDArray[Any], row: int, number: int, image: NamedImage) -> str | None:
+    def _decode(self, out: NDArray[Any], number: int, image: NamedImage) -> str | None:
+        """What is wrong with the image, if it could not be written."""
         if image.error is not None:
             return image.error
         set_current_item(str(number))
         try:
             content = image.path if image.content is None else image.content
-            picture = self.preprocess.transform(content, place=image.path)
-            if self.preprocess.eight_bit:
-                slot[row] = to_bytes(picture).transpose(2, 0, 1)
-            else:
-                slot[row] = to_tensor(picture).numpy()
+            self.preprocess.write_pixels(out, self.preprocess.transform(content, place=image.path))
         except BadImage as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.strerror and error.kind == "unreadable":  # it may not be opened
@@ -149,13 +142,13 @@ class _Prepare:
 
 def check_fixed_size(preprocess: Preprocess) -> None:
     if preprocess.size is None:
-        raise VitreousError(f"preprocessing {str(preprocess)!r} leaves pictures of different sizes; end it with a crop")
+        raise VitreousError(f"preprocessing {str(preprocess)!r} leaves images of different sizes; end it with a crop")
     if preprocess.random:
         raise VitreousError(f"preprocessing {str(preprocess)!r} works by chance, which is for training")
 
 
 def decode_images(images: Iterator[NamedImage], preprocess: Preprocess, workers: int) -> Iterator[DecodedImages]:
-    """Every image, a few at a time. At most AHEAD tasks per worker are drawn from `images` before they are wanted."""
+    """Every image, a few at a time. At most AHEAD tasks per worker are drawn from `images` before they are needed."""
     check_fixed_size(preprocess)
     height, width = preprocess.size or (0, 0)
     images = iter(images)
@@ -172,8 +165,8 @@ def decode_images(images: Iterator[NamedImage], preprocess: Preprocess, workers:
         again, sent = sent, deque()
         numbered = _in_slots(itertools.chain(again, tasks), slots, sent, deadly)
         try:
-            for done in run_in_order(_Prepare(preprocess, memory), numbered, workers, ahead=AHEAD):
-                yield _given(preprocess, memory, sent.popleft(), done)
+            for done in run_in_order(_Decoder(preprocess, memory), numbered, workers, ahead=AHEAD):
+                yield _collect(preprocess, memory, sent.popleft(), done)
             return
         except WorkerDied as error:
             known = {task.number + row for task in sent for row in range(len(task.images))} - deadly.keys()
@@ -209,15 +202,13 @@ def _in_slots(tasks: Iterator[DecodeTask], slots: int, sent: deque[DecodeTask], 
         yield task
 
 
-def _given(preprocess: Preprocess, memory: SharedBuffer, task: DecodeTask, done: DecodedTask) -> DecodedImages:
+def _collect(preprocess: Preprocess, memory: SharedBuffer, task: DecodeTask, done: DecodedTask) -> DecodedImages:
     good = [row for row, error in enumerate(done.errors) if error is None]
     slot = memory.array()[done.slot]
     pixels = torch.empty(len(good), *slot.shape[1:])
     values = pixels.numpy()
-    for at, row in enumerate(good):  # one by one: a picture stays in the processor's cache while it is scaled
-        values[at] = slot[row]
-        for scale in preprocess.scales:
-            scale.in_place(values[at])
+    for at, row in enumerate(good):
+        preprocess.scale_into(values[at], slot[row])
     return DecodedImages(tuple(image.path for image in task.images), done.errors, pixels)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
+from vitreous.inference import runner
 from vitreous.inference.batches import Images
 
 Subject: TypeAlias = Classifier | nn.Module
@@ -21,13 +22,8 @@ def eval_mode(subject: Subject) -> Iterator[nn.Module]:
     model = subject.model if isinstance(subject, Classifier) else subject
     if not isinstance(model, nn.Module):
         raise VitreousError(f"a {type(model).__name__} is no model to look into; load the checkpoint first: vitreous.load(...)")
-    training = [(module, module.training) for module in model.modules()]  # a frozen part may be at rest already
-    model.eval()
-    try:
+    with runner.eval_mode(model):
         yield model
-    finally:
-        for module, was in training:
-            module.training = was
 
 
 def prepared_batches(subject: Subject, images: Images, batch_size: int) -> Iterator[Tensor]:

@@ -243,10 +243,8 @@ class _BatchBuilder:
         start = len(self)
         count = min(len(ids), self._size - start)
         images = self._images.numpy()
-        for row in range(count):  # one by one: an image stays in the processor's cache while it is scaled
-            images[start + row] = pixels[row]
-            for scale in preprocess.scales:
-                scale.in_place(images[start + row])
+        for row in range(count):
+            preprocess.scale_into(images[start + row], pixels[row])
         self._ids += ids[:count]
         self._labels += labels[:count]
         return count

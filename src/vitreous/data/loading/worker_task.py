@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from vitreous.core.device import using_threads
 from vitreous.core.errors import VitreousError
 from vitreous.data.loading.workers import set_current_item, start_context
 from vitreous.data.sampling import item_generator
 from vitreous.data.shards.virtual_stream import VirtualStream
 from vitreous.data.source import Item, Policy, Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
-from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 
 
@@ -79,12 +78,9 @@ class SlotFiller:
         self._reading: dict[int, VirtualStream] = {}
 
     def __call__(self, task: FillTask) -> FilledSlot:
-        threads = torch.get_num_threads()
-        try:  # one image is too little to share, and waiting for other threads takes longer than the work
-            torch.set_num_threads(1)
+        # One image is too little to share, and waiting for other threads takes longer than the work.
+        with using_threads(1):
             return self._filled(task)
-        finally:
-            torch.set_num_threads(threads)
 
     def _filled(self, task: FillTask) -> FilledSlot:
         slot = self.memory.array()[task.slot]
@@ -117,11 +113,7 @@ class SlotFiller:
         rng = item_generator(self.seed, epoch, item.id) if self.preprocess.random else None
         try:
             image = self.preprocess.transform(item.content, rng, item.place, quick=self.quick)
-            row = len(filled.ids)
-            if self.preprocess.eight_bit:
-                slot[row] = to_bytes(image).transpose(2, 0, 1)
-            else:
-                slot[row] = to_tensor(image).numpy()
+            self.preprocess.write_pixels(slot[len(filled.ids)], image)
         except BadImage:
             raise
         except VitreousError as error:

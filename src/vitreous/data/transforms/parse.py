@@ -27,13 +27,15 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.data.transforms.decode import PIXELS, ImageLike
-from vitreous.data.transforms.image import FILTERS, PLAIN, ImageData, open_image_data, to_tensor
+from vitreous.data.transforms.image import FILTERS, PLAIN, ImageData, open_image_data, to_bytes, to_tensor
 from vitreous.data.transforms.ops import (
     RANDOM_OPS,
     CentralCrop,
@@ -227,6 +229,16 @@ class Preprocess:
             else:
                 data = op(data, rng)
         return data
+
+    def write_pixels(self, out: NDArray[Any], data: ImageData) -> None:
+        """What `transform` gave, as one image (C, H, W) of a shared buffer: uint8 where `eight_bit`, float32 otherwise."""
+        out[...] = to_bytes(data).transpose(2, 0, 1) if self.eight_bit else to_tensor(data).numpy()
+
+    def scale_into(self, out: NDArray[np.float32], pixels: NDArray[Any]) -> None:
+        """The last operations, from one image (C, H, W) of a shared buffer into a batch, while it is in the cache."""
+        out[...] = pixels
+        for op in self.scales:
+            op.in_place(out)
 
     def scale(self, pixels: Tensor) -> Tensor:
         """The last operations, on one image (C, H, W) or many (B, C, H, W)."""
