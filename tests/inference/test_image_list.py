@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from predicting import picture
 
+from predicting import picture
 from vitreous.core.errors import VitreousError
 from vitreous.inference.image_list import NamedImage, image_list, is_encoded_image
 

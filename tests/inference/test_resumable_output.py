@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from predicting import command, photographs, picture, small_checkpoint, together, wait_for_bytes
 
 import vitreous
+from predicting import command, photographs, picture, small_checkpoint, together, wait_for_bytes
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
