@@ -155,7 +155,7 @@ def test_a_file_that_may_not_be_opened_is_a_row(checkpoint: str, tmp_path: Path,
 class _Deadly(Preprocess):
     """Kills the process that decodes a certain picture, as a broken decoder does."""
 
-    def picture(self, image: Any, *more: Any, **options: Any) -> Any:
+    def transform(self, image: Any, *more: Any, **options: Any) -> Any:
         if str(image).endswith("0021.png"):
             faulthandler.disable()
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -291,13 +291,13 @@ def test_rows_are_printed_while_they_are_made(checkpoint: str, tmp_path: Path, m
             printed.append(text)
             return len(text)
 
-    going = Preprocess.picture
+    going = Preprocess.transform
 
     def watched(self: Preprocess, image: Any, *more: Any, **options: Any) -> Any:
         seen.append(sum(text.count("{") for text in printed))
         return going(self, image, *more, **options)
 
-    monkeypatch.setattr(Preprocess, "picture", watched)
+    monkeypatch.setattr(Preprocess, "transform", watched)
     monkeypatch.setattr(sys, "stdout", Out())
     assert main(["predict", checkpoint, *names, "--json", "--workers", "0", "--batch-size", "4"]) == 0
     assert seen[-1] >= 40 - CHUNK - 4  # the last image was decoded when most rows had been printed

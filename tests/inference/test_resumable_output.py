@@ -64,7 +64,7 @@ def test_only_what_is_missing_is_predicted(checkpoint: str, tmp_path: Path, monk
     from vitreous.data.transforms.parse import Preprocess
 
     names, out, decoded = photographs(tmp_path / "photos", 30), tmp_path / "rows.jsonl", []
-    going = Preprocess.picture
+    going = Preprocess.transform
 
     def watched(self: Preprocess, image: Any, *more: Any, **options: Any) -> Any:
         decoded.append(image)
@@ -72,7 +72,7 @@ def test_only_what_is_missing_is_predicted(checkpoint: str, tmp_path: Path, monk
             raise KeyboardInterrupt
         return going(self, image, *more, **options)
 
-    monkeypatch.setattr(Preprocess, "picture", watched)
+    monkeypatch.setattr(Preprocess, "transform", watched)
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint, names, out, batch_size=4)
     there = [json.loads(line)["path"] for line in out.read_text().splitlines()]
