@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from predicting import NAMES, photographs, picture, small_checkpoint
 
 import vitreous
+from predicting import NAMES, photographs, picture, small_checkpoint
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
