@@ -49,7 +49,7 @@ def test_json_table_and_files(checkpoint: str, tmp_path: Path, capsys: pytest.Ca
     assert results[-1]["accuracy"] > results[0]["accuracy"]
     assert json.loads((tmp_path / "out" / "fewshot.json").read_text()) == {"made_by": "vitreous fewshot", **record}
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fewshot.json", "learning_curve.png", "learning_curve.svg"]
-    assert "judging by test" in printed.err
+    assert "validating on test" in printed.err
 
     assert main([*words, "--seed", "1"]) == 0
     printed = capsys.readouterr()
@@ -206,7 +206,7 @@ def test_the_same_data_twice_and_a_file_in_the_way(checkpoint: str, tmp_path: Pa
 def test_no_result_among_the_data(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = photos(tmp_path / "x", train=dict(a=5, b=5), val=dict(a=2, b=2))
     (tmp_path / "file").write_text("mine")
-    for out, said in ((f"{data}/train", "lies inside the data"), (str(tmp_path / "file/out"), "is no folder")):
+    for out, said in ((f"{data}/train", "lies inside the data"), (str(tmp_path / "file/out"), "is not a folder")):
         assert main(["fewshot", checkpoint, data, "--shots", "5", "--workers", "0", "--out", out]) == 2
         printed = capsys.readouterr().err
         assert said in printed

@@ -589,7 +589,7 @@ def test_only_its_own_folder_is_replaced(sound: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(VitreousError, match="must be a folder"):
         check_doctor_dir(tmp_path / "file")
-    with pytest.raises(VitreousError, match="is no folder"):
+    with pytest.raises(VitreousError, match="is not a folder"):
         check_doctor_dir(tmp_path / "file" / "report")
     with pytest.raises(VitreousError, match="holds other files"):
         check_doctor_dir(Path("/"))
@@ -688,7 +688,7 @@ def test_what_a_manifest_cannot_be(sound: Path, tmp_path: Path) -> None:
         ("there.csv", "is a folder"),
         ("full.csv", "exists already; choose another name or remove it"),
         ("link.csv", "exists already"),
-        ("full.csv/x.csv", "is no folder"),
+        ("full.csv/x.csv", "is not a folder"),
     ):
         with pytest.raises(VitreousError, match=why) as error:
             check_possible(tmp_path / target, dataset, tmp_path / "out")

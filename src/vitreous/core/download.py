@@ -4,7 +4,7 @@ While a target NAME is downloaded, beside it lie NAME.part (the bytes so far), N
 them, to resume from) and NAME.lock (one process at a time); afterwards NAME.source.json, by which later loads know
 without a network that the file is intact. A file without one was put there by hand and is trusted.
 
-The server is not trusted: httpx2 (with h11) parses its answers, and time, redirects and disk space are bounded here.
+The server is not trusted: httpx2 (with h11) parses its responses, and time, redirects and disk space are bounded here.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from vitreous.core.printable import printable
 from vitreous.core.progress import Bytes
 from vitreous.core.untrusted_json import read_json
 
-if TYPE_CHECKING:  # imported where it is used: 0.07 s, which nobody without a download should wait
+if TYPE_CHECKING:  # imported where it is used: 0.07 s, which only downloads should pay
     import ssl
 
     import httpx2
 
-DELAYS = (0.5, 1.0, 2.0)  # seconds before each retry: enough for a hiccup, and nobody waits long for an outage
-UNKNOWN = 20 * 10**9  # bytes of a file whose length nobody states; half of the free disk space at most
+DELAYS = (0.5, 1.0, 2.0)  # seconds before each retry: enough for a short fault, and not a long wait in an outage
+UNKNOWN = 20 * 10**9  # bytes of a file of unknown length; half of the free disk space at most
 SLOWEST = 100  # bytes a second: a body that comes more slowly counts as stalled
 _REDIRECTS = 10
 _LONGER = "; VITREOUS_TIMEOUT sets how long to wait"

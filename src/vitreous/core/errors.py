@@ -1,4 +1,4 @@
-"""Errors for the person at the keyboard: what was wrong, where, and what to do about it."""
+"""Errors for the user: what was wrong, where, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all: to a neighbour first, flushed to the disk, then renamed over the target."""
+"""Write files completely or not at all, lock them against other processes, and find the cache."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def user_path(text: str | Path) -> Path:
 
 @contextlib.contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
-    """A path to write to; on leaving it becomes `target`, and on any error it is removed and `target` is untouched."""
+    """A path to write to; on leaving it is flushed and renamed to `target`, on any error removed and `target` untouched."""
     handle, name = _make_part(target, tempfile.mkstemp)
     os.close(handle)
     part = Path(name)

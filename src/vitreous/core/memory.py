@@ -1,4 +1,4 @@
-"""How much memory this process may still take, as the system and its control groups tell it."""
+"""How much memory this process may still take, by the system and its control groups."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MEMINFO, _CGROUP, _CGROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), 
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may still take: what the system has, or what its control groups leave. None: nobody says."""
+    """Bytes that this process may still take: what the system has, or what its control groups leave. None: unknown."""
     try:
         lines = _MEMINFO.read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
-        try:  # macOS: no such file; half of all memory, since what others use is not told
+        try:  # macOS: no such file; half of all memory, since what others use is unknown
             free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         except (AttributeError, OSError, ValueError):
             return None
@@ -38,7 +38,7 @@ def _cgroup_limits() -> Iterable[int]:
                     break
                 # A container may see its own group as the root, and not the path that leads there.
                 with contextlib.suppress(OSError, ValueError):
-                    limit = int((folder / names[0]).read_text())  # "max" is no number: no limit
+                    limit = int((folder / names[0]).read_text())  # "max" is not a number: no limit
                     yield max(0, limit - int((folder / names[1]).read_text()) + _count_page_cache(folder))
 
 

@@ -1,4 +1,4 @@
-"""Where results may be written, found out before the long work begins."""
+"""Check where results may be written, before the long work begins."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def check_result_folder(
     if inside:
         before = _read_record(out / record)
         if before.get("made_by") != made_by or inside - set(files):
-            strange = sorted(inside - set(files)) or sorted(inside)
-            raise VitreousError(f"--out {out}: holds other files ({strange[0]!a}), which would be lost; choose a new folder")
+            others = sorted(inside - set(files)) or sorted(inside)
+            raise VitreousError(f"--out {out}: holds other files ({others[0]!a}), which would be lost; choose a new folder")
     check_writable("--out", out)
     return before
 
@@ -53,7 +53,7 @@ def check_writable(option: str, path: Path) -> None:
     """Whether a file or folder of this name can be made: the folder above it is there, or can be, and lets one write."""
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not above.is_dir():
-        raise VitreousError(f"{option} {path}: {above} is no folder, so nothing can be written in it; choose another place")
+        raise VitreousError(f"{option} {path}: {above} is not a folder, so nothing can be written in it; choose another place")
     if not os.access(above, os.W_OK | os.X_OK):
         raise VitreousError(f"{option} {path}: {above} may not be written to; choose another place")
 

@@ -25,7 +25,7 @@ def printable_lines(text: str, encoding: str = "utf-8") -> str:
 
 def _escape(character: str) -> str:
     number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:  # how Python holds a byte of a file name that is no valid UTF-8
+    if 0xDC80 <= number <= 0xDCFF:  # how Python holds a byte of a file name that is not valid UTF-8
         return f"\\x{number - 0xDC00:02x}"
     return character.encode("unicode_escape", "surrogatepass").decode()
 

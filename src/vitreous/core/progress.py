@@ -1,4 +1,4 @@
-"""How far a long command has come, on stderr: a bar on a terminal, elsewhere a plain line now and then."""
+"""Progress of a long command on stderr: a bar on a terminal, elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _silent: ContextVar[bool] = ContextVar("vitreous_silent", default=False)
 
 @contextlib.contextmanager
 def silence(silent: bool = True) -> Iterator[None]:
-    """Nothing is shown inside. The command line wraps a verb in it for --quiet, which no verb has to know of."""
+    """Nothing is shown inside. The command line wraps a command in it for --quiet, which commands need not know."""
     token = _silent.set(silent)
     try:
         yield
@@ -43,7 +43,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: int | None) -> Iterator[Advance]:
-    """A function to call with how many more are done. `total` is None where nobody knows it beforehand."""
+    """A function to call with how many more are done. `total` is None where it is not known beforehand."""
     if is_silent():
         yield lambda more: None
     elif sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""What could not be read, written down: `bad_images.jsonl`, one object a line with kind, path and detail."""
+"""The list of images that could not be read: `bad_images.jsonl`, one object a line with kind, path and detail."""
 
 from __future__ import annotations
 

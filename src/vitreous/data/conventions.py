@@ -1,4 +1,4 @@
-"""What names mean: which members of a shard are images, which folders are splits, in which order classes are numbered."""
+"""Naming conventions: which members of a shard are images, which folders are splits, in which order classes are numbered."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""From what a person types for DATA to a data set.
+"""Open the data set that DATA on the command line names.
 
     photos/                   a folder (see `folder`), or one with shards in it; with a known set's original files, that set
     folder:photos/            a folder, whatever lies in it
     list.csv  list.jsonl      a manifest (see `manifest`)
-    train-{000..127}.tar      shards, here or at s3://, gs://, https:// (see `shards`)
+    train-{000..127}.tar      shards, here or at s3://, gs://, https:// (see `shards.reader`)
     builtin:digits            built in (see `builtin`)
-    cifar10  cifar10@DIR      a known set in its original files, in DIR, in a folder of that name, or fetched (see `named`)
+    cifar10  cifar10@DIR      a known set in its original files, in DIR, in a folder of that name, or fetched (see `registry`)
     hf:OWNER/NAME             Hugging Face datasets (see `hub`)
     vtab:TASK@DIR             a task of VTAB-1k (see `vtab`)
 

@@ -1,4 +1,4 @@
-"""What to do about something that cannot be read. By itself, so that the command line knows it without the data code."""
+"""The policy for unreadable data, in a module of its own that the command line imports without the data code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of training, as a pure function: example n of a run is item `permute(n mod N)` of epoch `n div N`.
+"""The order of training as a pure function of seed and step: example n of a run is item `permute(n mod N)` of epoch `n div N`.
 
 Nothing is shuffled in memory and nothing is remembered, so any step can be computed by itself: resuming needs the step and
 nothing else, any number of processes agrees, and a billion items take no more memory than ten.

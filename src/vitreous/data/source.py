@@ -1,4 +1,4 @@
-"""What every data set looks like from here on: items with a stable id, labels and content.
+"""The interface of every data set: items with a stable id, labels and content.
 
 A `Source` gives any item by its number; a `Stream` gives the items of a shard one after another, for data that is too
 large or too far away to be addressed one by one. A `Dataset` holds one of them for each split, over one list of classes.
@@ -195,7 +195,7 @@ NOT_BY_NAME = "not an image, by its name"
 
 
 class LeftOut(NamedTuple):
-    """Something that lies in a folder and is no item of the data set."""
+    """Something that lies in a folder and is not an item of the data set."""
 
     path: str
     why: str
@@ -209,7 +209,7 @@ class Dataset:
     where: str
     classes: tuple[str, ...]
     splits: Mapping[str, Source | Stream]
-    notes: tuple[str, ...] = ()  # what was assumed or left out, said aloud by the verbs
+    notes: tuple[str, ...] = ()  # what was assumed or left out, printed by the commands
     left_out: tuple[LeftOut, ...] = ()
     left_out_count: int = 0  # the first of them are kept by name
     own_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the classes that each split really has
@@ -232,11 +232,11 @@ class Dataset:
             return ()
         files = [entry.path for entry in self.left_out if entry.why == NOT_BY_NAME]
         others = [entry for entry in self.left_out if entry.why != NOT_BY_NAME]
-        told = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
+        parts = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
         if files:
             unnamed = max(self.left_out_count - len(self.left_out), 0)  # beyond those that are kept by name
-            told.append(f"left out because of their names: {describe_left_out(files, len(files) + unnamed)}")
-        return (f"{self.where}: {'; '.join(told)}; `vitreous doctor` lists them",)
+            parts.append(f"left out because of their names: {describe_left_out(files, len(files) + unnamed)}")
+        return (f"{self.where}: {'; '.join(parts)}; `vitreous doctor` lists them",)
 
     def empty_splits(self) -> tuple[str, ...]:
         """Those that have a folder and no image. Who measures must not turn to another split because of it."""
@@ -248,7 +248,7 @@ class Dataset:
         return None if None in counts else sum(count for count in counts if count is not None)
 
     def differences_from(self, title: str, published: Mapping[str, int]) -> tuple[str, ...]:
-        """What differs from the published set is said, lest figures be compared that cannot be."""
+        """Notes on splits whose size differs from the published one: results on them are not comparable."""
         counts = {split: self.splits[split].count() if split in self.splits else 0 for split in published}
         return tuple(
             f"{self.where}: {split} has {count:,} images; {title} has {published[split]:,}"

@@ -1,4 +1,4 @@
-"""Which part to train on and which to judge by, where the data set itself does not say."""
+"""Choose the training and the validation split, and fixed subsets of the training images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARE = 0.1  # of each class, held out
 def choose_training_splits(
     dataset: Dataset, seed: int = 0, share: float = SHARE
 ) -> tuple[Source | Stream, Source | Stream, str]:
-    """The part to train on, the part to judge by, and a sentence that says what was decided.
+    """The training split, the validation split, and a sentence that says what was decided.
 
     A data set's own validation split is used, or else its test split. Where there is only one part, `share` of each class
     is held out by the seed, and the same items are for the same seed wherever the files lie.
@@ -27,8 +27,10 @@ def choose_training_splits(
         for name in ("validation", "test"):
             if name in splits:
                 if dataset.own_classes.get("train") and not dataset.own_classes.get(name, dataset.classes):
-                    raise VitreousError(f"{dataset.where}: {name} has no labels to judge by; put its images into class folders")
-                return splits["train"], splits[name], f"training on train, judging by {name}"
+                    raise VitreousError(
+                        f"{dataset.where}: {name} has no labels to validate on; put its images into class folders"
+                    )
+                return splits["train"], splits[name], f"training on train, validating on {name}"
     only = "train" if "train" in splits else ALL if ALL in splits else None
     if only is None:
         raise VitreousError(f"{dataset.where}: nothing to train on; it has {', '.join(splits)} and no train split")

@@ -407,7 +407,7 @@ def test_imagenet_faults(tmp_path: Path) -> None:
         open_named("imagenet", tmp_path / "b")
     (tmp_path / "c" / "train" / "cat").mkdir(parents=True)
     Image.new("RGB", (4, 4)).save(tmp_path / "c" / "train" / "cat" / "1.jpg")
-    with pytest.raises(VitreousError, match=r"train/cat in .* is no synset"):
+    with pytest.raises(VitreousError, match=r"train/cat in .* is not a synset"):
         open_named("imagenet", tmp_path / "c")
     (tmp_path / "d" / "train").mkdir(parents=True)
     Image.new("RGB", (4, 4)).save(tmp_path / "d" / "train" / "1.jpg")

@@ -252,7 +252,7 @@ def test_cifar_records(tmp_path: Path) -> None:
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin"
     content = path.read_bytes()
     path.write_bytes(content[:-1])
-    with pytest.raises(VitreousError, match=r"data_batch_2\.bin has 9,218 bytes, which is no multiple of 3,073"):
+    with pytest.raises(VitreousError, match=r"data_batch_2\.bin has 9,218 bytes, not a multiple of 3,073"):
         open_named("cifar10", tmp_path)
     path.write_bytes(b"\x0a" + content[1:])
     with pytest.raises(VitreousError, match=r"data_batch_2\.bin has the label 10 of 10 classes"):
@@ -274,7 +274,7 @@ def test_cifar_records(tmp_path: Path) -> None:
         (struct.pack(">BBBBI", 0, 0, 0xD, 1, 1) + b"1234", "begins with 00000d01"),  # floats
         (struct.pack(">BBBBII", 0, 0, 8, 2, 1, 1) + b"1", "begins with 00000802"),
         (struct.pack(">BBBBI", 0, 0, 8, 1, 2**32 - 1), "claims 4,294,967,295 bytes"),
-        (b"\0\0\x08\x01\0", "cut short"),
+        (b"\0\0\x08\x01\0", "truncated"),
         (b"", "begins with nothing"),
     ],
 )

@@ -174,7 +174,7 @@ def test_dsprites_cut_short(tmp_path: Path, cache: Path) -> None:
     sprites(tmp_path)
     whole = (tmp_path / DSPRITES).read_bytes()
     (tmp_path / DSPRITES).write_bytes(whole[: len(whole) // 2])
-    assert f"{DSPRITES}: broken or cut short" in refused(f"vtab:dsprites-location@{tmp_path}", cache)
+    assert f"{DSPRITES}: broken or truncated" in refused(f"vtab:dsprites-location@{tmp_path}", cache)
 
 
 def test_dsprites_with_changed_bytes(tmp_path: Path, cache: Path) -> None:
@@ -285,17 +285,17 @@ def test_smallnorb_faults(tmp_path: Path, cache: Path) -> None:
     path.write_bytes(b"\x00" + whole[1:])
     assert f"{path}: not a matrix file of smallNORB; it begins with 004c3d1e" in refused(data, cache)
     path.write_bytes(whole[:-5])
-    assert f"{path}: cut short: row 11 of 12" in refused(data, cache)
+    assert f"{path}: truncated: row 11 of 12" in refused(data, cache)
     path.write_bytes(whole + b"?")
-    assert f"{path}: goes on after its 12 rows" in refused(data, cache)
+    assert f"{path}: has more after its 12 rows" in refused(data, cache)
     path.write_bytes(whole[:10])
-    assert f"{path}: broken or cut short" in refused(data, cache)
+    assert f"{path}: broken or truncated" in refused(data, cache)
     path.write_bytes(struct.pack("<6i", 0x1E3D4C55, 4, 12, 2, 1 << 20, 1 << 20) + whole[24:])
     assert "which is not believed" in refused(data, cache)
     path.write_bytes(matrix(np.zeros((11, 2, 96, 96), np.uint8)))
     assert "where 12 pairs of images should be" in refused(data, cache)
     path.write_bytes(gzip.compress(whole)[:-30])
-    assert f"{path}: broken or cut short" in refused(data, cache)
+    assert f"{path}: broken or truncated" in refused(data, cache)
     path.unlink()
     assert f"no {TESTING}-dat.mat.gz in {tmp_path}; it should hold" in refused(data, cache)
 
@@ -384,7 +384,7 @@ def test_clevr_faults(tmp_path: Path, cache: Path) -> None:
     clevr(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
-    assert f"{path}: broken or cut short" in refused(data, cache)
+    assert f"{path}: broken or truncated" in refused(data, cache)
     path.write_bytes(whole.replace(b'"scenes"', b'"other"'))
     assert f"{path}: no list of scenes in it" in refused(data, cache)
     path.write_bytes(whole.replace(b"pixel_coords", b"coords", 1))
@@ -500,7 +500,7 @@ def test_kitti(tmp_path: Path, cache: Path, zipped: bool) -> None:
 def test_kitti_without_the_development_kit(tmp_path: Path) -> None:
     kitti(tmp_path, kit=False)
     data = open_data(f"vtab:kitti@{tmp_path}")
-    assert any("frames are dealt to the splits one by one" in note for note in data.notes)
+    assert any("frames are assigned to splits one by one" in note for note in data.notes)
     train, test = ({found.id(n) for n in range(len(found))} for found in (source(data, "train"), source(data, "test")))
     assert len(train | test) == FRAMES
     assert len(test) == FRAMES - FRAMES * 6770 // 7481
@@ -514,7 +514,7 @@ def test_kitti_faults(tmp_path: Path, cache: Path) -> None:
     path.write_text(f"{thing('Car', 3.0)}\n{thing('Car', 3.0)} 0.99\n")
     assert f"{path}: line 2: 16 columns" in refused(data, cache)
     path.write_text(thing("Car", 3.0).replace("3.00", "near"))
-    assert f"{path}: line 1: 'near' is no distance" in refused(data, cache)
+    assert f"{path}: line 1: 'near' is not a distance" in refused(data, cache)
     path.write_text(thing("Lorry", 3.0))
     assert f"{path}: line 1: 15 columns, the first 'Lorry'" in refused(data, cache)
     path.write_text(thing("Car", -100.5))
@@ -539,5 +539,5 @@ def test_a_zip_that_is_cut_short(tmp_path: Path, cache: Path) -> None:
         originals.zipped(tmp_path / "kitti" / name, files)
     path = tmp_path / "kitti" / "data_object_label_2.zip"
     path.write_bytes(path.read_bytes()[:-100])
-    assert f"{path}: broken, cut short or no archive" in refused(f"vtab:kitti@{tmp_path}", cache)
+    assert f"{path}: broken, truncated or no archive" in refused(f"vtab:kitti@{tmp_path}", cache)
     assert zipfile.is_zipfile(tmp_path / "kitti" / "devkit_object.zip")

@@ -169,7 +169,7 @@ def test_labels_come_as_they_are(tmp_path: Path) -> None:
     [
         ({"preprocess": "resize_small(8)"}, "leaves images of different sizes"),
         ({"batch_size": 0}, "--batch-size 0"),
-        ({"batch_size": 9, "processes": 2}, "--batch-size 9 cannot be dealt to 2 processes"),
+        ({"batch_size": 9, "processes": 2}, "--batch-size 9 cannot be divided among 2 processes"),
         ({"bad_images": "ignore"}, "it must be stop or skip"),
         ({"process": 2, "processes": 2}, "process 2 of 2"),
         ({"preprocess": "resize(8)|normalise(0.5,0.5)"}, "is for 1 channels, the images have 3"),
@@ -421,7 +421,7 @@ def test_the_order_of_a_stream_once_does_not_depend_on_workers() -> None:
 
 
 def test_streams_that_cannot_be_dealt() -> None:
-    with pytest.raises(VitreousError, match="as 7 streams, cannot be dealt to 2 processes"):
+    with pytest.raises(VitreousError, match="as 7 streams, cannot be divided among 2 processes"):
         next(Loader(Memory(7), "resize(8)", 4, workers=0, processes=2).training())
     assert len(next(Loader(Memory(7, exact=True), "resize(8)", 4, workers=0, processes=2).training())) == 2
 

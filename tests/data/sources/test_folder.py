@@ -129,7 +129,7 @@ def test_a_pipe_is_no_image(tmp_path: Path) -> None:
 
 def test_validation_without_labels_cannot_judge(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1.jpg", "val/1.jpg")
-    with pytest.raises(VitreousError, match="validation has no labels to judge by"):
+    with pytest.raises(VitreousError, match="validation has no labels to validate on"):
         choose_training_splits(open_data(tmp_path))
 
 

@@ -62,9 +62,9 @@ def test_other_programs_can_read_it(tmp_path: Path) -> None:
     [
         ("a.csv", ("1.jpg", ("a;b",), "train"), "use .jsonl"),
         ("a.csv", ("1.jpg", ("cat", " dog"), "train"), "' dog' cannot stand in .csv"),
-        ("a.csv", ("1.jpg", ("\udcff",), "train"), "is no text"),
-        ("a.jsonl", ("1.jpg", ("\ud800",), "train"), "is no text"),
-        ("a.jsonl", ("1.jpg", ("",), "train"), "is no text"),
+        ("a.csv", ("1.jpg", ("\udcff",), "train"), "is not text"),
+        ("a.jsonl", ("1.jpg", ("\ud800",), "train"), "is not text"),
+        ("a.jsonl", ("1.jpg", ("",), "train"), "is not text"),
         ("a.jsonl", ("\ud800.jpg", ("cat",), "train"), "rename the file"),
         ("a.csv", ("1.jpg", ("cat",), "extra"), "'extra'.*train, validation, test"),
         ("a.csv", ("1.jpg", ("cat",), ""), "some have none"),

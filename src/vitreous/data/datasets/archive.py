@@ -1,4 +1,4 @@
-"""Archives as they are distributed: .tar, .tar.gz and .zip, read member by member and never trusted.
+"""Read and unpack .tar, .tar.gz and .zip archives, which are untrusted input.
 
 Only regular files are taken. A name that leads out of the archive's own folder, or a link where a file should be, is
 refused: no data set's original archive has one. Modes, owners and dates in an archive are not restored.
@@ -63,7 +63,7 @@ def name_broken_archive(archive: Path) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        raise VitreousError(f"{archive}: broken, cut short or no archive ({error}); fetch it again") from error
+        raise VitreousError(f"{archive}: broken, truncated or no archive ({error}); fetch it again") from error
 
 
 def iterate_members(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:

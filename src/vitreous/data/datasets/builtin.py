@@ -82,7 +82,7 @@ def _parse_options(where: str, text: str, smallest: int) -> dict[str, int]:
     for part in text.split("&"):
         key, equals, value = part.partition("=")
         if not equals:
-            raise VitreousError(f"{where}: {part!r} is no option; write builtin:NAME?size=64&count=100000&seed=0")
+            raise VitreousError(f"{where}: {part!r} is not an option; write builtin:NAME?size=64&count=100000&seed=0")
         if key not in _OPTIONS:
             raise unknown_name(f"option of {where}:", key, _OPTIONS)
         if key in options:

@@ -1,8 +1,8 @@
-"""What is made from original files once and kept in the cache: unpacked archives, arrays that can be mapped from the disk.
+"""A cache of what is made from original files once: unpacked archives, arrays that can be memory-mapped.
 
 The directory that holds the originals is only ever read, so that it may belong to somebody else. What was made lies in
 <cache>/prepared/NAME-HASH; the hash is of the originals' paths, sizes and dates, so that a changed file is noticed.
-A process that is killed on the way leaves a folder that the next one throws away.
+A process that is killed leaves a folder that the next one deletes.
 """
 
 from __future__ import annotations

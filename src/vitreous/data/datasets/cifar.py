@@ -30,7 +30,7 @@ class Version:
     names: str  # the file with the names of the classes
     label_bytes: int
     classes: int
-    python: tuple[str, str]  # the pickled version, which people often have instead
+    python: tuple[str, str]  # the pickled version, which users often have instead
 
 
 CIFAR10 = Version(
@@ -73,7 +73,7 @@ def open_cifar(place: DatasetDir, version: Version) -> Dataset:
         contents = _read_archive(archive, wanted)
         missing = [name for name in wanted if name not in contents]
         if missing:
-            raise VitreousError(f"{archive}: lacks {missing[0]}; not the binary version of the data set, or cut short")
+            raise VitreousError(f"{archive}: lacks {missing[0]}; not the binary version of the data set, or truncated")
         return _read_pixels(version, archive, contents.__getitem__)
 
     return pixel_dataset(place, [archive], read)
@@ -104,7 +104,7 @@ def _read_pixels(version: Version, origin: Path, content: Callable[[str], bytes]
 def _parse_records(version: Version, origin: str, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     length = version.label_bytes + _PIXELS
     if not data or len(data) % length:
-        raise VitreousError(f"{origin} has {len(data):,} bytes, which is no multiple of {length:,}: cut short or another file")
+        raise VitreousError(f"{origin} has {len(data):,} bytes, not a multiple of {length:,}: truncated or another file")
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     labels = records[:, version.label_bytes - 1]
     if labels.max() >= version.classes:

@@ -1,7 +1,7 @@
-"""CLEVR: rendered scenes of three to ten objects, and files that tell where each object is. CLEVR_v1.0.zip or unpacked.
+"""CLEVR: rendered scenes of three to ten objects, and files that describe where each object is. CLEVR_v1.0.zip or unpacked.
 
-VTAB takes 800 of the first 90 % of the training scenes in the order of TensorFlow Datasets, 200 of the others, and is judged
-by the validation scenes, because those for testing have no descriptions. The descriptions are hundreds of megabytes of
+VTAB takes 800 of the first 90 % of the training scenes in the order of TensorFlow Datasets, 200 of the others, and tests
+on the validation scenes, because those for testing have no descriptions. The descriptions are hundreds of megabytes of
 JSON: they are read scene by scene, once.
 """
 
@@ -129,7 +129,7 @@ def read_scenes(path: Path) -> Iterator[Any]:
                 except (json.JSONDecodeError, RecursionError) as error:
                     more = file.read(_CHUNK)
                     if not more or len(text) - place > _LARGEST:
-                        raise VitreousError(f"{path}: broken or cut short ({one_line(error)}); fetch it again") from error
+                        raise VitreousError(f"{path}: broken or truncated ({one_line(error)}); fetch it again") from error
                     text, place = text[place:] + more, 0
                     continue
                 yield scene

@@ -1,4 +1,4 @@
-"""A directory in which the files of one data set are looked for."""
+"""The directory in which the files of one data set are looked for."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _extract_rows(path: Path, folder: Path, where: str) -> None:
                     raise VitreousError(f"{path}: latents_classes is {kind} of {shape}; another file than the original")
                 factors = np.frombuffer(stream.read(shape[0] * _FACTORS * kind.itemsize), kind)
                 if len(factors) != shape[0] * _FACTORS:
-                    raise VitreousError(f"{path}: latents_classes is cut short; fetch it again")
+                    raise VitreousError(f"{path}: latents_classes is truncated; fetch it again")
                 factors = factors.reshape(shape).astype(np.int64)
             order = sort_as_tfds("train", range(len(factors)))
             first, second = len(order) * 8 // 10, len(order) * 9 // 10

@@ -1,4 +1,4 @@
-"""Describable Textures: dtd/images/CLASS/*.jpg and ten divisions into three; the first is the one people report."""
+"""Describable Textures: dtd/images/CLASS/*.jpg and ten sets of splits; results are usually reported on the first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Oxford Flowers-102: 102flowers.tgz (jpg/image_00001.jpg ...), imagelabels.mat, setid.mat.
 
 `setid` has 10 images a class for training (trnid), 10 for validation (valid) and the others, 6,149, for testing (tstid):
-the test set is the large one, and whoever swaps the two gets far better figures than the paper's.
+the test set is the large one, and swapping the two gives far better results than the paper's.
 The label files number the classes; their names are those of the authors' page, in its order.
 """
 

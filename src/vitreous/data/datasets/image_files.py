@@ -1,4 +1,4 @@
-"""Data sets that are image files, with lists that say which belongs where; unpacked once if they come in archives."""
+"""Data sets that are image files with lists of splits and labels; unpacked once if they come in archives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """ImageNet (ILSVRC 2012), as its own archives unpack.
 
     train/n01440764/*.JPEG              a folder for each synset
-    val/n01440764/*.JPEG                the same, as people arrange it, or
-    val/ILSVRC2012_val_00000001.JPEG    as it comes; then the devkit tells the labels
+    val/n01440764/*.JPEG                the same, as usually arranged, or
+    val/ILSVRC2012_val_00000001.JPEG    as distributed; then the devkit has the labels
     ILSVRC2012_devkit_t12[.tar.gz]      names of the classes, and labels of the flat val/
 
 The classes are in the order of their synsets, as in all weights. The devkit numbers them otherwise, by its ILSVRC2012_ID.
@@ -92,7 +92,7 @@ def _number_classes(place: DatasetDir, folder: str, found: Dataset, synsets: tup
     for name in found.classes:
         if not _SYNSET.fullmatch(name):
             raise VitreousError(
-                f"{place.where}: {folder}/{name} in {place.root} is no synset such as n01440764; "
+                f"{place.where}: {folder}/{name} in {place.root} is not a synset such as n01440764; "
                 f"give the folder itself as data if its classes are others than ImageNet's"
             )
         if name not in number:

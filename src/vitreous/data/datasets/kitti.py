@@ -1,9 +1,9 @@
 """KITTI's object set: training/image_2/000000.png and training/label_2/000000.txt, unpacked or in their two zip files.
 
 The images are frames of drives, and neighbouring frames look alike. TensorFlow Datasets, and VTAB with it, therefore
-deals whole drives to the splits: a tenth for testing, a tenth for validation, drawn with a fixed seed from the list of
+assigns whole drives to splits: a tenth for testing, a tenth for validation, drawn with a fixed seed from the list of
 drives in the development kit (mapping/train_rand.txt and mapping/train_mapping.txt of devkit_object.zip). With that kit the
-splits are the same here. Without it nobody can tell which frames belong together, and frames are dealt one by one.
+splits are the same here. Without it, which frames belong together is unknown, and frames are assigned one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS, _Z = 15, 13  # type, truncated, occluded, alpha, box (4), size (3), pl
 _NO_VEHICLE = 1000.0
 _SEED, _SHARE = 123, 10  # TensorFlow Datasets' own; in percent
 _NOTE = (
-    f"without mapping/ of {KIT} frames are dealt to the splits one by one; frames of one drive fall into both, so that the "
+    f"without mapping/ of {KIT} frames are assigned to splits one by one; frames of one drive fall into both, so that the "
     f"score comes out too high to compare"
 )
 
@@ -73,7 +73,7 @@ def closest_vehicle(path: Path) -> float:
                 distances.append(float(words[_Z]))
             except ValueError:
                 raise VitreousError(
-                    f"{path}: line {number}: {words[_Z]!a} is no distance; replace it by the original"
+                    f"{path}: line {number}: {words[_Z]!a} is not a distance; replace it by the original"
                 ) from None
     return min(distances)
 
@@ -109,7 +109,7 @@ def _split_by_drive(names: list[str], mapping: Path) -> dict[str, NDArray[np.int
     every = sorted(set(drives))
     count = max(1, len(every) * _SHARE // 100)
     if len(every) <= 2 * count:
-        raise VitreousError(f"{mapping}: {len(every)} drives are too few to be dealt; replace it by the original")
+        raise VitreousError(f"{mapping}: {len(every)} drives are too few to be split; replace it by the original")
     drawing = np.random.RandomState(_SEED)  # numpy keeps this generator's numbers the same for good
     test = set(drawing.choice(every, count, replace=False).tolist())
     validation = set(drawing.choice(sorted(set(every) - test), count, replace=False).tolist())

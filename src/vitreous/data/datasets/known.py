@@ -1,4 +1,4 @@
-"""The data sets that are known by name: what they are, whose they are, which files they consist of."""
+"""The table of known data sets: title, size, licence, original files and how to open them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Matlab's .mat files, version 5 (which Matlab 5 to 7.2 write): arrays of numbers, texts and structs of these.
+"""Read Matlab's .mat files of version 5 (which Matlab 5 to 7.2 write): arrays of numbers, texts and structs of these.
 
-Written by hand because scipy's reader is compiled and trusts the file: with a few bytes changed it takes the process down
+Written by hand because scipy's reader is compiled and trusts the file: with a few bytes changed it crashes the process
 (scipy 1.17.1, segmentation fault, found by the test that changes bytes). Nothing here can: every length is checked.
 """
 
@@ -39,7 +39,7 @@ def read_mat(path: Path, *names: str) -> tuple[Any, ...]:
     except OSError as error:
         raise VitreousError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (_Damaged, struct.error, zlib.error, UnicodeDecodeError) as error:
-        raise VitreousError(f"{path}: broken, cut short or no Matlab file of version 5 ({error}); fetch it again") from error
+        raise VitreousError(f"{path}: broken, truncated or no Matlab file of version 5 ({error}); fetch it again") from error
     missing = [name for name in names if name not in found]
     if missing:
         raise VitreousError(f"{path}: has no variable {missing[0]!r}; another file than the one meant")
@@ -67,7 +67,7 @@ def _read_variables(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
             unpacker = zlib.decompressobj()
             unpacked = unpacker.decompress(data, _MOST)
             if not unpacker.eof:
-                raise _Damaged("a variable is cut short, or larger than believed")
+                raise _Damaged("a variable is truncated, or larger than believed")
             kind, data = next(_iterate_elements(memoryview(unpacked), order), (0, data))
         if kind == _MATRIX:
             parts = _iterate_elements(data, order)

@@ -55,7 +55,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             with gzip.GzipFile(fileobj=raw) as stream:
                 return _parse_idx(path, cast(IO[bytes], stream), dimensions)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise VitreousError(f"{path}: broken or cut short ({error}); fetch it again") from error
+        raise VitreousError(f"{path}: broken or truncated ({error}); fetch it again") from error
 
 
 def _parse_idx(path: Path, stream: IO[bytes], dimensions: int) -> NDArray[np.uint8]:
@@ -71,5 +71,5 @@ def _parse_idx(path: Path, stream: IO[bytes], dimensions: int) -> NDArray[np.uin
     data = stream.read(length + 1)
     if len(data) != length:
         more = "more" if len(data) > length else f"{len(data):,}"
-        raise VitreousError(f"{path}: says that it holds {length:,} bytes and has {more}; cut short or damaged, fetch it again")
+        raise VitreousError(f"{path}: says that it holds {length:,} bytes and has {more}; truncated or damaged, fetch it again")
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -1,4 +1,4 @@
-"""Data sets that are arrays of pixels: brought into one form once, then mapped from the disk by every process."""
+"""Data sets that are arrays of pixels: converted once, then memory-mapped by every process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _save_pixels(place: DatasetDir, folder: Path, pixels: Pixels) -> None:
 
 
 class Mapped(Arrays):
-    """Arrays in files. To another process goes the way to them, not a copy."""
+    """Arrays in files, which are pickled as their path and not copied."""
 
     def __init__(self, where: str, split: str, classes: tuple[str, ...], folder: Path) -> None:
         images = np.load(folder / f"{split}-images.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)

@@ -1,4 +1,4 @@
-"""Data sets by name: found where their files lie, else fetched from their authors.
+"""Open known data sets by name: found on disk, else fetched from their authors.
 
 A set is looked for, in this order, in
 
@@ -154,7 +154,9 @@ def _fetch_files(known: KnownDataset) -> None:
     folder = _download_dir(known)
     put = f"put {known.needed} into {folder}, or a directory {known.name} with them into one that VITREOUS_DATA names"
     if not known.files:
-        raise VitreousError(f"{known.name}: not found, and its terms let nobody fetch it for you: see {known.page}, then {put}")
+        raise VitreousError(
+            f"{known.name}: not found, and its terms do not allow fetching it for you: see {known.page}, then {put}"
+        )
     for file in known.files:
         address = _address(known, file)
         with byte_progress(f"{known.name} {file.name}") as progress:

@@ -1,4 +1,4 @@
-"""A few rows of a large array in a packed file: read past once, kept in the cache, mapped from there by every process.
+"""Selected rows of a large array in a compressed file: streamed once, cached, and memory-mapped by every process.
 
 VTAB uses a tenth of dSprites and half of smallNORB. What a packed file holds cannot be had out of its order, and unpacked
 it is gigabytes; so it is streamed through once, and only the chosen rows are kept.
@@ -29,7 +29,7 @@ _CHUNK = 1 << 24  # bytes held at a time
 
 
 def broken_file_error(path: Path, error: object) -> VitreousError:
-    return VitreousError(f"{path}: broken or cut short ({one_line(error)}); fetch it again")
+    return VitreousError(f"{path}: broken or truncated ({one_line(error)}); fetch it again")
 
 
 Keep = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
@@ -49,12 +49,12 @@ def read_rows(
             count = min(at_once, shape[0] - start)
             data = stream.read(count * size)
             if len(data) != count * size:
-                raise VitreousError(f"{path}: cut short: row {start + len(data) // size:,} of {shape[0]:,}; fetch it again")
+                raise VitreousError(f"{path}: truncated: row {start + len(data) // size:,} of {shape[0]:,}; fetch it again")
             here = ascending[slice(*np.searchsorted(ascending, (start, start + count)))]
             parts.append(keep(np.frombuffer(data, np.uint8).reshape(count, *shape[1:])[here - start]))
             advance(count)
     if stream.read(1):  # to the end, which also makes the unpacker compare its checksum
-        raise VitreousError(f"{path}: goes on after its {shape[0]:,} rows; another file than the original")
+        raise VitreousError(f"{path}: has more after its {shape[0]:,} rows; another file than the original")
     kept = np.concatenate(parts)
     found = np.empty_like(kept)
     found[order] = kept

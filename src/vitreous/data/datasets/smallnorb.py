@@ -2,7 +2,7 @@
 
 A matrix file is, little-endian: a magic number for the type, the number of dimensions, at least three sizes, the values.
 The first image of each pair is used. `info` has instance, elevation (0 to 8), azimuth (0, 2 ... 34) and lighting.
-VTAB takes 800 of the training images, 200 of the first half of the test images, and is judged by the second half.
+VTAB takes 800 of the training images, 200 of the first half of the test images, and tests on the second half.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _read_info(path: Path) -> NDArray[np.int64]:
         length = math.prod(shape) * kind.itemsize
         data = stream.read(length + 1)
         if len(data) != length:
-            raise VitreousError(f"{path}: should hold {length:,} bytes of values and does not; cut short, fetch it again")
+            raise VitreousError(f"{path}: should hold {length:,} bytes of values and does not; truncated, fetch it again")
         return np.frombuffer(data, kind).reshape(shape).astype(np.int64)
 
 

@@ -1,8 +1,8 @@
 """The order in which TensorFlow Datasets lays down the examples of a split, from which VTAB takes the first 800.
 
-That order is no chance: examples are sorted by the MD5 of the split's name followed by the example's key, a file name or a
+That order is not random: examples are sorted by the MD5 of the split's name followed by the example's key, a file name or a
 number. The rule is fixed for good by that project, since `train[:800]` would mean other images if it changed. So the images
-of VTAB-1k can be told from the original files alone, without TensorFlow.
+of VTAB-1k can be found from the original files alone, without TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""VTAB-1k as most papers pass it around: a folder for each task, with images and lists of them.
+"""VTAB-1k in the layout that most papers share: a folder for each task, with images and lists of them.
 
     clevr_count/train800.txt  val200.txt  train800val200.txt  test.txt      images/test/000000.jpg 3
     clevr_count/images/...
@@ -87,7 +87,7 @@ def _parse_entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[st
 
 
 def _check_disjoint(place: DatasetDir, splits: dict[str, list[tuple[str, int]]]) -> None:
-    """An image in two splits is no benchmark."""
+    """Refuse an image that is in two splits."""
     (one, first), (other, second) = splits.items()
     both = {path for path, _ in first}.intersection(path for path, _ in second)
     if both:

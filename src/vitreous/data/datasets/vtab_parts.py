@@ -1,4 +1,4 @@
-"""A task of VTAB-1k from original files: which of their images, and in which order."""
+"""Choose the images of a VTAB-1k task from original files, in the order of the benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How VTAB makes classes of what the original files say.
+"""The rules by which VTAB turns annotations into classes.
 
 Distances become the last threshold that lies below them. They are compared in single precision, because the benchmark's
 own data set keeps them so: a distance of 8.0000000001 is 8 there, and not beyond it.

@@ -40,7 +40,7 @@ class VtabTask:
     folder: str  # in the community's `vtab-1k` layout
     group: Group
     classes: int
-    test_images: int  # of the published test split; a score on another number is no figure to compare
+    test_images: int  # of the published test split; a score on another number is not comparable
     crop: bool  # whether a random crop leaves the label true
     flip: bool  # whether mirroring does
     paper: Table9

@@ -1,4 +1,4 @@
-"""Batches: items read, decoded and preprocessed in worker processes, in an order that depends on nothing but the seed.
+"""Batches of items that worker processes read, decode and preprocess, in an order that depends on the seed alone.
 
     Loader(source, "inception_crop(224)|flip|range(-1,1)", 512, seed=0, workers=2).training(start=1000)
     Loader(source, "resize(224)|range(-1,1)", 512).once()
@@ -74,7 +74,7 @@ class Loader:
         """Batches of `batch_size` over all `processes`, of which this is number `process`.
 
         `bad_images` "stop" raises at the first image that cannot be read; "skip" leaves it out of its batch, keeps it in
-        `bad` and writes it to `bad_log`. `quick` allows the decoding of `images.JPEG`, which may differ by a shade from
+        `bad` and writes it to `bad_log`. `quick` allows the decoding of `image.JPEG`, which may differ by a shade from
         the exact one; by default, strings for training do and others do not.
         """
         self.preprocess = Preprocess(preprocess) if isinstance(preprocess, str) else preprocess
@@ -86,7 +86,7 @@ class Loader:
         if not 0 <= process < processes:
             raise VitreousError(f"process {process} of {processes}: they are numbered from 0")
         if batch_size < 1 or batch_size % processes:
-            raise VitreousError(f"--batch-size {batch_size} cannot be dealt to {processes} processes; choose a multiple")
+            raise VitreousError(f"--batch-size {batch_size} cannot be divided among {processes} processes; choose a multiple")
         if bad_images not in ("stop", "skip"):
             raise VitreousError(f"--bad-images is {bad_images!r}; it must be stop or skip")
         self.data, self.seed, self.process, self.processes = data, seed, process, processes
@@ -138,10 +138,10 @@ class Loader:
                     yield FillTask(step, wanted[at : at + _CHUNK], stream=stream, epoch=epoch)
 
     def _uncounted(self, step: int) -> Iterator[FillTask]:
-        """Where nobody knows how long the shards are, streams take turns without end, the shorter ones more often anew."""
+        """Where the shards' lengths are unknown, streams take turns without end; the shorter ones start over more often."""
         if self.streams % self.processes:
             raise VitreousError(
-                f"{self.data.where}: shards of unknown length, as {self.streams} streams, cannot be dealt to "
+                f"{self.data.where}: shards of unknown length, as {self.streams} streams, cannot be divided among "
                 f"{self.processes} processes; write an index.json with `vitreous shard`, or use a number that divides them"
             )
         own = self._own(step)

@@ -1,4 +1,4 @@
-"""What the loader's workers do: items read, decoded and preprocessed into memory that the loader sees too."""
+"""The task of a loader's worker: read, decode and preprocess items into a shared buffer."""
 
 from __future__ import annotations
 

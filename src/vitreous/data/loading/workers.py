@@ -1,4 +1,4 @@
-"""Work spread over processes, its results in the order of the tasks.
+"""Run tasks in worker processes and return their results in the order of the tasks.
 
 Which worker does a task is fixed beforehand, each worker does its tasks one after another, and the results are awaited in
 order. So nothing that comes out depends on timing, and a worker that dies is known by name, with what it was working on.
@@ -108,7 +108,7 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
-        # Should nobody close this worker, the interpreter would wait for it when it ends, and it for the interpreter.
+        # A worker that is never closed and the interpreter at its exit would wait for each other.
         self._at_exit = Finalize(None, self._process.kill, exitpriority=10)
 
     def begin(self, task: Any) -> None:
@@ -145,11 +145,13 @@ class _Worker:
 
 
 def _run_worker(function: Callable[[Any], Any], connection: Connection, current: Any, inherited: list[Connection]) -> None:
-    """What a worker does: task in, result out, until the parent hangs up."""
+    """The loop of a worker: task in, result out, until the parent closes the connection."""
     global _current
     _current = current
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so does a scheduler's; a parent that leaves hangs up, which ends this too
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # so does a scheduler's; a parent that ends closes the connection, which ends this too
     for other in inherited:
         other.close()
     if "torch" in sys.modules:  # the processes are the parallelism; more threads than cores wait for each other
@@ -165,7 +167,7 @@ def _run_worker(function: Callable[[Any], Any], connection: Connection, current:
 
 
 def _make_sendable(error: Exception) -> Exception:
-    """The error itself if it survives the journey, else its story."""
+    """The error itself if it can be pickled, else its traceback as text."""
     if isinstance(error, MemoryError):
         return MemoryError(str(error))
     if isinstance(error, VitreousError):

@@ -1,4 +1,4 @@
-"""Where a shard's bytes come from: a file, an http(s) server, or anything that fsspec can open.
+"""Read a shard's bytes from a file, an http(s) server, or anything that fsspec can open, with retries.
 
 A read that fails is tried again from the byte where it stopped, so what is read is read once, whatever the line does.
 """
@@ -19,7 +19,7 @@ from vitreous.core.errors import VitreousError, one_line
 
 DELAY = 0.5  # seconds before the first further attempt; doubled for each, up to LONGEST_DELAY
 LONGEST_DELAY = 30.0
-_ENOUGH = 1 << 20  # an attempt that brought this many bytes was no failure: the count begins anew
+_ENOUGH = 1 << 20  # an attempt that brought this many bytes was no failure: the count of retries starts again
 _TIMEOUT = 60  # seconds of silence from a server
 
 
@@ -28,7 +28,7 @@ class Fault(Exception):
 
 
 class Unreadable(Fault):
-    """The bytes cannot be had; whether they would be a tar file nobody knows."""
+    """The bytes cannot be had; whether they would be a tar file is unknown."""
 
 
 class Missing(Unreadable):
@@ -149,7 +149,7 @@ class ShardBytes(io.RawIOBase):
         self._file = None
 
     def _open(self) -> tuple[int | None, str | None]:
-        """Opens the file where reading is to go on; its size, and its mark if it has one."""
+        """Opens the file where reading resumes; its size, and its mark if it has one."""
         if is_http(self._shard):
             self._file, begins, size, mark = _open_http(self._shard, self._position)
         elif is_remote(self._shard):
@@ -170,7 +170,7 @@ class ShardBytes(io.RawIOBase):
 
 
 def _open_http(url: str, position: int) -> tuple[IO[bytes], int, int | None, str | None]:
-    """An open answer, the byte with which it begins, and the whole file's size and mark."""
+    """An open response, the byte with which it begins, and the whole file's size and mark."""
     headers = {"User-Agent": "vitreous", "Accept-Encoding": "identity"}
     if position:
         headers["Range"] = f"bytes={position}-"

@@ -1,4 +1,4 @@
-"""Which shards a pattern names, and what the `index.json` beside them says of them.
+"""Find the shards that a pattern names, and read the `index.json` beside them.
 
 Patterns are a path, a glob, a brace range (`train-{000..127}.tar`), or a folder; here, or at an address.
 """

@@ -213,7 +213,9 @@ def _collect_classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[st
         raise VitreousError(f"{where}: some labels are numbers ({numbers[0]}), some names ({names[0]!r}); use one kind")
     highest = max(numbers, default=-1)
     if highest >= MOST_CLASSES:
-        raise VitreousError(f"{where}: label {highest:,} is no class number; put an {INDEX} with the classes beside the shards")
+        raise VitreousError(
+            f"{where}: label {highest:,} is not a class number; put an {INDEX} with the classes beside the shards"
+        )
     return (tuple(names), True) if names else (tuple(str(number) for number in range(highest + 1)), False)
 
 

@@ -1,4 +1,4 @@
-"""From a tar file in the webdataset layout to samples, one at a time and nothing but one in memory.
+"""Read the samples of a tar file in the webdataset layout, with one at a time in memory.
 
 What tarfile takes for an end of the archive, a bad header or a missing end mark, is a broken shard here: samples must not
 vanish unnoticed.
@@ -137,7 +137,7 @@ def _open_tar(stack: contextlib.ExitStack, shard: str, retries: int, buffer: int
         if packed:
             unpacked = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
             return stack.enter_context(tarfile.open(fileobj=unpacked, mode="r|", **options))
-        # With seeking, members that nobody wants need not be read.
+        # With seeking, members that are not used need not be read.
         return stack.enter_context(tarfile.open(fileobj=file, mode="r:" if raw.seekable() else "r|", **options))
     except Unreadable:
         raise
@@ -149,7 +149,7 @@ def _read_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(info)
     content = file.read() if file is not None else b""
     if len(content) != info.size:
-        raise Fault(f"broken tar file ({info.name} is cut off)")
+        raise Fault(f"broken tar file ({info.name} is truncated)")
     return content
 
 
@@ -158,7 +158,7 @@ def _check_end(archive: tarfile.TarFile) -> None:
     file: Any = archive.fileobj
     while rest := file.read(1 << 16):
         if rest.strip(b"\0"):
-            raise Fault("goes on after its end mark; were several tar files put together?")
+            raise Fault("has data after its end mark; were several tar files put together?")
 
 
 class _Header(tarfile.TarInfo):
@@ -167,7 +167,7 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
         if len(buf) != tarfile.BLOCKSIZE:
-            raise Fault("cut off: it has no end mark")
+            raise Fault("truncated: it has no end mark")
         try:
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:

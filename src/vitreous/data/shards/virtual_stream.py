@@ -1,7 +1,7 @@
-"""A stream of shards, read as a fixed number of virtual streams.
+"""Shuffled reading of shards: a fixed number of virtual streams that take turns.
 
 Shards cannot be permuted item by item. Instead each virtual stream has shards of its own, whose order changes from epoch to
-epoch, and draws from a buffer of their items by chance. The streams take turns; one that has come to the end of its epoch is
+epoch, and draws at random from a buffer of their items. The streams take turns; one that has come to the end of its epoch is
 passed over, so that every item comes once in every epoch however uneven the shards are. The number of streams belongs to
 the run and not to the machine: what comes out depends on no number of workers or processes.
 """

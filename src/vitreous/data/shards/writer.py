@@ -1,4 +1,4 @@
-"""Any data set, written as tar shards in the webdataset layout (`shards` reads them; so does every reader of that layout).
+"""Write a data set as tar shards in the webdataset layout.
 
     out/train-000000.tar ...     SPLIT-NUMBER.tar: the images' own bytes, untouched, each with its class numbers in `.cls`
     out/index.json               classes, splits, and for each shard its count, bytes and SHA-256
@@ -82,7 +82,7 @@ def write_shards(
     target = out.resolve()  # a link to a folder, or `.`, stands for the folder itself
     check_free(out)
     parts = sorted(target.parent.glob(f".{glob.escape(target.name)}.*.part"))
-    notes = [f"{part}: left by a run that was killed, or of one that goes on; if killed, delete it" for part in parts]
+    notes = [f"{part}: left by a run that was killed, or in use by one that still runs; if killed, delete it" for part in parts]
     shards: list[ShardEntry] = []
     bad: list[BadImage] = []
     with atomic_folder(target, replace=False) as folder:

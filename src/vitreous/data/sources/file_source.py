@@ -1,4 +1,4 @@
-"""Images that are files: a source whose index takes tens of bytes per file, so that millions of them are no burden.
+"""A source of image files whose index takes tens of bytes per file, so that it scales to millions.
 
 Python objects would take several hundred bytes each, and every worker process that looks at one would copy its page. Here
 file names lie in one array of bytes and everything else in arrays of integers; where they come from a cache they are mapped
@@ -44,7 +44,7 @@ class FileTable:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __reduce__(self) -> Any:  # to another process goes the way to the arrays, not a copy of them
+    def __reduce__(self) -> Any:  # pickled as the path of the arrays, not a copy of them
         if self.mapped_from is not None:
             return FileTable.mapped, (Path(self.mapped_from), self.root, self.folders, self.digest())
         fields = (self.root, self.folders, self.folder, self.names, self.ends, self.label_ends, self.label_ids)
@@ -176,7 +176,7 @@ class FileSource(Source):
         try:
             status = os.stat(path)  # noqa: PTH116
             if not stat.S_ISREG(status.st_mode):
-                raise BadImage(path, "not-an-image", "is not a file; rename it or leave it out")  # a pipe is waited for in vain
+                raise BadImage(path, "not-an-image", "is not a file; rename it or leave it out")  # opening a pipe would block
             check_file_size(path, status.st_size)
             return Path(path).read_bytes()
         except FileNotFoundError as error:

@@ -1,11 +1,11 @@
-"""A folder of images. Three layouts are understood:
+"""A folder of images as a data set. Three layouts are understood:
 
     photos/cat/1.jpg                    a folder for each class; what lies deeper in it belongs to the class too
     photos/train/cat/1.jpg              the same for each split: train, val or validation, test
     photos/1.jpg                        images without labels
 
 Hidden files and folders are ignored, so that `.ipynb_checkpoints` never becomes a class. Classes are the union over the
-splits, in the order of their names; a folder that is empty in every split is no class. What else is left out is listed.
+splits, in the order of their names; a folder that is empty in every split is not a class. What else is left out is listed.
 
 The index is kept in the cache and used again while no folder in it has changed: adding, removing or renaming a file
 changes its folder's times.
@@ -92,7 +92,7 @@ def _load_cached_index(root: Path) -> _Index | None:
             document["states"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
-        return None  # there is none, or it is from another version, or damaged: it is made anew
+        return None  # there is none, or it is from another version, or damaged: it is made again
 
 
 def _cache_index(root: Path, index: _Index) -> _Index:
@@ -295,7 +295,7 @@ def _number_files(
         if len(builder) > start:
             ranges[split] = (start, len(builder))
         elif split != ALL:
-            walk.left_out.insert(0, LeftOut(split, EMPTY_SPLIT, "left-out"))  # the first, since not all are kept and told
+            walk.left_out.insert(0, LeftOut(split, EMPTY_SPLIT, "left-out"))  # the first, since not all are kept
             walk.left_out_count += 1
     if not ranges:
         examples = f"{walk.root.name}/CLASS/IMAGE or {walk.root.name}/train/CLASS/IMAGE"

@@ -151,7 +151,7 @@ def _collect_labels(library: Any, text: str, splits: dict[str, Any], column: str
 
 
 class HubSource(Source):
-    """A split's images. The library maps its table from the disk, and sends to other processes the way to it."""
+    """A split's images. The library memory-maps its table, and pickles the path of it."""
 
     def __init__(
         self, where: str, split: str, classes: tuple[str, ...], library: Any, table: Any, image: str, folder: Path | None
@@ -184,7 +184,7 @@ class HubSource(Source):
         return bytes(content)
 
     def _file(self, index: int, path: str) -> bytes:
-        """A table may name files; those of a directory are read, anything else on this machine is not a stranger's to name."""
+        """A table may name files; those of a directory are read; any other path is untrusted input and refused."""
         file = Path(path).resolve()
         if self.folder is None or not file.is_relative_to(self.folder.resolve()):
             raise BadImage(self.place(index), "missing", f"the table names {path} instead of holding the image; refused")

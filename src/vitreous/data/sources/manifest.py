@@ -1,4 +1,4 @@
-"""A list of images in a file: CSV (or TSV) with a header, or JSON lines.
+"""Manifests, read and written: lists of images in CSV (or TSV) with a header, or JSON lines.
 
     path,label,split                     {"path": "a/1.jpg", "label": "cat", "split": "train"}
     a/1.jpg,cat,train                    {"path": "a/2.jpg", "label": ["cat", "dog"]}
@@ -170,12 +170,12 @@ def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) 
     table = path.suffix.lower() in (".csv", ".tsv")
     for label in labels:
         if not label or not _is_text(label):
-            raise VitreousError(f"{path}: the class name {label!a} is no text, which a manifest needs; rename the class")
+            raise VitreousError(f"{path}: the class name {label!a} is not text, which a manifest needs; rename the class")
         if table and (_SEPARATOR in label or label != label.strip()):
             raise VitreousError(f"{path}: the class name {label!a} cannot stand in {path.suffix}; use .jsonl")
     named = set(splits) - {"", ALL}
-    if strange := sorted(named - set(SPLITS)):
-        raise VitreousError(f"{path}: the split {strange[0]!a} cannot stand in a manifest; it knows {', '.join(SPLITS)}")
+    if unknown := sorted(named - set(SPLITS)):
+        raise VitreousError(f"{path}: the split {unknown[0]!a} cannot stand in a manifest; it knows {', '.join(SPLITS)}")
 
 
 def write_manifest(path: Path, rows: Iterable[Row]) -> None:

@@ -1,4 +1,4 @@
-"""`builtin:letters`: printed letters, light on dark, as small as handwritten digits are.
+"""`builtin:letters`: rendered images of printed letters, light on dark, as small as handwritten digits are.
 
 What they are for: to pre-train a model for marks on paper where only a few of them have labels. No digit is among the
 classes, so whatever the digits gain from it was learnt from other signs. The fonts come with matplotlib. Which letter, font

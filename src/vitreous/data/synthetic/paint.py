@@ -1,4 +1,4 @@
-"""From a scene to pixels, with arithmetic that every machine does alike (see rendered_symbols)."""
+"""Paint a scene into pixels, with arithmetic that gives the same bytes on every machine (see `symbols`)."""
 
 from __future__ import annotations
 

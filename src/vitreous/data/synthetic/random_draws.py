@@ -32,7 +32,7 @@ def draw_bytes(key: int, count: int) -> NDArray[np.uint8]:
 
 
 class Draws:
-    """The numbers of one image from a slot on, one after another, in the words of whoever composes it."""
+    """The numbers of one image from a slot on, one after another, as the composer needs them."""
 
     def __init__(self, key: int, first: int, count: int) -> None:
         slots = np.arange(first, first + count, dtype=np.uint64)

@@ -1,6 +1,6 @@
 """Rendered images with labels: any number of them, each a function of (seed, index) that is painted when it is read.
 
-A task is a question to a scene (see rendered_scenes). Tasks of one scene share their images: `position` and
+A task is a question to a scene (see `scenes`). Tasks of one scene share their images: `position` and
 `orientation` ask two questions of the same ones, as do `count` and `objects`.
 """
 

@@ -1,4 +1,4 @@
-"""What is in each rendered image: from a key to a description that the painter follows.
+"""What each rendered image shows: a scene, composed from a key, that `paint` turns into pixels.
 
 Four scenes. The same image answers all the questions of its scene:
 
@@ -186,7 +186,7 @@ def _draw_symbol(draws: Draws, luma: float, symbol: int, x: float, y: float, rad
 
 
 def _draw_bars(draws: Draws, luma: float, count: int) -> list[Thing]:
-    """Clutter that is no symbol: lines behind everything else."""
+    """Clutter that is not a symbol: lines behind everything else."""
     bars = []
     for _ in range(count):
         near = min(0.95, max(0.05, luma + draws.between(-0.3, 0.3)))

@@ -1,4 +1,4 @@
-"""The things in rendered images: ten shapes (closed outlines) and twenty glyphs (strokes), as fields of distance.
+"""The symbols in rendered images: ten shapes (closed outlines) and twenty glyphs (strokes), as distance fields.
 
 No font is used: fonts differ between machines. Each symbol is defined here by points, x to the right and y down, upright
 as it stands. Each is moved so that its centre of mass is at 0 and scaled into the unit circle, and becomes a table of

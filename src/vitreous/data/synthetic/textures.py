@@ -1,4 +1,4 @@
-"""Procedural surfaces: for a rectangle of pixels, how far each is from a surface's first colour (0) to its second (1).
+"""Procedural textures: for a rectangle of pixels, where each lies between a surface's first colour (0) and second (1).
 
 As everywhere in the rendered sets, only + - * /, floor and comparisons touch the pixels, so every machine paints the
 same; waves are folded lines smoothed by a cubic, not sines.

@@ -1,4 +1,4 @@
-"""From an image file to pixels: orientation honoured, every mode brought to the channels a model wants.
+"""Decode an image file to pixels: upright, in the channels that a model takes, and within limits of memory and time.
 
     greyscale, palette, CMYK      converted            16 bits per pixel   scaled to 8, not clipped
     alpha                         laid over white      animated            the first frame

@@ -1,6 +1,6 @@
-"""Pixels on their way through the preprocessing, and the few things that are done to them.
+"""Images on their way through the preprocessing: crop, resize, pad and flip, whichever form the pixels have.
 
-An image is one of four things:
+An image (`ImageData`) has one of four forms:
 
     Image      a Pillow image: exact, what evaluation uses
     JPEG       a file that is not decoded yet; the first crop and resize decide at which scale it is
@@ -140,7 +140,7 @@ def _find_header_end(content: bytes) -> int:
 
 
 def _decode_jpeg(content: bytes, height: int, width: int, scale: int, place: str) -> NDArray[np.uint8]:
-    """The whole file as RGB, at one scale-th; Pillow has the last word on what can be read."""
+    """The whole file as RGB, at one scale-th; Pillow decides what can be read."""
     if simplejpeg is not None:
         try:
             pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
@@ -176,7 +176,7 @@ def crop(image: ImageData, box: Box) -> ImageData:
 
 
 def resize(image: ImageData, height: int, width: int, how: str, box: Box | None = None) -> ImageData:
-    """The part in the box (or all of it), brought to that size. No filter sees beyond the box."""
+    """The part in the box (or all of it), resized to that size. No filter sees beyond the box."""
     if isinstance(image, JPEG) and how in _QUICK_FILTERS:
         return image.resized(box or (0, 0, image.height, image.width), height, width, how)
     if box:

@@ -1,4 +1,4 @@
-"""What can be done to an image, one class per operation. The strings that name them are read in `preprocess`."""
+"""The preprocessing operations, one class each; `parse` reads the strings that name them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class InceptionCrop:
-    """A random part of the image, of any size and of a shape near a square, brought to one size.
+    """A random part of the image, of any size and of an aspect ratio near 1, resized to one size.
 
     The paper's is TensorFlow's `sample_distorted_bounding_box`, whose way of drawing differs from torchvision's: the ratio
     is uniform, not its logarithm, and so is the height, not the area; hence small crops are more frequent.
@@ -167,7 +167,7 @@ class InceptionCrop:
 
 @dataclass(frozen=True)
 class Flip:
-    """Left and right exchanged, for every other image by chance."""
+    """A random horizontal flip, with probability 1/2."""
 
     def __call__(self, image: ImageData, rng: random.Random) -> ImageData:
         return flip(image) if rng.random() < 0.5 else image

@@ -1,4 +1,4 @@
-"""Preprocessing as a short string: `resize(384)|range(-1,1)`. It is stored in the checkpoint and used by every verb.
+"""Preprocessing as a short string: `resize(384)|range(-1,1)`. It is stored in the checkpoint and used by every command.
 
     resize(S[,filter])  resize(H,W[,filter])   to exactly that size
     resize_small(S[,filter][,floor])           the shorter side to S, the shape kept; `floor` cuts the longer side's fraction
@@ -9,14 +9,14 @@
     normalise(MEAN,STD) x channels             pixels to 0..1, minus the mean, over the deviation:
                                                normalise(imagenet), or all means and then all deviations
 
-for training, by chance:
+random, for training:
 
-    inception_crop(S[,filter][,area=A:B])      a part of A to B of the area (0.05 to 1, the paper's), brought to S x S
+    inception_crop(S[,filter][,area=A:B])      a part of A to B of the area (0.05 to 1, the paper's), resized to S x S
     random_crop(S)  random_crop(H,W)           a part of that size, anywhere
     flip                                       mirrored or not
     randaug(LAYERS,MAGNITUDE)                  RandAugment, as in AugReg
 
-Filters are Pillow's, which average over all the pixels they shrink (bilinear, bicubic, lanczos, box, hamming,
+Filters are Pillow's, which antialias (bilinear, bicubic, lanczos, box, hamming,
 nearest), and `bilinear-plain`, TensorFlow's default, which does not: with it the authors trained and tested.
 A string is names with words in brackets, divided by `|`: `parse` looks names up in `OPS`, and nothing is ever evaluated.
 """
@@ -219,7 +219,7 @@ class Preprocess:
     def transform(
         self, image: ImageLike, rng: random.Random | None = None, place: str | None = None, *, quick: bool = False
     ) -> ImageData:
-        """All operations but the last ones that only scale values. `quick` may differ by a shade: see `images`."""
+        """All operations but the last ones that only scale values. `quick` may differ by a shade: see `image`."""
         data = open_image_data(image, self.channels, place, quick)
         for op in self.ops[: len(self.ops) - len(self.scales)]:
             if not isinstance(op, RANDOM_OPS):
@@ -258,7 +258,7 @@ class Preprocess:
 
     @property
     def random(self) -> bool:
-        """Whether anything goes by chance: a string for training."""
+        """Whether any op is random: a string for training."""
         return any(isinstance(op, RANDOM_OPS) for op in self.ops)
 
     @property

@@ -36,11 +36,11 @@ Table: TypeAlias = NDArray[np.float32] | NDArray[np.int64]
 
 GREY = 128  # what moved or cut-out pixels are replaced by
 BYTES: NDArray[np.int64] = np.arange(256, dtype=np.int64)
-MOST = 100  # people use up to 30; whatever is above this is a slip of the keyboard
+MOST = 100  # people use up to 30; more than this is a typing error
 
 
 def randaugment(image: Image.Image, layers: int, magnitude: float, rng: Random) -> Image.Image:
-    """`layers` operations one after another, each drawn anew, all with the same magnitude. Size and mode stay."""
+    """`layers` operations one after another, each drawn at random, all with the same magnitude. Size and mode stay."""
     check_randaugment(layers, magnitude)
     if image.mode not in ("RGB", "L"):
         raise VitreousError(f"randaug works on 8-bit RGB or grey images, not on mode {image.mode}; decode the image first")
@@ -165,13 +165,13 @@ def _cutout(image: Image.Image, reach: float, rng: Random) -> Image.Image:
 
 
 def _apply_tables(image: Image.Image, *tables: Table) -> Image.Image:
-    """A new value for each byte: one table for all channels, or one for each. Fractions are cut off."""
+    """A new value for each byte: one table for all channels, or one for each. Fractions are truncated."""
     joined = np.concatenate(tables if len(tables) > 1 else tables * len(image.getbands()))
     return image.point(np.clip(joined, 0, 255).astype(np.uint8).tolist())
 
 
 def _blend_table(centre: int, factor: float) -> Table:
-    """A blend with one value everywhere, as a table; single precision decides where a fraction is cut off."""
+    """A blend with one value everywhere, as a table; single precision decides where a fraction is truncated."""
     return np.float32(centre) + np.float32(factor) * (BYTES - centre).astype(np.float32)
 
 
