@@ -221,7 +221,7 @@ def test_kills_and_signals_lose_nothing_and_repeat_nothing(checkpoint: str, tmp_
         size = len(text)
         if number != signal.SIGKILL:
             assert text.endswith(b"\n")
-            assert "the same command goes on" in said
+            assert "the same command resumes" in said
     found, told, said = command(tmp_path, *words).ended()
     assert found == 0, said
     assert "resuming after row" in said

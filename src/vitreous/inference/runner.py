@@ -32,6 +32,11 @@ class LoadedModel(Protocol):
     preprocess: Preprocess
 
     @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def preprocessing_note(self) -> str: ...
+
+    @property
     def classes(self) -> tuple[str, ...]: ...
 
     @property
