@@ -175,7 +175,7 @@ def test_too_little_memory_is_not_the_fault_of_the_file(monkeypatch: pytest.Monk
     def exhausted(*args: Any) -> Any:
         raise MemoryError
 
-    for place in ("open_image", "_reduced"):
+    for place in ("open_image", "_reduce"):
         monkeypatch.setattr(module, place, exhausted)
         with pytest.raises(MemoryError):
             examine(PNG, "x.png")

@@ -33,12 +33,8 @@ class Preview:
 def find_required_size(preprocess: Preprocess) -> RequiredSize | None:
     """The size that the first operation on shape asks for."""
     for op in preprocess.ops:
-        if isinstance(op, ResizeSmall):
-            return RequiredSize(op.height, op.width, True)
-        if isinstance(op, (Resize, InceptionCrop)):
-            return RequiredSize(op.height, op.width, True)
-        if isinstance(op, (CentralCrop, RandomCrop)):
-            return RequiredSize(op.height, op.width, False)
+        if isinstance(op, (ResizeSmall, Resize, InceptionCrop, CentralCrop, RandomCrop)):
+            return RequiredSize(op.height, op.width, enlarges=not isinstance(op, (CentralCrop, RandomCrop)))
     return None
 
 

@@ -45,14 +45,16 @@ class Scan:
         number = int(np.searchsorted(self.starts, item, side="right")) - 1
         return self.splits[number], item - int(self.starts[number])
 
-    def id(self, item: int) -> str:
+    def _find(self, item: int) -> tuple[Source | Stream, str, int]:
         split, index = self.where(item)
-        source = self.dataset.splits[split]
+        return self.dataset.splits[split], split, index
+
+    def id(self, item: int) -> str:
+        source, split, index = self._find(item)
         return source.id(index) if isinstance(source, Source) else self.names[split].id(index)
 
     def labels(self, item: int) -> tuple[int, ...]:
-        split, index = self.where(item)
-        source = self.dataset.splits[split]
+        source, split, index = self._find(item)
         labels = source.labels(index) if isinstance(source, Source) else self.names[split].labels_of(index)
         return tuple(label for label in labels if label >= 0)
 
@@ -60,8 +62,7 @@ class Scan:
         return tuple(self.dataset.classes[label] for label in self.labels(item))
 
     def path(self, item: int) -> str | None:
-        split, index = self.where(item)
-        source = self.dataset.splits[split]
+        source, _, index = self._find(item)
         return source.path(index) if isinstance(source, Source) else None
 
     def part(self, split: str) -> slice:
@@ -86,8 +87,7 @@ class Scan:
 
     def read(self, item: int) -> Content:
         """The item's content once more; of a shard, everything before it is read too."""
-        split, index = self.where(item)
-        source = self.dataset.splits[split]
+        source, split, index = self._find(item)
         if isinstance(source, Source):
             return source.read(index)
         names = self.names[split]

@@ -23,7 +23,7 @@ from vitreous.data.loading.loader import Loader
 from vitreous.data.sampling import permute
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.majority import describe_majority, majority_rate
+from vitreous.evaluation.majority import count_labels, describe_majority, majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.models.build import Model
@@ -122,13 +122,8 @@ def closed_form_baseline(
         all_train=all_train,
         all_test=all_test,
         bad=run.bad,
-        majority=majority_rate(_count_labels(truths, classes), _count_labels(labels, classes), len(truths)),
+        majority=majority_rate(count_labels(truths, classes), count_labels(labels, classes), len(truths)),
     )
-
-
-def _count_labels(labels: list[tuple[int, ...]], classes: int) -> NDArray[np.int64]:
-    """How many images have each label. (Those that are fitted to are drawn with each class in its share.)"""
-    return np.bincount([label for own in labels for label in own], minlength=classes)
 
 
 # How many, and which ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.progress import Advance
 from vitreous.data.sampling import derive_key
-from vitreous.evaluation.majority import majority_rate
+from vitreous.evaluation.majority import count_labels, majority_rate
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.inference.features import Features
 
@@ -70,9 +70,8 @@ class FewshotTask:
     @functools.cached_property
     def majority(self) -> float:
         """Accuracy of always predicting the most frequent class of the training images."""
-        counts = np.bincount([label for own in self.test.labels for label in own], minlength=len(self.test.classes))
-        train = np.bincount([label for own in self.train.labels for label in own], minlength=len(counts))
-        return majority_rate(counts, train, len(self.test))
+        train, test = (count_labels(part.labels, len(part.classes)) for part in (self.train, self.test))
+        return majority_rate(test, train, len(self.test))
 
     def fewest(self) -> tuple[int, str]:
         """How many training images the smallest class that is asked for has, and its name."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 
 def majority_rate(counts: ArrayLike, train: ArrayLike | None = None, n: int | None = None) -> float:
@@ -18,6 +20,11 @@ def majority_rate(counts: ArrayLike, train: ArrayLike | None = None, n: int | No
         raise ValueError(f"counts of {evaluated.size} classes and training counts of {known.size}")
     n = int(evaluated.sum()) if n is None else n
     return float(evaluated[known.argmax()] / n) if n else 0.0
+
+
+def count_labels(labels: Iterable[Sequence[int]], classes: int) -> NDArray[np.int64]:
+    """How many images have each label; an image with several labels counts for each."""
+    return np.bincount([label for own in labels for label in own], minlength=classes)
 
 
 def describe_majority(rate: float) -> str:

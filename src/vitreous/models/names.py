@@ -148,11 +148,11 @@ def _hybrid_config(
         own["units"] = (own["units"],)
     trunk_name = f"R{depth or ''}x{width}"
     trunk = resnet_config(trunk_name, "post", **own, channels=channels, classes=0, image_size=image_size)
-    if own != {"units": units, "width": 64 * width}:  # no longer the trunk of that name
+    changed = own != {"units": units, "width": 64 * width}  # then it is no longer the trunk of that name
+    if changed:
         trunk = replace_config(trunk, name=name_resnet(trunk))
-        config = _vit_config(name, size, parse_size(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
-        return replace_config(config, name=name_vit(config))
-    return _vit_config(name, size, parse_size(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
+    config = _vit_config(name, size, parse_size(overrides.pop("patch", int(patch))), image_size, classes, trunk, overrides)
+    return replace_config(config, name=name_vit(config)) if changed else config
 
 
 def _bit_config(name: str, depth: int, width: int, image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:

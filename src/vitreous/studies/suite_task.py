@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitreous.classifier import Classifier
 from vitreous.core.device import PrecisionName as Precision
@@ -20,7 +19,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.ops import Flip, Scale
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.evaluation.majority import majority_rate
+from vitreous.evaluation.majority import count_labels, majority_rate
 from vitreous.evaluation.ridge import Ridge
 from vitreous.inference.features import compute_features
 from vitreous.studies.suite import Protocol, Task
@@ -144,7 +143,7 @@ def fewshot_task(
 
     values, labels = features(parts.train)
     ridge = Ridge(values, labels, len(parts.classes))
-    known, evaluated = _counted(labels, parts.classes), np.zeros(len(parts.classes), np.int64)
+    known, evaluated = count_labels(labels, len(parts.classes)), np.zeros(len(parts.classes), np.int64)
     l2 = ridge.choose()
     right = count = 0
     for block in _blocks(parts.test):
@@ -154,15 +153,10 @@ def fewshot_task(
         named = ridge.classify(values, l2).tolist() if truths else []
         right += sum(name in own for name, own in zip(named, truths, strict=True))
         count += len(truths)
-        evaluated += _counted(truths, parts.classes)
+        evaluated += count_labels(truths, len(parts.classes))
     if not count:
         raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to judge by")
     return Score(right / count, len(labels), count, time.monotonic() - began, l2, majority_rate(evaluated, known, count))
-
-
-def _counted(labels: Sequence[tuple[int, ...]], classes: Sequence[str]) -> NDArray[np.int64]:
-    """Images of each class."""
-    return np.bincount([label for own in labels for label in own], minlength=len(classes))
 
 
 def _blocks(data: Source | Stream) -> Iterator[Source | Stream]:

@@ -199,23 +199,8 @@ class ShardedArrays(Arrays):
         return self._of[name][name]
 
 
-class Renamed(Arrays):
-    """The same arrays under other names, or only some of them."""
-
-    def __init__(self, arrays: Arrays, old_names: dict[str, str]) -> None:
-        self.path = arrays.path
-        self._arrays, self._old = arrays, old_names
-        self.shapes = {new: arrays.shapes[old] for new, old in old_names.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._arrays[self._old[name]]
-
-    def in_file(self, name: str) -> str:
-        return self._arrays.in_file(self._old[name])
-
-
-class Sliced(Arrays):
-    """Arrays that hold all layers in one, given out layer by layer: `make` maps each new name to (old name, index)."""
+class ArraysView(Arrays):
+    """Arrays under other names: `make` maps each to (old name, index), where an index is one layer of a stacked array."""
 
     def __init__(self, arrays: Arrays, make: dict[str, tuple[str, int | None]]) -> None:
         self.path = arrays.path
@@ -237,13 +222,20 @@ class Sliced(Arrays):
         return self._last[1][index].clone()
 
 
+def rename_arrays(arrays: Arrays, old_names: dict[str, str]) -> Arrays:
+    """The same arrays under other names, or only some of them."""
+    return ArraysView(arrays, {new: (old, None) for new, old in old_names.items()})
+
+
 def subtree(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> Arrays | None:
     """The arrays of the one model that holds `mark`, their names counted from its root; None if no model does."""
     roots = roots_of(arrays, mark, clean)
     if not roots:
         return None
     root = roots[0]
-    return Renamed(arrays, {clean(name).removeprefix(root): name for name in arrays.shapes if clean(name).startswith(root)})
+    return rename_arrays(
+        arrays, {clean(name).removeprefix(root): name for name in arrays.shapes if clean(name).startswith(root)}
+    )
 
 
 def roots_of(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> list[str]:

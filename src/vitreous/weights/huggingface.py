@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, parse_size, replace_config
 from vitreous.models.names import name_vit
-from vitreous.weights.arrays import Arrays, Renamed, roots_of
+from vitreous.weights.arrays import Arrays, rename_arrays, roots_of
 from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused_arrays
 
 MARK = "embeddings.patch_embeddings.projection.weight"
@@ -60,7 +60,7 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
             for pattern, replacement in _IN_MEMORY:
                 inside = re.sub(pattern, replacement, inside)
             clean[inside] = name
-    arrays = Renamed(arrays, clean)
+    arrays = rename_arrays(arrays, clean)
     try:
         config = _config(arrays, settings, str(kind))
     except (KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
 from vitreous.models.names import name_resnet, name_vit, resnet_config
-from vitreous.weights.arrays import Arrays, Renamed, Sliced, subtree
+from vitreous.weights.arrays import Arrays, ArraysView, rename_arrays, subtree
 from vitreous.weights.mapping import (
     CONV,
     CONV_AS_LINEAR,
@@ -66,11 +66,11 @@ def released_names(arrays: Arrays) -> Arrays | None:
     if found := subtree(arrays, _BIT_MARK, lambda name: re.sub(r"_\d+/", "/", name)):
         return found
     if found := subtree(arrays, _BIT_PAPER_MARK):
-        return Renamed(found, {_released_bit(name): name for name in found.shapes})
+        return rename_arrays(found, {_released_bit(name): name for name in found.shapes})
     for mark in (_VIT_MARK, _POST_MARK):
         if found := subtree(arrays, mark):
-            found = _unstacked(found)
-            return Renamed(found, {_released_vit(name): name for name in found.shapes})
+            found = _unstack_layers(found)
+            return rename_arrays(found, {_released_vit(name): name for name in found.shapes})
     return None
 
 
@@ -84,7 +84,7 @@ def rules(config: ModelConfig, linen: bool = False) -> list[Rule]:
 # ViT and hybrid -----------------------------------------------------------------------------------------------------
 
 
-def _unstacked(arrays: Arrays) -> Arrays:
+def _unstack_layers(arrays: Arrays) -> Arrays:
     """big_vision's scanned models keep all layers in one array, `Transformer/encoderblock/...`, first axis the layer."""
     stacked = "Transformer/encoderblock/"
     if not any(name.startswith(stacked) for name in arrays.shapes):
@@ -96,7 +96,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
                 make[f"Transformer/encoderblock_{layer}/{name.removeprefix(stacked)}"] = (name, layer)
         else:
             make[name] = (name, None)
-    return Sliced(arrays, make)
+    return ArraysView(arrays, make)
 
 
 def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelConfig, Arrays, list[str]]:

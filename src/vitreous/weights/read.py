@@ -17,7 +17,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.untrusted_json import read_json
 from vitreous.models.config import ModelConfig, ViTConfig
 from vitreous.weights import huggingface, official, preprocessing, timm
-from vitreous.weights.arrays import Arrays, Renamed, open_arrays
+from vitreous.weights.arrays import Arrays, open_arrays, rename_arrays
 from vitreous.weights.checkpoint import (
     DOCUMENT,
     WEIGHTS,
@@ -209,7 +209,7 @@ def _unnest(arrays: Arrays) -> Arrays:
     for nest in _NESTS:
         inside = {name.removeprefix(f"{nest}."): name for name in arrays.shapes if name.startswith(f"{nest}.")}
         if inside:
-            return Renamed(arrays, inside)
+            return rename_arrays(arrays, inside)
     return arrays
 
 
