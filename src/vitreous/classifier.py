@@ -35,7 +35,7 @@ _log = logging.getLogger("vitreous")
 
 @dataclass(frozen=True)
 class Prediction:
-    """The likeliest classes of one image, best first."""
+    """The most likely classes of one image, best first."""
 
     path: str | None
     classes: tuple[str, ...]
@@ -96,7 +96,7 @@ class Classifier:
     def predict(self, images: Sequence[Any] | Tensor | np.ndarray[Any, Any], top: int = 5, batch_size: int = 32) -> Any: ...
 
     def predict(self, images: Images, top: int = 5, batch_size: int = 32) -> Any:
-        """The `top` likeliest classes of each image; one image gives one prediction, several a list."""
+        """The `top` most likely classes of each image; one image gives one prediction, several a list."""
         if not self.config.classes:
             raise VitreousError(
                 f"{self.config.name} has no head, so it gives features but cannot predict; load it with classes=..."

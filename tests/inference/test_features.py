@@ -309,7 +309,7 @@ def test_some_of_them() -> None:
 
 def test_nothing_and_refusals() -> None:
     assert len(compute_features(model(), some().subset([]), workers=0)) == 0
-    with pytest.raises(VitreousError, match="goes by chance"):
+    with pytest.raises(VitreousError, match="is random"):
         compute_features(model(), some(), preprocess=Preprocess("inception_crop(8)|range(-1,1)", 1))
     with pytest.raises(VitreousError, match="--batch-size 0"):
         compute_features(model(), some(), batch_size=0)

@@ -1,10 +1,10 @@
-"""What a model says of every image of a data set: run once, and every number of an evaluation is computed from it.
+"""A model's predictions for every image of a data set, from which every metric of an evaluation is computed.
 
-    answers = answer(load("runs/pets"), open_data("pets").source("test"))
-    answers.right().mean()
+    predictions = predict_dataset(load("runs/pets"), open_data("pets").source("test"))
+    predictions.right().mean()
 
-Each process runs its share, and all of them get every row, in the order of the data. So an example is counted once, whatever
-the batch size and the number of processes.
+Each rank runs its share, and all of them get every row, in the order of the data. So an example is counted once, whatever
+the batch size and the world size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOP = 5
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of every image, one row each, in the data's order, without those that could not be read."""
+    """One row for each image, in the order of the data, without those that could not be read."""
 
     where: str
     split: str
@@ -160,7 +160,7 @@ def _check(clf: Classifier, data: Source | Stream, preprocess: Preprocess, batch
     if batch_size is not None and batch_size < 1:
         raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
     if preprocess.random:
-        raise VitreousError(f"--preprocess {str(preprocess)!r} goes by chance; evaluation needs a fixed string")
+        raise VitreousError(f"--preprocess {str(preprocess)!r} is random; evaluation needs a fixed string")
     if isinstance(data, Stream):
         return
     if not len(data):

@@ -144,7 +144,7 @@ def check_fixed_size(preprocess: Preprocess) -> None:
     if preprocess.size is None:
         raise VitreousError(f"preprocessing {str(preprocess)!r} leaves images of different sizes; end it with a crop")
     if preprocess.random:
-        raise VitreousError(f"preprocessing {str(preprocess)!r} works by chance, which is for training")
+        raise VitreousError(f"preprocessing {str(preprocess)!r} is random, which is for training")
 
 
 def decode_images(images: Iterator[NamedImage], preprocess: Preprocess, workers: int) -> Iterator[DecodedImages]:

@@ -1,7 +1,7 @@
-"""One pass over all images, shared by all processes, and the way back to the order of the data.
+"""One pass over a data set, sharded over all ranks, with the rows put back into the order of the data.
 
-A loader leaves bad images out, and processes and virtual streams take turns. So the ids that it is given are places in the
-data, by which every process's rows are put in order again once all are gathered.
+A loader leaves bad images out, and ranks and virtual streams take turns. So the ids that it is given are positions in the
+data, by which the rows of all ranks are sorted once they are gathered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frozen features of labelled images: what the few-shot classifier, nearest neighbours and linear probes are made from.
+"""Features of every image of a data set, from a frozen model: the input of few-shot classifiers and nearest neighbours.
 
     found = features_of(clf, dataset.source("train"))
     found.values, found.labels, found.ids
@@ -76,7 +76,7 @@ def compute_features(
     device = world.device
     preprocess = preprocess or clf.preprocess
     if preprocess.random:
-        raise VitreousError(f"preprocessing {str(preprocess)!r} goes by chance; frozen features need a fixed string")
+        raise VitreousError(f"preprocessing {str(preprocess)!r} is random; frozen features need a fixed string")
     if batch_size is not None and batch_size < 1:
         raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
     title = f"features of {data.where} {data.split}"

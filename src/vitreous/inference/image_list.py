@@ -1,12 +1,12 @@
-"""Which images to predict: files, folders, patterns and standard input, one after another and never all at once.
+"""The images that a command names: files, folders, patterns and standard input, listed lazily in a fixed order.
 
     photo.jpg         a file; one that is not there is an entry all the same, so that its row can say so
     photos/           searched with everything below it, in the order of names; hidden files are passed over
     'photos/**/*.jpg' a pattern that the shell has left alone; a file that really has that name comes first
     -                 standard input: names, a line each or parted by NUL (`find -print0`), or one encoded image
 
-The order is the same each time, which is what resuming and sharing among processes go by. In memory is one folder's list of
-names at a time, and those of the folders above it.
+The order is the same each time, which resuming and sharding over ranks rely on. Only the names of one folder, and of the
+folders above it, are in memory at a time.
 """
 
 from __future__ import annotations

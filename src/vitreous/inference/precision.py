@@ -1,4 +1,4 @@
-"""One precision for all processes."""
+"""One precision for all ranks."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A file of rows that a killed command goes on with: whole rows only, none twice and none lost.
+"""A file of rows that an interrupted command resumes: complete rows only, none twice and none lost.
 
-Beside `rows.jsonl` lies `rows.jsonl.about.json`, which says what the rows are of: the weights, the images and the options.
-Another command is refused, with the difference. Started again, the rows that are there are compared with the list of images,
-one by one, and what a kill has torn off is cut away; then the work goes on behind the last whole row.
+Beside `rows.jsonl` lies `rows.jsonl.about.json`, which records what the rows depend on: weights, images and options. A
+command that differs is refused, with the difference. On resuming, the rows are compared with the list of images one by one,
+a truncated last row is removed, and the work continues after the last complete row.
 
-Of several processes each writes a part, `rows.jsonl.part-0-of-2`, every second row; the first puts them together.
+With several ranks each writes a part, `rows.jsonl.part-0-of-2`, every second row; the main rank merges them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def part_path(out: Path, process: int, processes: int) -> Path:
 
 
 class RowFile:
-    """One file of rows, from one process. Used as a context: what leaves it is a file of whole rows."""
+    """One rank's file of rows. Used as a context manager: what it leaves is a file of complete rows."""
 
     def __init__(self, path: Path, way: Writing, about: Mapping[str, Any]) -> None:
         self.path, self.way, self.about = path, way, dict(about)
@@ -108,7 +108,7 @@ class RowFile:
                 ) from error
 
     def resume(self, images: Iterator[NamedImage]) -> None:
-        """Go on behind the rows that are there; as many images are drawn, and each must be the one of its row."""
+        """Skip the images whose rows are there; each must be the image of its row."""
         size = 0
         if self.way.head:
             size = next((end for end, _ in whole_lines(self.path, quotes=True)), 0)
@@ -123,7 +123,7 @@ class RowFile:
             self.rows, size = number, end
             self.errors += row.error is not None
         assert self._file is not None
-        self._file.truncate(size)  # what a kill has torn
+        self._file.truncate(size)  # a truncated row
         self._size = size
         if not size and self.way.head:
             self._append(self.way.head)
@@ -156,7 +156,7 @@ class RowFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._size)  # a signal may have come between two halves of a row
+                self._file.truncate(self._size)  # a signal may have come in the middle of a row
             self._file.close()
 
 

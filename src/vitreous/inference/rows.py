@@ -1,4 +1,4 @@
-"""A row of predictions, and how it is written: JSON and CSV, a row after the other, each whole by itself.
+"""A row of predictions, written and read back as JSON lines or CSV.
 
 JSON is one object a line: `path, classes, probabilities`, or `path, error`. CSV has `path,class,probability,error`, and
 for more than one class `path,class1,probability1,class2,...,error`.
@@ -24,7 +24,7 @@ Format = Literal["jsonl", "csv"]
 
 @dataclass(frozen=True)
 class Row:
-    """One image: its likeliest classes, or what was wrong with it."""
+    """One image: its most likely classes, or what was wrong with it."""
 
     path: str
     classes: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class AsJson:
         text = json.dumps(record, ensure_ascii=False)
         try:
             text.encode()
-        except UnicodeEncodeError:  # a file name that is no valid Unicode; as an escape it comes back as it was
+        except UnicodeEncodeError:  # a file name that is not valid Unicode: as an escape it survives the round trip
             text = json.dumps(record)
         return text + "\n"
 
@@ -95,7 +95,7 @@ class AsCsv:
         return ",".join(map(_quoted, (escape_formula(self.named(row.path)), *cells, escape_formula(row.error or "")))) + "\n"
 
     def row(self, line: str) -> Row:
-        """Rows are compared with the list of images when a command goes on, so the name itself has to come back."""
+        """Rows are compared with the list of images when a command resumes, so the name itself has to come back."""
         path, *pairs, error = next(csv.reader(io.StringIO(line, newline=""), strict=True))
         if len(pairs) != 2 * self.top:
             raise ValueError(f"{len(pairs) + 2} columns, where there are {2 * self.top + 2}")
@@ -125,7 +125,7 @@ def writing(format: Format, top: int) -> Writing:
 
 
 def whole_lines(path: Path, quotes: bool) -> Iterator[tuple[int, str]]:
-    """The whole lines of a file and where each ends. What follows the last end of a line was torn off by a kill.
+    """The whole lines of a file and where each ends. What follows the last end of a line is a truncated row.
 
     With `quotes`, an end of line between quotes is part of a cell, as in CSV.
     """

@@ -1,4 +1,4 @@
-"""How fast a stream of unknown length goes: `predict: 12,800 images, 341 images/s`, on stderr."""
+"""Throughput of a stream of unknown length on stderr: `predict: 12,800 images, 341 images/s`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SOON = 0.5  # seconds between two states of the line on a terminal
 
 
 def report_throughput(batches: Iterator[Sequence[Row]], before: int = 0) -> Iterator[Sequence[Row]]:
-    """The same, and what has come through is told: in place on a terminal, as a plain line now and then elsewhere.
+    """The same batches, with progress printed: in place on a terminal, as a plain line now and then elsewhere.
 
-    `before` were there already and do not count for the speed.
+    `before` rows were there already and do not count for the throughput.
     """
     if is_silent():
         yield from batches
