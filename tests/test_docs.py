@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+
+import vitreous
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -64,3 +67,11 @@ def test_the_diagram_of_layers_is_the_contract_that_is_enforced() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     diagram = page.partition("## Layers")[2].split("```")[1].strip().splitlines()
     assert [set(re.findall(r"(\w+)(?:/|\.py)", line)) for line in diagram] == enforced
+
+
+def test_python_names_in_the_pages_exist() -> None:
+    """The changelog and the log tell of the past."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.name not in ("CHANGELOG.md", "log.md"))
+    for module, names in re.findall(r"^from (vitreous[\w.]*) import ([\w, ]+)$", text, flags=re.MULTILINE):
+        assert [name for name in names.split(", ") if not hasattr(importlib.import_module(module), name)] == []
+    assert set(re.findall(r"\bvitreous\.(\w+)\(", text)) <= set(vitreous.__all__)
