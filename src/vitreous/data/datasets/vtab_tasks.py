@@ -26,7 +26,6 @@ class Table9(NamedTuple):
     l16_i21k: float
 
 
-PAPER_MODELS = Table9._fields
 PAPER_TITLES = ("ViT-H/14 (JFT)", "ViT-L/16 (JFT)", "ViT-L/16 (ImageNet-21k)")
 PAPER_MEAN = Table9(77.6, 76.3, 72.7)  # over the 19 tasks, as the table's last column prints it
 
