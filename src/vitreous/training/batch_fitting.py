@@ -27,7 +27,7 @@ def fit_micro_batch(config: RunConfig, options: TrainOptions, previous: Previous
 
 def _with_micro_batch(config: RunConfig, options: TrainOptions, previous: Previous, world: World) -> RunConfig:
     """The config with its micro-batch: as asked, as it was, as many images as fit, or (auto) as many as are fastest."""
-    shard_size(config.parallel, config.shard_group, world)  # refuses what does not go together
+    shard_size(config.options.parallel, config.options.shard_group, world)  # refuses what does not go together
     text = options.micro_batch
     if text is not None and text != "auto":
         return dataclasses.replace(config, micro_batch=int(text))
@@ -59,8 +59,8 @@ def _needed(config: RunConfig, own: int, world: World, images: int) -> int:
         average=bool(recipe.average),
         passes=-(-own // images),
         processes=world.world_size,
-        shard=shard_size(config.parallel, config.shard_group, world),
-        activation_checkpointing=config.activation_checkpointing,
+        shard=shard_size(config.options.parallel, config.options.shard_group, world),
+        activation_checkpointing=config.options.activation_checkpointing,
         masked=(recipe.mask_share, recipe.mask_target) if OBJECTIVES[recipe.objective].masks_patches else None,
     )
     return memory.total

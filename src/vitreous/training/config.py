@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from vitreous.core.fields import Between, check_fields
-from vitreous.data.source import Policy, Source, Stream
+from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.models.config import ModelConfig
 from vitreous.models.config import config_to_json as model_json
-from vitreous.training.options import Command, Engine, Parallel
+from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe
 from vitreous.training.recipes.recipe import to_json as recipe_json
 from vitreous.weights.checkpoint import Checkpoint
@@ -55,7 +55,7 @@ class Previous(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunConfig:
-    command: Command
+    options: TrainOptions  # as they were typed; below: what they are resolved to
     out: Path
     recipe: Recipe  # fitted to the data: `steps` is set
     model: ModelConfig
@@ -67,24 +67,12 @@ class RunConfig:
     data: Mapping[str, Any]  # what it is, and a fingerprint that changes with it
     classes: tuple[str, ...]
     images: int | None  # in `train`, where it is known
-    seed: int = 0
-    data_seed: int = 0  # of splits and subsets
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
-    engine: Engine = "eager"
     micro_batch: int | None = None  # images per pass and process; None: all at once
     threads: int | None = None  # None: torch's own number
-    parallel: Parallel = "ddp"
-    shard_group: int | None = None
-    activation_checkpointing: bool = False
-    bad_images: Policy = "stop"
     eval_every: int = 0  # steps; 0: at the end only
-    save_every: int | None = None  # steps; None: every few minutes
-    workers: int | None = None
-    track: tuple[str, ...] = ()
-    extend: bool = False
     decisions: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)  # as they were typed
     begun: Checkpoint | None = None  # the checkpoint that it begins from, at its new size
     bad: tuple[BadImage, ...] = ()  # images that were found unreadable and left out
 
@@ -102,33 +90,32 @@ def _decoders() -> dict[str, str | None]:
     return found
 
 
+# Options that are recorded as what they were resolved to. All others are recorded as they are, and must stay equal
+# between two starts of a run unless `run_folder.FREE` names them.
+_RESOLVED = {
+    "data", "out", "from_", "model", "objective", "train", "sweep", "sweep_share", "recipe", "set", "config", "steps", "epochs",
+    "batch_size", "image_size", "preprocess", "eval_every", "device", "precision", "micro_batch", "subset", "per_class",
+    "held_out", "extend",
+}  # fmt: skip
+
+
 def config_json(config: RunConfig, world_size: int) -> dict[str, Any]:
     """What config.json says of a run."""
     return {
         "version": VERSION,
-        "command": config.command,
+        **{name: value for name, value in vars(config.options).items() if name not in _RESOLVED},
         "data": dict(config.data),
         "from": dict(config.parent),
         "model": model_json(config.model),
         "recipe": recipe_json(config.recipe),
-        "seed": config.seed,
-        "data_seed": config.data_seed,
         "device": config.device,
         "precision": config.precision,
-        "engine": config.engine,
         "micro_batch": config.micro_batch,
-        "parallel": config.parallel,
-        "shard_group": config.shard_group,
-        "activation_checkpointing": config.activation_checkpointing,
-        "bad_images": config.bad_images,
         "eval_every": config.eval_every,
-        "workers": config.workers,
-        "save_every": config.save_every,
-        "track": list(config.track),
         "world_size": world_size,
         "threads": config.threads or torch.get_num_threads(),
         "versions": {"vitreous": version("vitreous"), "torch": torch.__version__, **_decoders()},
-        "extended": config.extend,
+        "extended": config.options.extend,
         "decisions": list(config.decisions),
-        "options": dict(config.options),
+        "options": config.options.to_json(),
     }

@@ -90,7 +90,7 @@ class Loop:
         recipe = config.recipe
         self.objective = objective.to(world.device).train()
         freeze(objective, recipe)
-        self.module = parallelize(objective, config.parallel, config.shard_group, world)
+        self.module = parallelize(objective, config.options.parallel, config.options.shard_group, world)
         self.optimizer = optimizer(objective, recipe)
         prepare_state(self.optimizer, recipe)
         self.average = PolyakAverage(objective, recipe.average) if recipe.average else None
@@ -114,9 +114,9 @@ class Loop:
     def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int) -> Loader:
         config, log = self.config, self.folder.path / BAD_IMAGES
         return Loader(
-            data, preprocess, batch_size, seed=config.seed, workers=config.workers, process=self.world.rank,
-            processes=self.world.world_size, bad_images=config.bad_images,
-            bad_log=log if config.bad_images == "skip" else None,
+            data, preprocess, batch_size, seed=config.options.seed, workers=config.options.workers, process=self.world.rank,
+            processes=self.world.world_size, bad_images=config.options.bad_images,
+            bad_log=log if config.options.bad_images == "skip" else None,
         )  # fmt: skip
 
     # Resuming ----------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Loop:
         if found is not None:
             self.states.read(found, tensors_of(self.objective, self.optimizer, self.average))
             self.progress = Progress(found.step, **found.counted)
-            if self.config.extend and self.progress.stopped:
+            if self.config.options.extend and self.progress.stopped:
                 self.progress.stopped, self.progress.without_better = False, 0
                 said.append("it had stopped early; --extend resumes it")
             self.states.drop_newer(found)
@@ -178,7 +178,7 @@ class Loop:
                     self.states.finish()
                     break
                 step_began, lr = time.monotonic(), learning_rate(config.recipe, progress.step, steps)
-                overdue = config.save_every is None and step_began - saved_at > SAVE_SECONDS
+                overdue = config.options.save_every is None and step_began - saved_at > SAVE_SECONDS
                 flags = {"interrupted": bool(signals), "overdue": overdue, "written": self.states.written}
                 loss, ranks = self._step(next(batches), lr, flags)
                 if ranks["written"] == self.world.world_size:
@@ -226,7 +226,8 @@ class Loop:
         """Whether a state is to be saved after this step, at all ranks alike."""
         if self.progress.step == 0:
             return False
-        return self._save_is_due if self.config.save_every is None else self.progress.step % self.config.save_every == 0
+        every = self.config.options.save_every
+        return self._save_is_due if every is None else self.progress.step % every == 0
 
     def save(self) -> None:
         broken = not all(torch.isfinite(local_tensor(parameter.detach())).all() for parameter in self.objective.parameters())
@@ -244,7 +245,7 @@ class Loop:
         recipe, config, world = self.config.recipe, self.config, self.world
         images, targets = batch.images, one_hot(batch.labels, max(1, len(config.classes)))
         if recipe.mixup:
-            images, targets = mixup(images, targets, recipe.mixup, config.seed, self.progress.step)
+            images, targets = mixup(images, targets, recipe.mixup, config.options.seed, self.progress.step)
         # Some images may have been skipped, at other ranks too.
         count = all_reduce_by_name(world, {"n": len(batch)})["n"]
         sums = self._backward(images, targets, count)
@@ -282,7 +283,7 @@ class Loop:
         """Forward and backward, once; gradients are added to what there is."""
         world, real = self.world, float(len(images) > 0)
         images, targets = never_empty(images, targets)
-        torch.manual_seed(derive_key("pass", self.config.seed, self.progress.step, world.rank, number))
+        torch.manual_seed(derive_key("pass", self.config.options.seed, self.progress.step, world.rank, number))
         with accumulating(self.module, last):
             with self.autocast():
                 losses, extras = self.module(images.to(world.device), targets.to(world.device))
@@ -345,7 +346,7 @@ class Loop:
     def evaluate(self, signals: Sequence[int] = ()) -> Evaluation:
         """The model as it is now, by the held-out images; `Interrupted` is raised at all ranks if one gets a signal."""
         assert self.held_out is not None
-        seed = derive_key("judge", self.config.seed) >> 1
+        seed = derive_key("judge", self.config.options.seed) >> 1
         held_out = HeldOut(
             self.module, self.held_out, self.config.classes, self._train_counts, self.world, self.autocast, seed, signals
         )

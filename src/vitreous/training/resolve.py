@@ -31,7 +31,6 @@ from vitreous.training.recipes import tables
 from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
 from vitreous.training.recipes.fitting import fit
 from vitreous.training.recipes.recipe import Recipe, from_json, replace_fields
-from vitreous.training.trackers import installed, parse_trackers
 from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.locate import locate
 from vitreous.weights.transfer import adapt, config_at
@@ -82,7 +81,7 @@ def resolve(
     if recipe.average:
         said.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
     return RunConfig(
-        command=options.command,
+        options=options,
         out=user_path(options.out),
         recipe=recipe,
         model=model,
@@ -94,22 +93,10 @@ def resolve(
         data=images.described,
         classes=images.classes,
         images=images.count,
-        seed=options.seed,
-        data_seed=options.data_seed,
         device=device,
         precision=precision.name,
-        engine=options.engine,
-        parallel=options.parallel,
-        shard_group=options.shard_group,
-        activation_checkpointing=options.activation_checkpointing,
-        bad_images=options.bad_images,
         eval_every=_eval_every(options, recipe, before if extended else None),
-        save_every=options.save_every,
-        workers=options.workers,
-        track=installed(parse_trackers(options.track)),
-        extend=options.extend,
         decisions=tuple(said),
-        options=options.to_json(),
         begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
         bad=images.bad,
     )

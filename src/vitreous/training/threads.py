@@ -66,7 +66,9 @@ def measure(config: RunConfig, most: int) -> tuple[float, float]:
     shape = (images, config.model.channels, *config.model.image_size)
     found: dict[int, list[float]] = {1: [], most: []}
     with torch.random.fork_rng(devices=[]), using_threads(most):
-        objective = build_objective(dataclasses.replace(config, engine="eager")).train()
+        objective = build_objective(
+            dataclasses.replace(config, options=dataclasses.replace(config.options, engine="eager"))
+        ).train()
         freeze(objective, config.recipe)
         pixels, targets = torch.zeros(shape), torch.zeros(images, max(1, len(config.classes)))
         for _ in range(ROUNDS + 1):
@@ -85,7 +87,8 @@ def measure(config: RunConfig, most: int) -> tuple[float, float]:
 def _key(config: RunConfig, most: int) -> str:
     shape = {name: value for name, value in config_to_json(config.model).items() if name != "name"}
     batch = config.micro_batch or config.recipe.batch_size
-    work = (shape, batch, config.precision, config.recipe.objective, config.recipe.train, config.activation_checkpointing)
+    recipe, checkpointing = config.recipe, config.options.activation_checkpointing
+    work = (shape, batch, config.precision, recipe.objective, recipe.train, checkpointing)
     about = (_processor(), most, work, str(torch.__version__))
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -27,7 +27,7 @@ from vitreous.training.objectives.build import OBJECTIVES, build_objective
 from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import CONFIG, RunFolder, read_config
 from vitreous.training.run_report import write_report
-from vitreous.training.trackers import Trackers
+from vitreous.training.trackers import Trackers, parse_trackers
 from vitreous.training.validation import Evaluation
 from vitreous.weights.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
@@ -53,7 +53,7 @@ def train(config: RunConfig, world: World) -> Finished:
 def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
     settings = config_json(config, world.world_size)
     objective = build_objective(config)  # before the folder is claimed: what is refused leaves nothing
-    if folder.claim(settings, config.extend):
+    if folder.claim(settings, config.options.extend):
         return Finished(folder.result(), True, (f"{config.out}: this run is finished; nothing was changed",))
     keep_memory()
     loop = Loop(config, objective, world, folder)
@@ -67,8 +67,10 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
         folder.log(line)
         say(line)
 
-    trackers = Trackers(config.track if world.is_main else (), config.out, settings, loop.progress.step, warn)
-    title = f"{config.command} {config.model.name}"
+    trackers = Trackers(
+        parse_trackers(config.options.track) if world.is_main else (), config.out, settings, loop.progress.step, warn
+    )
+    title = f"{config.options.command} {config.model.name}"
     with (
         contextlib.closing(trackers),
         silence(is_silent() or not world.is_main),
@@ -151,9 +153,9 @@ def _evaluate_baseline(config: RunConfig, folder: RunFolder) -> None:
         config.train,
         config.held_out,
         preprocess,
-        workers=config.workers,
+        workers=config.options.workers,
         device=config.device,
-        seed=config.data_seed,
+        seed=config.options.data_seed,
         bad_images="skip",
     )
     folder.log(found.sentence())
@@ -168,7 +170,7 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
     target, notes, progress = config.out / "checkpoint", list(config.decisions), loop.progress
     chooses_best = config.recipe.patience is not None
     summary: dict[str, Any] = {"steps": progress.step, "seconds": round(progress.seconds, 1)}
-    summary |= {"seed": config.seed, "data_seed": config.data_seed, "preprocess": config.recipe.evaluation}
+    summary |= {"seed": config.options.seed, "data_seed": config.options.data_seed, "preprocess": config.recipe.evaluation}
     if loop.average is not None:
         raw = loop.tensors()
         metrics, result = _evaluate(loop)
@@ -235,5 +237,5 @@ def _checkpoint(config: RunConfig, tensors: Mapping[str, Tensor], measured: Mapp
         outputs=config.recipe.loss,
         parent=dict(config.parent),
         licence=config.licence,
-        metrics={**measured, "data": config.data["name"], "seed": config.seed, "data_seed": config.data_seed},
+        metrics={**measured, "data": config.data["name"], "seed": config.options.seed, "data_seed": config.options.data_seed},
     )

@@ -24,7 +24,7 @@ OBJECTIVES: Mapping[str, type[Objective]] = {"classification": Classification, "
 
 def build_objective(config: RunConfig) -> Objective:
     """The model with its loss, initialised by the seed alone: every rank makes the same."""
-    torch.manual_seed(derive_key("initialise", config.seed))
+    torch.manual_seed(derive_key("initialise", config.options.seed))
     model: Model
     if config.start is None:
         model = allocate_parameters(build_on_meta(config.model))
@@ -33,9 +33,9 @@ def build_objective(config: RunConfig) -> Objective:
         model = build_with_tensors(config.model, {name: tensor.clone() for name, tensor in config.start.items()})
     if isinstance(model, ViT):
         model.lean = True  # the last layer only for the tokens that are read
-    if config.activation_checkpointing:
+    if config.options.activation_checkpointing:
         _checkpoint_activations(model)
-    if config.engine == "compile":
+    if config.options.engine == "compile":
         _compile(model, config.device)
     return OBJECTIVES[config.recipe.objective].from_config(model, config)
 
