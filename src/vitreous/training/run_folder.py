@@ -30,7 +30,7 @@ CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/d
 # begins from are known by their fingerprints, however their paths are spelt.)
 FREE = (
     "workers", "save_every", "track", "decisions", "versions", "world_size", "threads", "options", "extended", "data.name",
-    "from.source",
+    "from.source", "arguments",  # the last: of a suite of tasks
 )  # fmt: skip
 
 
