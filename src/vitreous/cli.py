@@ -1,4 +1,4 @@
-"""The command line, generated from the verbs' signatures and docstrings.
+"""The command line, generated from the commands' signatures and docstrings.
 
 Exit codes: 0 done; 1 done, and the answer is bad news; 2 the input or the command was wrong; 130 and 143 interrupted.
 """
@@ -248,7 +248,7 @@ _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.
 
 
 def _with_output_options(function: Callable[..., Result]) -> Callable[..., tuple[Callable[[], Result], bool, bool]]:
-    """The verb with `--json` and `--quiet`, which say how its result is shown and are no business of the function's.
+    """The command with `--json` and `--quiet`, which say how its result is shown and are no business of the function's.
 
     Called, it does nothing yet: what is typed is checked before anything is done.
     """

@@ -34,9 +34,9 @@ def fewshot(
 ) -> Fewshot:
     """Measure frozen features by a few labelled images of each class, in closed form (the paper's few-shot evaluator).
 
-    A ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each class and judged by held-out ones. The
+    A ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each class and evaluated on held-out ones. The
     curve says whether more labels would help, or whether the features are the limit. Features are kept on disk: asking again
-    takes a moment. The data set's own train split is drawn from; its test split judges, or else its validation split.
+    takes a moment. The data set's own train split is drawn from; it is evaluated on its test split, or else its validation split.
 
     Example: vitreous fewshot ViT-B/16@imagenet21k photos/ --shots 1,5,10,25 --out fewshot
 
@@ -50,8 +50,8 @@ def fewshot(
         subset: draw from a fixed random subset of so many training images.
         per_class: draw from at most so many training images of each class.
         l2: a number; leave-one-out: the best for each fit by its own training images; joint: the one with the best mean rank
-            over several data sets, judged by their test images, as in the paper.
-        draw: seed: images of each class by chance; first: the first of each class in the order of the data, as in the paper.
+            over several data sets, evaluated on their test images, as in the paper.
+        draw: seed: random images of each class; first: the first of each class in the order of the data, as in the paper.
         out: a folder for fewshot.json and the learning curve. Default: nothing is written.
         preprocess: instead of the checkpoint's own, as 'resize(256)|central_crop(224)|range(-1,1)'; paper: that, for the
             checkpoint's size and pixel values.

@@ -61,7 +61,7 @@ def vtab(
     Args:
         checkpoint: a run, a checkpoint, or a name of `vitreous list weights`.
         data: the folder that holds VTAB's task folders (see docs/how-to/vtab.md); not with --suite.
-        out: the folder for results.jsonl, the table, the chart and the runs. Started again, it goes on where it was.
+        out: the folder for results.jsonl, the table, the chart and the runs. Started again, it resumes.
         suite: a TOML file that lists tasks of your own, or `small`, which needs no download (see docs/how-to/vtab.md).
         tasks: some of the tasks only.
         mode: finetune, as the paper; or linear: closed form on frozen features, for a quick answer.

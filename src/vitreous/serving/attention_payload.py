@@ -1,4 +1,4 @@
-"""Everything a page needs to explore one picture without asking again: where every token looks, in every layer and head.
+"""The response of `POST /attention`: attention of every token in every layer and head, so that a page asks once an image.
 
 The model runs once on fused attention; beside it one layer's probabilities are in memory at a time, and what is kept of
 them is bytes. Each row is scaled by its own largest value, so a byte is off by at most a 510th of that value, however

@@ -1,4 +1,4 @@
-"""Work of many callers, put together: what waits for the same model is run at once, by one thread.
+"""Dynamic batching: requests that wait for the same model are run together, by one thread.
 
 One thread, because torch already spreads a batch over all cores, and because looking inside a model hangs hooks on it. It
 takes the oldest item and all that wait for the same thing, up to a batch. An item waits for company only while some is on

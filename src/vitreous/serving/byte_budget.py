@@ -1,4 +1,4 @@
-"""Bytes of callers that the server holds: uploads that are not decoded, answers that are not read. They have one bound."""
+"""One memory limit for uploads that are not yet decoded and large responses that are not yet read."""
 
 from __future__ import annotations
 

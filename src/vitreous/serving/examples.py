@@ -1,4 +1,4 @@
-"""Pictures to begin with: from the user's data, or from what comes with the software."""
+"""Example images for the page: from the user's data, or from what comes with the software."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _named(pictures: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
 
 
 def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:
-    """Pictures and what they are called, from the split that models are judged by where there is one."""
+    """Pictures and what they are called, from the held-out split where there is one."""
     split = next((name for name in ("test", "validation") if name in data.splits), next(iter(data.splits)))
     source = data.splits[split]
     given, last = 0, None

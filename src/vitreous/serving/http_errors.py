@@ -1,4 +1,4 @@
-"""Answers that say no: what was wrong and what to do about it, as `error` and `hint`, never a traceback."""
+"""Error responses: what was wrong and what to do about it, as `error` and `hint`, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a stranger may ask of the server, and for how long."""
+"""Limits on untrusted requests: sizes, pixels, times, queue and connections."""
 
 from __future__ import annotations
 

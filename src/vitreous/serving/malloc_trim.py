@@ -1,4 +1,4 @@
-"""Memory that is free goes back to the system. glibc keeps what large pictures leave behind, for each thread by itself."""
+"""Returns free memory to the system: glibc keeps what large images leave behind, for each thread by itself."""
 
 from __future__ import annotations
 

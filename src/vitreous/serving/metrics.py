@@ -1,4 +1,4 @@
-"""What the server has done, for Prometheus. Its text format is a page of code, and the client library another package.
+"""Counters and histograms in Prometheus' text format, which is a page of code; its client library is another package.
 
 Labels are this server's own words, such as the patterns of its routes: a caller who could choose one could fill the memory.
 """

@@ -1,10 +1,10 @@
-"""What holds for every request and every answer: who may ask, how long it may take, and what an answer carries.
+"""Checks and headers of every request and response: origin and host, time limit, security headers, error responses.
 
 - Security headers on all answers, errors too. They let a page of this server load nothing but files of this server.
 - An unexpected error gives 500 and a reference; what happened is in the server's log under the same reference.
 - On loopback, only names of this machine are accepted as Host: a page elsewhere could otherwise point a name of its own at
   127.0.0.1 and read the answers (DNS rebinding). And a POST with the Origin of another page is refused on any address.
-- While the server is stopping, only /health and /metrics are answered; what had begun goes on to its end.
+- While the server is stopping, only /health and /metrics are answered; what had begun is finished.
 """
 
 from __future__ import annotations

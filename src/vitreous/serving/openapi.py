@@ -1,4 +1,4 @@
-"""The API described by itself (OpenAPI 3.1), as data: `GET /openapi.json`. Tests hold the server to every word of it."""
+"""The OpenAPI 3.1 description of the API, `GET /openapi.json`; tests hold the server to every word of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words after the question mark, checked: a misspelt one is an error and never silently left out."""
+"""Query parameters, checked: a misspelt one is an error and never silently ignored."""
 
 from __future__ import annotations
 

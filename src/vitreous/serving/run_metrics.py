@@ -1,4 +1,4 @@
-"""A run's metrics.jsonl as it grows: read on from where the last look ended, in memory that does not grow with the file.
+"""Incremental reader of a run's metrics.jsonl while it grows, in memory that does not grow with the file.
 
 A page asks every two seconds, and a file may have any size. So each file is read once: what has been read is kept as curves of
 at most `CELLS` cells, and a later look reads only what was appended. While a curve has no more records than cells it is exact.
@@ -21,7 +21,7 @@ from vitreous.core.untrusted_json import parse_json
 from vitreous.reports.series import POINTS, Floats, number, thin
 
 CELLS = POINTS  # of one curve: up to here every record is a point of its own
-CURVES = 64  # of one file; a stranger's file may name any number
+CURVES = 64  # of one file; an untrusted file may name any number
 LONGEST = 1 << 20  # bytes of a line; a longer one is no record
 BUDGET = 8 << 20  # bytes read in one look: about half a second, and the page asks again
 NAMES = 80  # letters of a key, beyond which it is no name of a quantity; a split is cut there
@@ -145,7 +145,7 @@ class Metrics:
 
     @property
     def generation(self) -> str:
-        """Another one when the file was begun anew: a run that goes on forgets what it had measured after its last state."""
+        """Another one when the file was begun anew: a run that resumes forgets what it had measured after its last state."""
         return f"{self._identity[1]:x}-{self._begun}"
 
     def look(self, budget: int = BUDGET) -> None:

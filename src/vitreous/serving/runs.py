@@ -1,6 +1,6 @@
-"""Runs in a folder, for a page that watches them: which there are, how far they are, and their curves as they grow.
+"""Runs in a folder, for a page that watches them: the list, the progress and the growing curves of each.
 
-Everything here was written by somebody else, perhaps just now, perhaps by a stranger. A line may be half written, a number may
+Everything here was written by somebody else, perhaps just now, and is untrusted. A line may be half written, a number may
 be none, a folder may go away between two looks; nothing of it is an error of the one who watches. A run is named by its path
 below the folder, and a name is looked up among those that were found: it is never made into a path.
 """
@@ -35,7 +35,7 @@ KEPT = 24  # runs whose curves are remembered
 DOCUMENT = 8 << 20  # bytes of a config or of the mistakes
 TAIL = 1 << 18  # bytes at a file's end that are searched for its last evaluation
 QUIET = 300.0  # seconds without a record after which a run counts as stopped, where nothing else tells
-SETTLED = 30.0  # the same, where nobody holds its lock: copies of a run that goes on elsewhere grow without one
+SETTLED = 30.0  # the same, where nobody holds its lock: copies of a run that continues elsewhere grow without one
 
 _INSIDE = ("checkpoint", "state")  # of a run: nothing to search
 _NESTED = 40  # levels of a setting
@@ -206,7 +206,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _state(path: Path, changed: float) -> str:
-    """A run that has finished says so. One that goes on holds its lock; where locks cannot be seen, its metrics change."""
+    """A run that has finished says so. One that is running holds its lock; where locks cannot be seen, its metrics change."""
     if _plain(path / DONE):
         return "finished"
     held = _held((path / DONE).with_name(".lock"))
@@ -263,10 +263,10 @@ def _last(path: Path) -> dict[str, Any]:
 def _last_of(path: Path, inode: int, size: int, changed: int) -> dict[str, Any]:
     """By what tells one version of the file from another, so that a run which rests is read once."""
     trained: dict[str, Any] = {}
-    judged: dict[str, Any] = {}
+    evaluated: dict[str, Any] = {}
     with plain_file(path) as file:
         end, rest = size, b""
-        while end > 0 and size - end < TAIL and not (trained and judged):
+        while end > 0 and size - end < TAIL and not (trained and evaluated):
             begin = max(0, end - (1 << 16))
             file.seek(begin)
             rest, *lines = (file.read(end - begin) + rest).split(b"\n")
@@ -279,15 +279,15 @@ def _last_of(path: Path, inode: int, size: int, changed: int) -> dict[str, Any]:
                 if record.get("split") == "train":
                     trained = trained or record
                 else:
-                    judged = judged or record
+                    evaluated = evaluated or record
             end = begin
-    newest = max(trained, judged, key=lambda record: number(record.get("step")) if record else -1.0)
-    shown = judged if math.isfinite(number(judged.get("loss"))) else trained
+    newest = max(trained, evaluated, key=lambda record: number(record.get("step")) if record else -1.0)
+    shown = evaluated if math.isfinite(number(evaluated.get("loss"))) else trained
     return {
         "step": int(newest.get("step", 0)),
         "seconds": _finite(newest.get("seconds")),
         "loss": _finite(shown.get("loss")),
-        "top1": _finite(judged.get("top1")),
+        "top1": _finite(evaluated.get("top1")),
         "images_per_second": _finite(trained.get("images_per_second")),
         "split": _name(shown.get("split")),
     }

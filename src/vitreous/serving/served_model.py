@@ -1,4 +1,4 @@
-"""A model that is being served: its name in addresses, where it runs, and what it tells of itself."""
+"""A served model: its name in URLs, its device and its description for the page."""
 
 from __future__ import annotations
 

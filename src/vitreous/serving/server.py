@@ -1,4 +1,4 @@
-"""The application on a socket, in a thread of its own, with an end that finishes what has begun."""
+"""The application on a socket in a background thread, with a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class BackgroundServer:
         limits = self.service.limits
         self.grace = limits.seconds + 5 if grace is None else grace
         self._socket = listening
-        for noisy in ("uvicorn.error", "python_multipart"):  # they tell of every stranger who speaks no HTTP
+        for noisy in ("uvicorn.error", "python_multipart"):  # they log every client that speaks no HTTP
             logging.getLogger(noisy).setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken pictures; Python would remember every one for ever
         protocol: Any = functools.partial(Connection, limits=limits)
@@ -128,7 +128,7 @@ class BackgroundServer:
         self._server.should_exit = True
 
     def wait(self) -> bool:
-        """Until it has ended. Whether the model's thread has, too: its batch goes on when those who asked for it have gone."""
+        """Until it has ended. Whether the model's thread has, too: its batch is finished even when the clients have left."""
         while self._thread.is_alive():
             self._thread.join(_TICK)  # in steps: on some systems a join that waits for ever lets no signal through
         ended = self.service.close(self.grace)

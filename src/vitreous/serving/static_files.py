@@ -1,4 +1,4 @@
-"""The pages' files, read once: what a caller names is looked up among them and never becomes a path."""
+"""The pages' static files, read once: a requested name is looked up among them and never becomes a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the body of a request to the bytes of one picture. Nothing is opened on the caller's behalf: no address, no path.
+"""From the body of a request to the bytes of one image. Nothing is opened on the caller's behalf: no URL, no path.
 
 A body is the image itself (`image/*`), a form (`multipart/form-data`) whose field `file` is the image, or JSON
 `{"image": base64}`. It is counted and timed while it comes, whatever its header claims, and kept in memory: no file is written.

@@ -19,7 +19,7 @@ HELD_OUT = 0.2  # for testing, where a set has one split only; and of the exampl
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What one task is learnt from and judged by."""
+    """What one task is trained on and evaluated on."""
 
     where: str
     classes: tuple[str, ...]
@@ -31,12 +31,12 @@ class Parts:
         return fingerprint_of(self.train, self.test)
 
     def dataset(self) -> Dataset:
-        """As a run takes it: one split to learn from, one to judge by."""
+        """As a run takes it: one split to train on, one to evaluate on."""
         return Dataset(self.where, self.classes, {"train": self.train, self.test.split: self.test}, self.notes)
 
 
 def final_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
-    """All examples to learn from, the test images to judge by: the same ones for every model and every `--seed`."""
+    """All examples to learn from, the test images to evaluate on: the same ones for every model and every `--seed`."""
     dataset = open_data(task.data)
     _check_classes(task, dataset)
     if task.whole:
@@ -48,7 +48,7 @@ def final_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
 
 
 def sweep_parts(task: Task, protocol: Protocol, data_seed: int = 0) -> Parts:
-    """For choosing settings: the examples but a fifth, judged by that fifth. The test images take no part in it."""
+    """For choosing settings: the examples but a fifth, evaluated on that fifth. The test images take no part in it."""
     if task.sweep_data:
         dataset = open_data(task.sweep_data)
         _check_classes(task, dataset)

@@ -2,7 +2,7 @@
 
 OUT/study.json      whose results these are: model, protocol and tasks
 OUT/results.jsonl   a line for each task and seed, as they come
-OUT/runs/TASK/seed-N    fine-tuning: a run like any other, which goes on where it was
+OUT/runs/TASK/seed-N    fine-tuning: a run like any other, which resumes
 OUT/sweep.jsonl  OUT/sweep/lr-R-steps-S/TASK    with a sweep
 OUT/vtab.json  table.txt  table.md  vtab.png  vtab.svg
 """
@@ -208,7 +208,7 @@ def _row(task: Task, seed: int, score: Score) -> dict[str, Any]:
 
 
 def _swept(study: Study, opened: Mapping[str, Parts], scorer: _Scorer) -> tuple[Protocol, str]:
-    """The paper's way: every setting on every task, judged by validation images; one setting for all, by the mean."""
+    """The paper's way: every setting on every task, evaluated on validation images; one setting for all, by the mean."""
     protocol, tasks, world = study.suite.protocol, study.suite.tasks, scorer.world
     settings = [(rate, steps) for steps in protocol.lengths() for rate in protocol.rates()]
     results = Results(study.out / SWEEP, world)

@@ -88,7 +88,7 @@ def finetune_task(
     machine: Machine,
     world: World,
 ) -> Score:
-    """A run of its own in `out`, which goes on where it was."""
+    """A run of its own in `out`, which resumes."""
     options = TrainOptions(
         command="finetune",
         data=parts.where,

@@ -74,7 +74,7 @@ def _few_shots(runs: Path, out: Path) -> dict[str, Any]:
 
 
 def _suite(out: Path, start: Path) -> dict[str, Any]:
-    """A model that nobody trained: what the tasks give to features made by chance."""
+    """A model that nobody trained: what the tasks give to random features."""
     torch.manual_seed(0)
     model = create("ViT-Ti/4", classes=0, image_size=32, width=64, depth=4, heads=4, mlp=256)
     write_checkpoint(Checkpoint(model.config, dict(model.state_dict()), preprocess="resize(32)|range(-1,1)"), start)

@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 @one_thread()
 def runs(folder: Path) -> list[dict[str, Any]]:
-    """A row for each run. Real digits: 1,097 to learn from, 200 to judge by.
+    """A row for each run. Real digits: 1,097 to learn from, 200 to evaluate on.
 
     `equal` tells whether a run made the same bytes as another; None where there is no other to compare it with.
     """
