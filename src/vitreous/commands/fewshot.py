@@ -34,9 +34,10 @@ def fewshot(
 ) -> Fewshot:
     """Measure frozen features by a few labelled images of each class, in closed form (the paper's few-shot evaluator).
 
-    A ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each class and evaluated on held-out ones. The
-    curve says whether more labels would help, or whether the features are the limit. Features are kept on disk: asking again
-    takes a moment. The data set's own train split is drawn from; it is evaluated on its test split, or else its validation split.
+    A ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each class and evaluated on held-out
+    ones. The curve says whether more labels would help, or whether the features are the limit. Features are cached on
+    disk: asking again takes a moment. Images are drawn from the train split; it is evaluated on the test split, or else
+    the validation split.
 
     Example: vitreous fewshot ViT-B/16@imagenet21k photos/ --shots 1,5,10,25 --out fewshot
 
