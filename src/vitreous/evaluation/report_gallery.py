@@ -182,7 +182,7 @@ def _affordable(clf: Classifier, preprocess: Preprocess, device: torch.device | 
     height, width = preprocess.size or clf.config.image_size
     own_height, own_width = clf.config.image_size
     parameters = sum(parameter.numel() for parameter in clf.model.parameters())
-    # Nearly every weight meets every token; a ResNet-50's meet 160 places each. `cost_of` counts exactly, and takes seconds.
+    # Nearly every weight meets every token; a ResNet-50's meet 160 places each. `compute_cost` is exact but slow.
     each = clf.config.tokens if isinstance(clf.model, ViT) else 160 * own_height * own_width / 224**2
     macs = parameters * each * height * width / (own_height * own_width)
     budget = _CPU_MACS if torch.device(device).type == "cpu" else _OTHER_MACS
