@@ -39,7 +39,7 @@ from vitreous.doctor.fix_manifest import check_possible, write_manifest
 from vitreous.doctor.header_check import check_headers
 from vitreous.doctor.preview import find_required_size, make_previews
 from vitreous.doctor.scan import scan_dataset
-from vitreous.doctor.thumbnails import thumbnails
+from vitreous.doctor.thumbnails import make_thumbnails
 
 PLAIN = Preprocess("resize(24)|range(-1,1)")
 
@@ -453,7 +453,7 @@ def test_shards_are_examined_like_folders(sound: Path, tmp_path: Path) -> None:
     ]
     of_folder = diagnose(dataset, preprocess=PLAIN)
     assert found.summary["splits"] == of_folder.summary["splits"]
-    assert thumbnails(found.scan, range(len(found.scan))) == thumbnails(of_folder.scan, range(len(of_folder.scan)))
+    assert make_thumbnails(found.scan, range(len(found.scan))) == make_thumbnails(of_folder.scan, range(len(of_folder.scan)))
     write_doctor_dir(tmp_path / "out", found)
     with pytest.raises(VitreousError, match="no image files"):
         check_possible(tmp_path / "clean.csv", found.scan.dataset, tmp_path / "out")
@@ -811,7 +811,7 @@ def test_the_page_stays_small(tmp_path: Path) -> None:
 
 def test_thumbnails_show_the_pictures(sound: Path) -> None:
     seen = scan_dataset(open_data(str(sound)))
-    made = thumbnails(seen, [0, 3, 9], workers=2)
+    made = make_thumbnails(seen, [0, 3, 9], workers=2)
     assert set(made) == {0, 3, 9}
     for item, data in made.items():
         shown, real = Image.open(io.BytesIO(data)), Image.open(seen.path(item) or "")

@@ -27,7 +27,7 @@ from vitreous.evaluation.class_tables import CELLS
 from vitreous.evaluation.evaluation_report import write_report
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions, natural_mapping, predict_dataset
-from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, cells_of, choose_images, heat
+from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, attention_overlay, choose_images, group_cells
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve, Strength
 from vitreous.inference.features import compute_features
 from vitreous.inspection.attention_rollout import attention_map
@@ -115,7 +115,7 @@ def test_no_five_guesses_of_five_classes(tmp_path: Path) -> None:
 def test_every_cell_with_images_leads_to_them(tmp_path: Path) -> None:
     made = mostly_right(case(40))
     text, page = made.write(tmp_path)
-    cells = cells_of(made.answers)
+    cells = group_cells(made.answers)
     links = [link["href"] for link in page.of("a") if (link["href"] or "").startswith("#cell-")]
     assert set(links) == {f"#cell-{truth}-{guess}" for truth, guess in cells}
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
@@ -137,7 +137,7 @@ def test_it_reads_without_its_script(tmp_path: Path) -> None:
     """Everything is there before a script runs: in folds that open by themselves, and the switch is CSS."""
     text, page = mostly_right(case()).write(tmp_path)
     body = text.partition("<body>")[2].partition("<script>")[0]
-    assert len(page.of("details", "cell")) == len(cells_of(mostly_right(case()).answers))
+    assert len(page.of("details", "cell")) == len(group_cells(mostly_right(case()).answers))
     assert body.count('class="heat"') >= 10
     assert "section:has(input.looked:checked)" in text
     assert len(page.of("input", "looked")) >= 1
@@ -199,7 +199,7 @@ def test_a_picture_is_what_the_model_saw_and_the_heat_where_it_looked(tmp_path: 
 
 def test_the_heat_is_clear_where_nothing_is() -> None:
     values = np.array([[0.0, 1.0, 0.5]], np.float32)
-    alpha = decoded(heat(values))[..., 3]
+    alpha = decoded(attention_overlay(values))[..., 3]
     assert alpha.tolist() == [[0, 190, 95]]
 
 
@@ -293,7 +293,7 @@ def test_every_cell_gets_one_before_any_gets_two(monkeypatch: pytest.MonkeyPatch
 def test_the_page_stays_small_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = mostly_right(case(60))
     _, page = made.write(tmp_path)
-    there = sum(min(len(rows), 3 if a == b else 12) for (a, b), rows in cells_of(made.answers).items())
+    there = sum(min(len(rows), 3 if a == b else 12) for (a, b), rows in group_cells(made.answers).items())
     assert f"{there} of 60 are on this page; answers.csv has them all." in page.said
     monkeypatch.setattr(report_gallery, "BYTES", 2000)
     monkeypatch.setattr(report_gallery, "default_batch_size", lambda *_: 1)
@@ -345,7 +345,7 @@ def test_too_many_classes_to_count_all_pairs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(type(made.answers.counts), "confusion", None)
     _, page = made.write(tmp_path, numbers={})
     assert not page.of("table", "matrix")
-    wrong = {f"#cell-{a}-{b}" for a, b in cells_of(made.answers) if a != b}
+    wrong = {f"#cell-{a}-{b}" for a, b in group_cells(made.answers) if a != b}
     assert {link["href"] for link in page.of("a")} == wrong or len(made.answers.classes) <= CELLS
     assert wrong <= {link["href"] for link in page.of("a")}
 

@@ -24,8 +24,8 @@ from vitreous.inspection.distance import compute_distance, uniform_distance
 from vitreous.inspection.file_names import safe_stem, unique_stems
 from vitreous.inspection.inspect_model import Cloud, InputImage, Inspection, inspect_model
 from vitreous.inspection.inspection_dir import collect_numbers, write_inspection_dir
-from vitreous.inspection.inspection_report import tiles
-from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, place_points, sprite
+from vitreous.inspection.inspection_report import tile_maps
+from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, make_sprite, place_points
 
 from conftest import random_checkpoint
 
@@ -131,7 +131,7 @@ def test_uniform_distance_is_what_uniform_attention_has(grid: tuple[int, int], s
 def test_what_is_said_of_distances() -> None:
     said = sentences.distance(np.array([[10.0, 49.0, 95.0, 100.0], [90.0, 91.0, 92.0, 93.0]]), uniform=100.0)
     assert said.startswith("In layer 0 the heads look 10 to 100 pixels far; looking everywhere alike would be 100.")
-    assert "Of 4 heads, 2 look around their own patch and 2 across the whole picture" in said
+    assert "Of 4 heads, 2 look around their own patch and 2 across the whole image" in said
     assert said.endswith("In the last layer they look 90 to 93 pixels far.")
     assert "last layer" not in sentences.distance(np.array([[10.0]]), uniform=100.0)
 
@@ -237,12 +237,12 @@ def test_names_of_files() -> None:
 
 def test_tiles_are_a_column_for_each_layer() -> None:
     maps = random(3, 2, 4, 5)
-    whole = tiles(maps)
+    whole = tile_maps(maps)
     assert whole.shape == (2 * 5 - 1, 3 * 6 - 1, 3)
     for layer, head in np.ndindex(3, 2):
         tile = whole[head * 5 : head * 5 + 4, layer * 6 : layer * 6 + 5, 0]
         assert np.abs(tile - 255 * maps[layer, head] / maps[layer, head].max()).max() <= 0.5
-    assert tiles(np.zeros((1, 1, 2, 2))).max() == 0
+    assert tile_maps(np.zeros((1, 1, 2, 2))).max() == 0
 
 
 def test_points_keep_their_shape_and_stay_inside() -> None:
@@ -259,7 +259,7 @@ def test_points_keep_their_shape_and_stay_inside() -> None:
 def test_thumbnails_lie_row_by_row() -> None:
     pictures = np.zeros((ACROSS + 3, 8, 8, 3), np.uint8)
     pictures[ACROSS + 1] = 255
-    sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(sprite(pictures).partition(",")[2]))))
+    sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(make_sprite(pictures).partition(",")[2]))))
     assert sheet.shape == (16, ACROSS * 8, 3)
     assert sheet[8:, 8:16].min() > 250
     assert sheet[:8].max() < 5

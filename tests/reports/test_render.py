@@ -10,7 +10,7 @@ import pytest
 from jinja2 import UndefinedError
 
 import vitreous
-from vitreous.reports.render import count, environment, render
+from vitreous.reports.render import environment, format_count, render
 
 SOURCE = Path(vitreous.__file__).parent
 
@@ -34,7 +34,7 @@ def test_a_missing_name_is_an_error() -> None:
 
 
 def test_counts_are_spelt() -> None:
-    assert [count(n, "image") for n in (0, 1, 1200)] == ["0 images", "1 image", "1,200 images"]
+    assert [format_count(n, "image") for n in (0, 1, 1200)] == ["0 images", "1 image", "1,200 images"]
 
 
 def test_no_markup_in_python_strings() -> None:

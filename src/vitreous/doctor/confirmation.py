@@ -17,7 +17,7 @@ from vitreous.core.progress import Advance
 from vitreous.data.loading.workers import run_in_order
 from vitreous.doctor.duplicates import SAME, Pair, confirm
 from vitreous.doctor.scan import Scan
-from vitreous.doctor.thumbnails import encoded_pictures
+from vitreous.doctor.thumbnails import encode_images
 from vitreous.doctor.union_find import UnionFind
 
 TOGETHER = 1024  # pairs; their images take about 10 KB each
@@ -42,10 +42,10 @@ def confirm_pairs(
         some = [(a, b, pair) for a, b, pair in together if not known.settled(a, b)]
         sure_before = len(sure)
         if other is scan:
-            ours = theirs = encoded_pictures(scan, {item for a, b, _ in some for item in (a, b)}, workers)
+            ours = theirs = encode_images(scan, {item for a, b, _ in some for item in (a, b)}, workers)
         else:
-            ours = encoded_pictures(scan, {a for a, _, _ in some}, workers)
-            theirs = encoded_pictures(other, {b for _, b, _ in some}, workers)
+            ours = encode_images(scan, {a for a, _, _ in some}, workers)
+            theirs = encode_images(other, {b for _, b, _ in some}, workers)
         # A file that is gone by now cannot be looked at; what the fingerprints said of it stands.
         seen = [entry for entry in some if entry[0] in ours and entry[1] in theirs]
         sure += [entry for entry in some if entry[0] not in ours or entry[1] not in theirs]

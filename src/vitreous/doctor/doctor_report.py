@@ -13,10 +13,10 @@ from vitreous.doctor.finding_types import KINDS, Kind
 from vitreous.doctor.findings import Finding, RequiredSize
 from vitreous.doctor.preview import Preview
 from vitreous.doctor.scan import Scan
-from vitreous.doctor.thumbnails import SIDE, jpeg, thumbnails
+from vitreous.doctor.thumbnails import SIDE, encode_jpeg, make_thumbnails
 from vitreous.reports.charts import size_chart
 from vitreous.reports.images import TINY, EmbeddedImage, data_uri
-from vitreous.reports.render import count, render
+from vitreous.reports.render import format_count, render
 
 SHOWN = 100
 """Findings of one kind on the page; findings.jsonl has all."""
@@ -118,7 +118,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     worst = [finding for finding in findings if finding.corrupts]
     if worst:
         kinds = dict.fromkeys(finding.kind for finding in worst)
-        return f"{count(len(worst), 'finding')} would corrupt a result: {', '.join(kinds)}."
+        return f"{format_count(len(worst), 'finding')} would corrupt a result: {', '.join(kinds)}."
     if findings:
         return "Sound: nothing here would corrupt a result. Some things are worth a look."
     return "Sound: nothing was found."
@@ -134,10 +134,10 @@ def _facts(scan: Scan, against: Scan | None) -> str:
 def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding], workers: int) -> list[KindSection]:
     grouped = {kind: [finding for finding in findings if finding.kind == kind] for kind in KINDS}
     shown = [finding for some in grouped.values() for finding in some[:SHOWN]]
-    ours = thumbnails(scan, (item for finding in shown for item in finding.items[:PICTURES]), workers)
+    ours = make_thumbnails(scan, (item for finding in shown for item in finding.items[:PICTURES]), workers)
     theirs: dict[int, bytes] = {}
     if against is not None:
-        theirs = thumbnails(against, (item for finding in shown for item in finding.others[:PICTURES]), workers)
+        theirs = make_thumbnails(against, (item for finding in shown for item in finding.others[:PICTURES]), workers)
 
     def card(finding: Finding) -> FindingCard:
         # Paths of the data set that was compared with come last.
@@ -147,7 +147,9 @@ def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding]
         pictured = [*own[:PICTURES], *other[:PICTURES]]
         figures = [_figure(source, finding, k, item, content) for k, source, item, content in pictured if source is not None]
         left = [path for k, path in enumerate(finding.paths) if k not in {entry[0] for entry in pictured}]
-        about = [] if finding.labels else [*finding.splits, *([count(finding.count, "image")] if finding.count > 1 else [])]
+        about = (
+            [] if finding.labels else [*finding.splits, *([format_count(finding.count, "image")] if finding.count > 1 else [])]
+        )
         hidden = max(0, finding.count - len(figures) - len(left)) + max(0, len(left) - LISTED)
         return FindingCard(finding.detail, ", ".join(about), figures, left[:LISTED], hidden)
 
@@ -201,7 +203,7 @@ def _preview_row(scan: Scan, preview: Preview) -> PreviewRow:
 
 
 def _enlarged(image: Image.Image) -> bytes:
-    return jpeg(image, SIDE * 3 // 2)
+    return encode_jpeg(image, SIDE * 3 // 2)
 
 
 def _embed(scan: Scan, item: int, content: bytes) -> EmbeddedImage:

@@ -1,4 +1,4 @@
-"""Pictures read a second time, small: only those that are shown or compared, and of shards only those that hold one."""
+"""Thumbnails: images read a second time, only those that are shown or compared, and of shards only those that hold one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SIDE = 128
 _CHUNK = 16
 
 
-def thumbnails(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
-    """For the page: JPEG files of SIDE pixels, by item; one that cannot be had is not there."""
+def make_thumbnails(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
+    """For the report: JPEG files of SIDE pixels, by item; an image that cannot be read any more is left out."""
     return _read_again(scan, items, workers, SIDE, 78)
 
 
-def encoded_pictures(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
+def encode_images(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[int, bytes]:
     """For a closer look: as large as they are examined, as JPEG files of high quality."""
     return _read_again(scan, items, workers, None, 95)
 
@@ -47,7 +47,7 @@ def _read_again(scan: Scan, items: Iterable[int], workers: int, side: int | None
     return found
 
 
-def jpeg(picture: Image.Image, side: int | None = SIDE, quality: int = 78) -> bytes:
+def encode_jpeg(picture: Image.Image, side: int | None = SIDE, quality: int = 78) -> bytes:
     small = picture.convert("RGB")
     if side is not None:
         small.thumbnail((side, side), Image.Resampling.BILINEAR)
@@ -81,14 +81,15 @@ class _Maker:
                 for item, index in entries:
                     set_current_item(source.place(index))
                     if (picture := examine(source.read(index), source.id(index)).picture) is not None:
-                        made[item] = jpeg(picture, self.side, self.quality)
+                        made[item] = encode_jpeg(picture, self.side, self.quality)
                 return made
             places = {position: item for item, position in entries}
             for position, streamed in enumerate(source.read(shard)):
                 if position in places and (picture := examine(streamed.content, streamed.id).picture) is not None:
-                    made[places[position]] = jpeg(picture, self.side, self.quality)
+                    made[places[position]] = encode_jpeg(picture, self.side, self.quality)
                 if position >= max(places):
                     break
-        except VitreousError:  # it was there a moment ago; the page does without
+        except VitreousError:
+            # It was there a moment ago; the page does without.
             pass
         return made

@@ -26,7 +26,7 @@ from vitreous.evaluation.majority import beats_majority
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions
 from vitreous.evaluation.report_charts import calibration_section, robustness_section
-from vitreous.evaluation.report_gallery import Cell, Gallery, cells_of, choose_images, gallery
+from vitreous.evaluation.report_gallery import Cell, Gallery, build_gallery, choose_images, group_cells
 from vitreous.evaluation.robustness import Robustness
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.inference.features import Features
@@ -109,7 +109,7 @@ def write_report(
     suspects = label_errors(answers, training)
     relabel = write_relabel(folder / RELABEL, data, answers, suspects)
     outcome, there = _outcome(answers, names)
-    cells = cells_of(answers)
+    cells = group_cells(answers)
     shown = choose_images(cells, [(truth, guess) for truth, guess, _ in most_confused(answers)] if len(there) > CELLS else None)
     wrong, correct = ([rows for cell, rows in shown.items() if (cell[0] == cell[1]) == same] for same in (False, True))
     # Where room or time ends, the last do without.
@@ -119,7 +119,7 @@ def write_report(
         *(row for other in others for rows in _disagreements(answers, other[1]) for row in rows[:DISAGREEMENTS]),
         *_in_turns(correct),
     ]
-    images = gallery(
+    images = build_gallery(
         clf,
         data,
         answers,

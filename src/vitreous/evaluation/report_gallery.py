@@ -34,22 +34,27 @@ from vitreous.models.vit import ViT
 from vitreous.reports.image_cards import ImageCard, Neighbour, prediction_bars
 from vitreous.reports.images import TINY, EmbeddedImage, embed_image, encode_image
 
-IN_CELL = 12  # pictures of one wrong cell
-WRONG = 200  # of all wrong cells
+# Images of one wrong cell, and of all wrong cells.
+IN_CELL, WRONG = 12, 200
+# The same of cells on the diagonal.
 RIGHT_IN_CELL, RIGHT = 3, 60
 NEIGHBOURS = 3
-BYTES = 7_000_000  # of all pictures; what comes later is left out
-_THUMBNAIL = 72  # pixels of a neighbour
-_CPU_MACS, _OTHER_MACS = 5e12, 2e14  # multiply-adds spent on looking: under a minute on two cores
+# Of all images; what comes later is left out.
+BYTES = 7_000_000
+# Pixels of a neighbour.
+_THUMBNAIL = 72
+# Multiply-adds spent on attention maps: under a minute on two cores.
+_CPU_MACS, _OTHER_MACS = 5e12, 2e14
 _LEAST_LOOKED = 24
 
-Cell = tuple[int, int]  # truth and guess
+Cell = tuple[int, int]
+"""True class and predicted class."""
 
 # Which ------------------------------------------------------------------------------------------------------------------------
 
 
-def cells_of(answers: Predictions) -> dict[Cell, list[int]]:
-    """The rows of every cell of the confusion: of wrong ones the highest loss first, of right ones the least sure."""
+def group_cells(answers: Predictions) -> dict[Cell, list[int]]:
+    """The rows of every cell of the confusion matrix: wrong ones highest loss first, correct ones lowest confidence first."""
     found: defaultdict[Cell, list[int]] = defaultdict(list)
     for row, own in enumerate(answers.labels):
         if own:
@@ -61,7 +66,7 @@ def cells_of(answers: Predictions) -> dict[Cell, list[int]]:
 
 
 def choose_images(cells: Mapping[Cell, Sequence[int]], allowed: Iterable[Cell] | None = None) -> dict[Cell, list[int]]:
-    """What is shown of each cell. Every cell gets one picture before any gets a second, the fullest cells first."""
+    """What is shown of each cell. Every cell gets one image before any gets a second, the fullest cells first."""
     wanted = set(cells if allowed is None else allowed)
     order = sorted((cell for cell in cells if cell in wanted), key=lambda cell: (-len(cells[cell]), cell))
     wrong = _in_turns(cells, [cell for cell in order if cell[0] != cell[1]], IN_CELL, WRONG)
@@ -116,7 +121,7 @@ class Gallery:
         )
 
 
-def gallery(
+def build_gallery(
     clf: Classifier,
     data: Source | Stream,
     answers: Predictions,
@@ -128,7 +133,7 @@ def gallery(
     training: Features | None = None,
     training_data: Source | Stream | None = None,
 ) -> Gallery:
-    """Everything about these rows of the answers, the most important first: later ones are left out where room or time ends."""
+    """The images of these rows of the predictions, most important first; later ones are left out where room or time ends."""
     preprocess = preprocess or clf.preprocess
     rows = list(dict.fromkeys(rows))
     images: dict[int, EmbeddedImage] = {}
@@ -147,7 +152,8 @@ def gallery(
                     continue
                 try:
                     seen = preprocess.transform(content, place=answers.ids[row])
-                except VitreousError:  # it was there a moment ago; the page does without
+                except VitreousError:
+                    # It was there a moment ago; the page does without.
                     continue
                 images[row] = embed_image(np.ascontiguousarray(to_bytes(seen)))
                 size += len(images[row].uri)
@@ -155,7 +161,7 @@ def gallery(
             looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
             if looking:
                 for (row, _), map_ in zip(looking, _looked(clf, looking, answers.top[:, 0], device), strict=True):
-                    heats[row] = heat(map_)
+                    heats[row] = attention_overlay(map_)
                     size += len(heats[row])
             if wants and own is None and prepared:
                 found = runner.run(torch.stack([image for _, image in prepared])).features.numpy()
@@ -168,7 +174,7 @@ def gallery(
     return Gallery(answers, names, images, heats, near)
 
 
-def heat(values: NDArray[np.float32]) -> str:
+def attention_overlay(values: NDArray[np.float32]) -> str:
     """Laid over the image: the higher the value (0 to 1), the more opaque a colour that few images have."""
     alpha = np.round(np.clip(values, 0, 1) * 190).astype(np.uint8)
     colour = np.broadcast_to(np.array([255, 0, 110], np.uint8), (*alpha.shape, 3))

@@ -19,7 +19,7 @@ from vitreous.inspection.inspect_model import ImageInspection, Inspection
 from vitreous.inspection.report_map import MapChart, map_chart
 from vitreous.reports.image_cards import PredictionBar, prediction_bars
 from vitreous.reports.images import EmbeddedImage, data_uri, embed_image, encode_image
-from vitreous.reports.render import count, render
+from vitreous.reports.render import format_count, render
 
 # Pixels that a page counts for an inch; figures have more, for screens that have more.
 _PAGE_DPI = 96
@@ -113,7 +113,7 @@ def _headline(found: Inspection) -> str:
 
 def _facts(about: Mapping[str, Any]) -> str:
     survey = about["survey"]
-    looked = f"{count(len(about['looks']), 'image')} looked at closely"
+    looked = f"{format_count(len(about['looks']), 'image')} looked at closely"
     return f"Means over {survey['images']:,} images of {about['images_of']}; {looked}." if survey else f"{looked}."
 
 
@@ -196,11 +196,11 @@ def _head_maps(maps: NDArray[np.float32]) -> HeadMaps:
     layers, heads, rows, columns = maps.shape
     factor = -(-_TILE // max(rows, columns))
     enlarged = maps.repeat(factor, axis=2).repeat(factor, axis=3)
-    uri = encode_image(Image.fromarray(tiles(enlarged)), "PNG", optimize=True)
+    uri = encode_image(Image.fromarray(tile_maps(enlarged)), "PNG", optimize=True)
     return HeadMaps(uri, layers, heads, rows * factor, columns * factor)
 
 
-def tiles(maps: NDArray[np.floating]) -> NDArray[np.uint8]:
+def tile_maps(maps: NDArray[np.floating]) -> NDArray[np.uint8]:
     """(layers, heads, rows, columns) as one image: a column for each layer, a row for each head, a line of one pixel between.
 
     Each tile goes from 0 to its own largest value.

@@ -88,7 +88,7 @@ def map_chart(data_map: DataMap) -> MapChart:
         ],
         legend=legend,
         hidden=len(classes) - len(legend),
-        thumbnails=sprite(cloud.thumbnails),
+        thumbnails=make_sprite(cloud.thumbnails),
         across=ACROSS,
         side=cloud.thumbnails.shape[1],
     )
@@ -112,7 +112,7 @@ def place_points(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(centred + np.array([WIDTH, HEIGHT]) / 2)
 
 
-def sprite(thumbnails: NDArray[np.uint8]) -> str:
+def make_sprite(thumbnails: NDArray[np.uint8]) -> str:
     """All thumbnails as one image, row by row, as a data URI."""
     count, side = len(thumbnails), thumbnails.shape[1]
     rows = -(-count // ACROSS)

@@ -32,16 +32,16 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(fmt=format, percent=percent, count=count, csp_hash=_csp_hash)
+    made.filters.update(fmt=format, percent=format_percent, count=format_count, csp_hash=_csp_hash)
     made.globals.update(assets=_read_assets, version=version("vitreous"))
     return made
 
 
-def percent(share: float, digits: int = 1) -> str:
+def format_percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str, plural: str = "") -> str:
     """`1 image`, `1,200 images`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
