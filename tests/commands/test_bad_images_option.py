@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 import pytest
 
-from vitreous.cli import COMMANDS, load_command, main
+from vitreous.cli import COMMANDS, load_command, main, parameter_types
 from vitreous.commands.types import BadImages
 from vitreous.training.options import TrainOptions
 
@@ -19,7 +19,7 @@ def test_one_type_and_one_default() -> None:
     assert plain == {"evaluate", "fewshot", "shard"}
     for name in plain:
         assert inspect.signature(load_command(name)).parameters["bad_images"].default == "stop"
-        assert get_type_hints(load_command(name), include_extras=True)["bad_images"] == BadImages
+        assert parameter_types(load_command(name))["bad_images"] == BadImages
     assert get_type_hints(TrainOptions, include_extras=True)["bad_images"] == BadImages
     assert TrainOptions.bad_images == "stop"
 

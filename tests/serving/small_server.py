@@ -110,7 +110,9 @@ def run_folder(folder: Path) -> Path:
     """A folder with one run in it, such as training leaves."""
     run = folder / "pets" / "first"
     run.mkdir(parents=True)
-    (run / "config.json").write_text('{"verb": "pretrain", "model": {"name": "ViT-Ti/2"}, "recipe": {"steps": 4}}')
+    (run / "config.json").write_text(
+        '{"version": 2, "command": "pretrain", "model": {"name": "ViT-Ti/2"}, "recipe": {"steps": 4}}'
+    )
     lines = [f'{{"step": {step}, "split": "train", "loss": {1 / step}, "seconds": {step}}}\n' for step in range(1, 5)]
     (run / "metrics.jsonl").write_text("".join(lines))
     return folder
