@@ -8,7 +8,7 @@ Modules:
     features          features of a data set
     image_list        file names, lazily
     precision         one precision for all ranks
-    predict_run     `vitreous predict`: from options to rows
+    predict_run       `vitreous predict`: from options to rows
     predictions       logits to top-k classes
     predictor         image list to rows of predictions
     resumable_output  row files that survive a kill
