@@ -369,7 +369,7 @@ def test_a_state_counts_as_soon_as_it_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_signal_during_an_evaluation_leaves_it_owed(tmp_path: Path) -> None:
-    from vitreous.training import validation as judge
+    from vitreous.evaluation import counts as judge
 
     pretrain(tmp_path / "whole")
     real, calls = judge.Counts.update, []
