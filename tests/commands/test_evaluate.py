@@ -153,7 +153,7 @@ def test_the_majority_class_beside_the_accuracy(tmp_path: Path, capsys: pytest.C
     found = json.loads(out)
     assert (found["top1"], found["majority"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "the largest class alone: 66.7%" in page
+    assert "always predicting the largest class: 66.67 %" in page
     assert 'class="verdict bad"' in page
     code, out, _ = run(capsys, str(tmp_path / "model"), str(folder))
     assert "66.67 %; the model is no better" in out
@@ -243,7 +243,7 @@ def test_what_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ((model, data, "--compare", bare), "has no head"),
         ((model, data, "--nearest", data), "give --out"),
         ((model, data, "--batch-size", "0"), "--batch-size 0"),
-        ((model, data, "--preprocess", "flip|range(-1,1)"), "size|chance|crop"),
+        ((model, data, "--preprocess", "flip|range(-1,1)"), "size|random|crop"),
         ((model, data, "--preprocess", "resize(8)|range(-1,1)", "--image-size", "16"), "two different sizes"),
     ):
         code, printed, err = run(capsys, *words, "--out", str(out)) if "--nearest" not in words else run(capsys, *words)

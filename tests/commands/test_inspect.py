@@ -466,7 +466,11 @@ def test_ended_midway(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    for module, name in ((folder_module, "animation"), (folder_module, "report"), (whole_inspection, "compute_statistics")):
+    for module, name in (
+        (folder_module, "animation"),
+        (folder_module, "render_report"),
+        (whole_inspection, "compute_statistics"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, interrupted)
             assert run(capsys, model, image, "--out", out)[0] == 130

@@ -21,9 +21,9 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from predicting import picture, small_checkpoint
 
 import vitreous
+from predicting import picture, small_checkpoint
 from vitreous.classifier import load
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
