@@ -32,17 +32,18 @@ class PerClass(NamedTuple):
 
 
 class Counts:
-    """An image with several labels (ImageNet ReaL, multi-label sets) is right if the likeliest class is one of them.
+    """An image with several labels (ImageNet ReaL, multi-label sets) is right if the most probable class is one of them.
 
-    Images without labels are counted in `unlabelled` and nowhere else. Of equal logits the first class is the likeliest, for
-    top 1 and top 5 alike: a zero head, all of whose logits are equal, gets what it would by always naming the first classes.
+    Images without labels are counted in `unlabelled` and nowhere else. Of equal logits the first class counts as the most
+    probable, for top 1 and top 5 alike: a zero head, all of whose logits are equal, gets what always naming the first
+    classes would.
     A row with a NaN names no class and is wrong.
     """
 
     def __init__(self, classes: int, *, confusion: bool | None = None) -> None:
         """`confusion` says whether all pairs of classes are counted; by default, where there are not too many."""
         if classes < 1:
-            raise VitreousError(f"a model of {classes} classes has nothing to be judged by; give it a head with classes=...")
+            raise VitreousError(f"a model of {classes} classes has nothing to evaluate; give it a head with classes=...")
         self.classes = classes
         self._confused = classes <= MOST_CONFUSED if confusion is None else confusion
         # One vector, so that one all-reduce takes it all. float64 holds whole numbers exactly up to 9e15.
@@ -68,7 +69,7 @@ class Counts:
             chosen = torch.tensor(rows, device=logits.device)
             logits, losses = logits[chosen], losses[chosen]
         ranks = _ranks(logits, at.to(logits.device), label.to(logits.device)).cpu()
-        likeliest, broken = logits.argmax(dim=1).cpu(), logits.isnan().any(dim=1).cpu()
+        top, broken = logits.argmax(dim=1).cpu(), logits.isnan().any(dim=1).cpu()
 
         best = torch.full((len(rows),), self.classes).scatter_reduce(0, at, ranks, "amin")
         best[broken] = self.classes
@@ -76,10 +77,10 @@ class Counts:
         self._sums[_TOP1] += (best < 1).sum()
         self._sums[_TOP5] += (best < 5).sum()
         self._sums[_LOSS] += losses.double().sum().cpu()
-        for place, values in enumerate((label, likeliest[~broken], likeliest[best < 1])):
+        for place, values in enumerate((label, top[~broken], top[best < 1])):
             self._vector(place).add_(torch.bincount(values, minlength=self.classes))
         if self._confused:
-            flat = first[~broken] * self.classes + likeliest[~broken]
+            flat = first[~broken] * self.classes + top[~broken]
             self._sums[_SCALARS + 3 * self.classes :].index_add_(0, flat, torch.ones(len(flat), dtype=torch.float64))
 
     def _vector(self, place: int) -> Tensor:
@@ -134,7 +135,7 @@ class Counts:
     def _share(self, place: int) -> float:
         if not self.n:
             raise VitreousError(
-                f"there is no image with a label to judge by ({self.unlabelled:,} without); give labelled images"
+                f"there is no labelled image to evaluate on ({self.unlabelled:,} without); give labelled images"
             )
         return float(self._sums[place] / self._sums[_N])
 

@@ -46,9 +46,9 @@ class Predictions:
     ids: tuple[str, ...]
     numbers: NDArray[np.int64]  # (n,) position of each image in its source; of a stream, how many items came before it
     labels: tuple[tuple[int, ...], ...]  # model classes that count as right, the guess first if it is one; () where none do
-    top: NDArray[np.int64]  # (n, k) the likeliest classes, best first; of equals the lower number first
+    top: NDArray[np.int64]  # (n, k) the most probable classes, best first; of equals the lower number first
     probabilities: NDArray[np.float32]  # (n, k)
-    truth: NDArray[np.float32]  # (n,) probability of the likeliest of its own labels; nan where it has none
+    truth: NDArray[np.float32]  # (n,) probability of the most probable of its own labels; nan where it has none
     losses: NDArray[np.float32]  # (n,) -log truth, or of sigmoid outputs the sum over all classes; nan where it has none
     features: NDArray[np.float32] | None  # (n, D) what enters the head, if asked
     bad: tuple[tuple[str, str], ...]  # (place, why) of images that could not be read
@@ -66,7 +66,7 @@ class Predictions:
         return np.array([bool(own) for own in self.labels], bool)
 
     def right(self) -> NDArray[np.bool_]:
-        """Whether the likeliest class is one of its labels; an image without any is not right."""
+        """Whether the most probable class is one of its labels; an image without any is not right."""
         return np.array([bool(own) and own[0] == guess for own, guess in zip(self.labels, self.top[:, 0], strict=True)], bool)
 
 

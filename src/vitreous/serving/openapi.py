@@ -42,7 +42,7 @@ def description(limits: Limits) -> Json:
         },
         "paths": {
             "/predict": _post(
-                "predict", "The likeliest classes of a picture, best first", "Prediction", limits, _MODEL, _top(limits)
+                "predict", "The most probable classes of a picture, best first", "Prediction", limits, _MODEL, _top(limits)
             ),
             "/features": _post("features", "What enters the model's head", "Features", limits, _MODEL),
             "/attention": _post("attention", "Where every token looks, in every layer and head", "Attention", limits, _MODEL),

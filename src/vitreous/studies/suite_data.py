@@ -84,13 +84,15 @@ def _pool_and_test(task: Task, dataset: Dataset, data_seed: int) -> tuple[Source
         )
     for name in ("test", "validation"):
         if name in dataset.empty_splits():
-            raise VitreousError(f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to judge by")
+            raise VitreousError(f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to evaluate on")
         if name in splits:
             test = splits[name]
             if isinstance(test, Source) and not len(test):
-                raise VitreousError(f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to judge by")
+                raise VitreousError(
+                    f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to evaluate on"
+                )
             check_classes(task.data, {part: own for part, own in dataset.own_classes.items() if part in (only, name)})
-            said = () if name == "test" else (f"{task.data}: no test split, so judged by {name}",)
+            said = () if name == "test" else (f"{task.data}: no test split, so evaluated on {name}",)
             return pool, test, said
     pool, held_out = split_stratified(pool, data_seed, HELD_OUT)
     if not len(pool) or not len(held_out):
@@ -101,7 +103,7 @@ def _pool_and_test(task: Task, dataset: Dataset, data_seed: int) -> tuple[Source
     return (
         pool,
         test,
-        (f"{task.data}: no test split, so judged by {len(test):,} images held out, {HELD_OUT:.0%} of each class",),
+        (f"{task.data}: no test split, so evaluated on {len(test):,} images held out, {HELD_OUT:.0%} of each class",),
     )
 
 

@@ -125,7 +125,7 @@ def _check(
         }  # fmt: skip
         for option, there in pointless.items():
             if there:
-                raise VitreousError(f"{option} is for --mode finetune: closed form takes no steps and draws nothing by chance")
+                raise VitreousError(f"{option} is for --mode finetune: closed form takes no steps and draws nothing at random")
     for name, text in changes.items():
         if name in _NOT_SET:
             raise VitreousError(f"--set {name}={text}: {_NOT_SET[name]}")

@@ -216,7 +216,7 @@ def _swept(study: Study, opened: Mapping[str, Parts], scorer: _Scorer) -> tuple[
         out = study.out / "sweep" / f"lr-{rate:g}-steps-{steps}" / task.name
         if results.find(task=task.name, lr=rate, steps=steps) is None:
             which = f"sweep {place} of {len(settings)} (lr {rate:g}, {steps:,} steps), task {number} of {len(tasks)}"
-            _say(world, f"{which}: {task.shown}, judged by validation images")
+            _say(world, f"{which}: {task.shown}, evaluated on validation images")
             score = scorer.finetuned(task, opened[task.name], protocol.at(lr=rate, steps=steps), _SWEEP_SEED, out)
             results.add({**_row(task, _SWEEP_SEED, score), "n_validation": score.n_test, "lr": rate, "steps": steps})
         if world.is_main:

@@ -155,7 +155,7 @@ def fewshot_task(
         count += len(truths)
         evaluated += count_labels(truths, len(parts.classes))
     if not count:
-        raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to judge by")
+        raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to evaluate on")
     return Score(right / count, len(labels), count, time.monotonic() - began, l2, majority_rate(evaluated, known, count))
 
 

@@ -53,7 +53,7 @@ def said(call: Any) -> str:
         (dict(steps=1, objective="masked-patch", mixup=0.1), "for classification"),
         (dict(steps=1, objective="masked-patch", train="head"), "for classification"),
         (dict(steps=1, objective="masked-patch", class_weights="balanced"), "for classification"),
-        (dict(steps=1, evaluation="random_crop(8)|range(-1,1)"), "by chance"),
+        (dict(steps=1, evaluation="random_crop(8)|range(-1,1)"), "is random"),
         (dict(steps=1, preprocess="inception_crp(8)"), "'inception_crop'"),
         (dict(steps=1, sweep_share=1.0), "sweep_share"),
     ],

@@ -82,7 +82,7 @@ def _suite(out: Path, start: Path) -> dict[str, Any]:
     scores = [record for record in found.records() if record["task"] != "mean"]
     mean = next(record for record in found.records() if record["task"] == "mean")
     return {
-        "measured": "vtab --suite small --mode linear: features made by chance",
+        "measured": "vtab --suite small --mode linear: features made at random",
         "result": ", ".join(f"{record['task']} {record['accuracy']:.0%}" for record in scores),
         "equal": abs(sum(record["accuracy"] for record in scores) / len(scores) - mean["accuracy"]) < 1e-9,
     }

@@ -1,6 +1,6 @@
 "use strict";
 
-// Values under the pointer. Everything is written as text, never as markup: the names come from strangers.
+// Values under the pointer. Everything is written as text, never as markup: the names are untrusted input.
 const SVG = "http://www.w3.org/2000/svg";
 
 function shown(value, percent) {

@@ -1,7 +1,7 @@
 // What the scripts of both pages share: elements, round numbers, and files to take away.
 
 /** An element with attributes and what is inside. Strings become text, never markup: names of classes, models and runs come
- *  from strangers. `on` holds listeners. */
+ *  from untrusted sources. `on` holds listeners. */
 export function make(tag, about = {}, ...inside) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(about)) {

@@ -111,7 +111,7 @@ class Recipe:
                 f"classification, not for masked-patch"
             )
         if Preprocess(self.evaluation).random:
-            raise VitreousError(f"recipe {self.name}: evaluation={self.evaluation!r} goes by chance; it must be a fixed string")
+            raise VitreousError(f"recipe {self.name}: evaluation={self.evaluation!r} is random; it must be a fixed string")
         Preprocess(self.preprocess)
 
 

@@ -174,8 +174,8 @@ def _pictures(size: int) -> dict[str, Any]:
     )
 
 
-# Table 4, with the authors' warm-ups: steps, warm-up, rates tried, share of the training set they are judged by, and the rate
-# without a sweep: the one that big_vision reports as best for its ViT-B/32.
+# Table 4, with the authors' warm-ups: steps, warm-up, rates tried, share of the training set they are
+# evaluated on, and the rate without a sweep: the one that big_vision reports as best for its ViT-B/32.
 _FINETUNING: dict[str, tuple[str, int, int, tuple[float, ...], float, float]] = {
     "imagenet": ("ImageNet", 20_000, 500, _RATES_IMAGENET, 0.01, 0.03),
     "cifar100": ("CIFAR-100", 10_000, 500, _RATES, 0.02, 0.01),
