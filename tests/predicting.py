@@ -1,4 +1,4 @@
-"""Small things to predict with: a model of a few thousand weights, pictures, and processes that can be killed."""
+"""Small things to predict with: a model of a few thousand weights, images, and processes that can be killed."""
 
 from __future__ import annotations
 

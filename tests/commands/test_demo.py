@@ -1,4 +1,4 @@
-"""The demo's steps are real: what they report is what was computed, and their pictures exist."""
+"""The demo's steps are real: what they report is what was computed, and their images exist."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_no_result_among_the_data(checkpoint: str, tmp_path: Path, capsys: pytes
 def test_a_split_in_which_nothing_can_be_read(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = photos(tmp_path / "x", train=dict(a=5, b=5), val=dict(a=1, b=1))
     for name in "ab":
-        (tmp_path / "x" / "val" / name / "0.png").write_bytes(b"no picture")
+        (tmp_path / "x" / "val" / name / "0.png").write_bytes(b"no image")
     assert main(["fewshot", checkpoint, data, "--shots", "5", "--workers", "0", "--bad-images", "skip"]) == 2
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert "none of its 2 validation images can be read" in last

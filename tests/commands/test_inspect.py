@@ -210,7 +210,7 @@ def test_a_map_of_the_data(model: str, tmp_path: Path, capsys: pytest.CaptureFix
     for seed in range(9):
         picture(data / "test" / ("=cmd()", "<b>bold", "c")[seed % 3] / f"{seed}.png", seed, (30, 40 + seed))
         picture(data / "train" / ("=cmd()", "<b>bold", "c")[seed % 3] / f"{seed + 100}.png", seed + 100)
-    (data / "test" / "c" / "broken.png").write_bytes(b"no picture")
+    (data / "test" / "c" / "broken.png").write_bytes(b"no image")
     out = tmp_path / "inside"
     code, text, err = run(capsys, model, "--data", data, "--out", out, "--images", "5", "--projection", "pca")
     assert code == 0
@@ -263,7 +263,7 @@ def test_shards(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.usefixtures("undrawn")
 def test_nothing_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Drawn scenes; here for a model of grey pictures of 8 pixels, without a head, whose preprocessing names no size."""
+    """Drawn scenes; here for a model of grey images of 8 pixels, without a head, whose preprocessing names no size."""
     model = saved(
         tmp_path / "m", "ViT-Ti/4", image_size=8, channels=1, classes=0, names=None, preprocess="range(-1,1)", depth=1
     )

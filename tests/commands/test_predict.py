@@ -153,7 +153,7 @@ def test_a_file_that_may_not_be_opened_is_a_row(checkpoint: str, tmp_path: Path,
 
 
 class _Deadly(Preprocess):
-    """Kills the process that decodes a certain picture, as a broken decoder does."""
+    """Kills the process that decodes a certain image, as a broken decoder does."""
 
     def transform(self, image: Any, *more: Any, **options: Any) -> Any:
         if str(image).endswith("0021.png"):

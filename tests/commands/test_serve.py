@@ -89,7 +89,7 @@ def started(folder: Path, *words: str) -> Iterator[Command]:
 
 
 def data(folder: Path) -> Path:
-    """Pictures to show as examples; those that come with the software take longer to draw."""
+    """Images to show as examples; those that come with the software take longer to draw."""
     for number, name in enumerate(("ant/1", "ant/2", "bee/1")):
         picture(folder / "data" / f"{name}.png", number)
     return folder / "data"

@@ -63,7 +63,7 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(photos: Path, 
 
 def test_bad_images(photos: Path, tmp_path: Path) -> None:
     (photos / "train" / "cat" / "0.png").write_bytes(b"")
-    (photos / "val" / "dog" / "1.png").write_text("not a picture")
+    (photos / "val" / "dog" / "1.png").write_text("not an image")
     with pytest.raises(VitreousError, match=r"2 bad images.*0\.png.*1\.png.*--bad-images skip"):
         shard(str(photos), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

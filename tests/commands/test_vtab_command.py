@@ -211,7 +211,7 @@ def test_results_of_another_checkpoint_are_refused(
 
 
 def community(folder: Path, task: str, classes: int) -> None:
-    """A task in the community's layout: lists of pictures."""
+    """A task in the community's layout: lists of images."""
     for split, count in (("train800", 16), ("val200", 8), ("test", 12)):
         (folder / task / "images" / split).mkdir(parents=True)
         lines = []

@@ -18,7 +18,7 @@ from PIL import Image
 
 
 def picture(seed: int, size: tuple[int, int] = (12, 9)) -> bytes:
-    """A JPEG file; another seed, another picture."""
+    """A JPEG file; another seed, another image."""
     low = np.random.default_rng(seed).integers(0, 256, (3, 3, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(low).resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=95)
@@ -134,7 +134,7 @@ ARRAY_SETS: dict[str, Callable[[Path], Arrays]] = {
     "svhn": svhn,
 }
 
-# Pictures: for each split, the id, the name of the class and the bytes of each item, in its order --------------------------
+# Images: for each split, the id, the name of the class and the bytes of each item, in its order --------------------------
 
 Pictures = dict[str, list[tuple[str, str, bytes]]]
 

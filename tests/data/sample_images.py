@@ -1,4 +1,4 @@
-"""Pictures for the tests: smooth colours with edges, so that filters and JPEG behave as on photographs."""
+"""Images for the tests: smooth colours with edges, so that filters and JPEG behave as on photographs."""
 
 from __future__ import annotations
 

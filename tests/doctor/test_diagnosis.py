@@ -63,7 +63,7 @@ def encoded(image: Image.Image, format: str) -> bytes:
 
 
 def folder(root: Path, files: dict[str, Any]) -> Path:
-    """Files by path: a number is a picture made from that seed, bytes are bytes, a picture is saved."""
+    """Files by path: a number is an image made from that seed, bytes are bytes, an image is saved."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +310,7 @@ def test_what_fingerprints_propose_the_pictures_decide(sound: Path, monkeypatch:
         (found,) = find_copies(seen, workers=workers)
         assert set(found.paths) == {"train/cat/2.png", "train/cat/near.jpg"}
         assert found.similarity is not None
-        assert found.similarity != 0.99  # what was seen on the pictures, not what was proposed
+        assert found.similarity != 0.99  # what was seen on the images, not what was proposed
     (sound / "train/cat/3.png").unlink()  # in the meantime: nobody can look at it any more, so what was said stands
     told = sorted(sorted(finding.paths) for finding in find_copies(seen))
     assert told == [["train/cat/0.png", "train/cat/3.png"], ["train/cat/2.png", "train/cat/near.jpg"]]
@@ -323,7 +323,7 @@ def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatc
     real = confirmation_module.confirm
     monkeypatch.setattr(confirmation_module, "confirm", lambda *pair: looked.append(1) or real(*pair))  # type: ignore[func-returns-value]
     monkeypatch.setattr(confirmation_module, "TOGETHER", 20)
-    everyone = [Pair(a, b, 0.99, "same picture") for a in range(24) for b in range(a + 1, 24)]
+    everyone = [Pair(a, b, 0.99, "same image") for a in range(24) for b in range(a + 1, 24)]
     monkeypatch.setattr(copies_module, "find_near_duplicates", lambda *args, **options: everyone)
     done: list[int] = []
     found = [f for f in find_copies(seen, shown=lambda title, total: nullcontext(done.append)) if f.similarity is not None]

@@ -1,4 +1,4 @@
-"""One item: damage is named, and what is told of a good picture agrees with Pillow and numpy."""
+"""One item: damage is named, and what is told of a good image agrees with Pillow and numpy."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_data_behind_the_picture_is_odd_and_padding_is_not(decoder: str) -> None
     for data in (JPEG, PNG):
         assert examine(data + b"\0" * 50, "x").odd == ""
         found = examine(data + b"PK\x03\x04 a zip", "x")
-        assert (found.problem, found.odd) == ("", "data follow the end of the picture")
+        assert (found.problem, found.odd) == ("", "data follow the end of the image")
     assert examine(PNG[:-12], "x.png").odd == "the closing chunk is missing"
 
 
@@ -160,15 +160,15 @@ def test_a_jpeg_behind_a_jpeg_is_odd_and_one_among_its_notes_is_not(options: dic
     found = examine(first, "x.jpg")
     assert (found.problem, found.odd) == ("", "")
     found = examine(first + preview, "x.jpg")
-    assert (found.problem, found.odd) == ("", "data follow the end of the picture")
+    assert (found.problem, found.odd) == ("", "data follow the end of the image")
     found = examine(first[:-2] + b"\xff" * 3 + first[-2:], "x.jpg")  # filling before a mark is allowed
-    assert found.odd != "data follow the end of the picture"
+    assert found.odd != "data follow the end of the image"
 
 
 def test_several_pictures_in_a_file_that_says_so_are_not_odd(decoder: str) -> None:
     data = encoded(picture(6), "MPO", save_all=True, append_images=[picture(7)])
     assert (examine(data, "x.jpg").format, examine(data, "x.jpg").odd) == ("MPO", "")
-    assert examine(data + b"more", "x.jpg").odd == "data follow the end of the picture"
+    assert examine(data + b"more", "x.jpg").odd == "data follow the end of the image"
 
 
 def test_too_little_memory_is_not_the_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

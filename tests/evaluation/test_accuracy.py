@@ -129,7 +129,7 @@ def test_several_model_classes_for_one_of_the_data() -> None:
 def test_what_has_nothing_to_measure() -> None:
     logits, _ = drawn()
     names = align_classes(NAMES, NAMES)
-    with pytest.raises(VitreousError, match="no image with a label"):
+    with pytest.raises(VitreousError, match="no labelled image"):
         compute_metrics(answers_of(logits, [()] * 400, names))
     with pytest.raises(VitreousError, match="all images have the same class"):
         compute_metrics(answers_of(logits, [(2,)] * 400, names))

@@ -125,7 +125,7 @@ def test_the_sample_has_every_class_in_its_share() -> None:
 
 
 class Broken(View):
-    """Every fifth picture cannot be read."""
+    """Every fifth image cannot be read."""
 
     encoded = True
 

@@ -103,7 +103,7 @@ def test_images_without_labels_are_counted_apart() -> None:
     assert counts.loss == pytest.approx(expected.loss, rel=1e-12)
     nothing = counted(logits[:2], [(), ()], losses[:2])
     assert (nothing.n, nothing.unlabelled) == (0, 2)
-    with pytest.raises(VitreousError, match="no image with a label"):
+    with pytest.raises(VitreousError, match="no labelled image"):
         _ = nothing.top1
 
 

@@ -1,4 +1,4 @@
-"""An evaluation's page: every number leads to its pictures, nothing runs or loads but its own, and it stays small."""
+"""An evaluation's page: every number leads to its images, nothing runs or loads but its own, and it stays small."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_every_cell_with_images_leads_to_them(tmp_path: Path) -> None:
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
     assert {link[1:] for link in links if link} <= set(ids)
-    for (truth, guess), rows in cells.items():  # the pictures behind the link are those rows, the worst first
+    for (truth, guess), rows in cells.items():  # the images behind the link are those rows, the worst first
         inside = text.partition(f'<div id="cell-{truth}-{guess}"')[2].partition("</details>")[0]
         shown = re.findall(r'class="quiet id">(test/\d+)', inside)
         assert shown == [made.answers.ids[row] for row in rows[: RIGHT_IN_CELL if truth == guess else IN_CELL]]
@@ -169,7 +169,7 @@ def test_a_poor_model_accuses_no_labels(tmp_path: Path) -> None:
     assert "the model’s own errors" in page.said
 
 
-# Pictures ---------------------------------------------------------------------------------------------------------------------
+# Images ---------------------------------------------------------------------------------------------------------------------
 
 
 def decoded(uri: str | None) -> np.ndarray[Any, Any]:
@@ -205,7 +205,7 @@ def test_the_heat_is_clear_where_nothing_is() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_nearest_training_images(tmp_path: Path, kept: bool) -> None:
-    """`kept`: with the features that the evaluation has kept of its images, else from the pictures anew."""
+    """`kept`: with the features that the evaluation has kept of its images, else from the images anew."""
     made = mostly_right(case(12))
     training = Arrays(
         "photos",
@@ -228,7 +228,7 @@ def test_the_nearest_training_images(tmp_path: Path, kept: bool) -> None:
         pictures = re.findall(r'<li title="train[^>]*><img[^>]*src="([^"]+)"><span>(\w+)</span>', figure)
         assert [label for _, label in pictures] == [training.classes[k % 3] for k in rows[row]]
         assert np.array_equal(decoded(pictures[0][0]), training.images[rows[row, 0]])
-    without, _ = made.write(tmp_path, training=known)  # no pictures at hand: the labels alone
+    without, _ = made.write(tmp_path, training=known)  # no images at hand: the labels alone
     assert re.findall(r'<li title="train/\d+, similarity [^"]+"><span>', without)
     assert "--nearest" not in page.said
     assert "--nearest" in made.write(tmp_path)[1].said

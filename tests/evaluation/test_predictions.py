@@ -50,7 +50,7 @@ def pictures(count: int = 53, classes: tuple[str, ...] = NAMES, ids: list[str] |
 
 
 class Shards(Stream):
-    """The pictures in shards of 20, 1 and the rest."""
+    """The images in shards of 20, 1 and the rest."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.where, self.split, self.classes = source, source.where, source.split, source.classes

@@ -1,4 +1,4 @@
-"""What befalls pictures, each against a computation of its own; and the curve, against what the model says of them."""
+"""What befalls images, each against a computation of its own; and the curve, against what the model says of them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_blur_is_gaussian(percent: float) -> None:
 
 
 def test_blur_is_relative_to_the_picture() -> None:
-    """Twice the picture, twice the blur: made small, both look the same."""
+    """Twice the image, twice the blur: made small, both look the same."""
     large = photo().resize((160, 120), Image.Resampling.BICUBIC)
     small = pixels(blur(large, 4.0, 224).resize((80, 60), Image.Resampling.BOX))
     assert np.abs(small - pixels(blur(photo(), 4.0, 224))).mean() < 2.5
@@ -94,7 +94,7 @@ def test_resolution_is_measured_by_what_the_model_takes_in() -> None:
     exact = pixels(resolution(photo(60, 90), 50.0, 40))
     blocks = pixels(photo(60, 90)).reshape(20, 3, 30, 3, 3).mean(axis=(1, 3))
     assert np.abs(exact - blocks).max() <= 1
-    assert resolution(photo(), 75.0, 224).size == (80, 60)  # a picture is never enlarged
+    assert resolution(photo(), 75.0, 224).size == (80, 60)  # an image is never enlarged
 
 
 def test_a_tiny_picture_survives_everything() -> None:
@@ -122,7 +122,7 @@ def arrays(n: int = 40, side: int = 12) -> Arrays:
 
 
 def classifier(preprocess: str = "resize(8)|range(-1,1)") -> Classifier:
-    """Random, but on these pictures it names all three classes."""
+    """Random, but on these images it names all three classes."""
     made = Classifier(
         random_checkpoint(
             "ViT-Ti/4",
@@ -154,7 +154,7 @@ class Few(Stream):
 
 
 def test_the_curve_is_what_the_model_says() -> None:
-    """Every point against the model run by hand on pictures changed by hand."""
+    """Every point against the model run by hand on images changed by hand."""
     clf, source = classifier(), arrays()
     answers = predict_dataset(clf, source, workers=0)
     found = measure_robustness(clf, source, answers, workers=0)
@@ -211,7 +211,7 @@ def test_a_stream_of_shards() -> None:
 
 
 def test_preprocessing_that_only_cuts() -> None:
-    """A picture of half the size would not fit; it is brought back to the size it had."""
+    """An image of half the size would not fit; it is brought back to the size it had."""
     clf, source = classifier("central_crop(8)|range(-1,1)"), arrays(6)
     found = measure_robustness(clf, source, predict_dataset(clf, source, workers=0), corruptions=CORRUPTIONS[3:], workers=0)
     assert all(point.n == 6 for curve in found.curves for point in curve.points)
@@ -223,7 +223,7 @@ def test_preprocessing_that_only_cuts() -> None:
 class Broken(Arrays):
     def read(self, index: int) -> Any:
         if index == 3 and self.gone:
-            raise BadImage("picture 3", "missing", "gone")
+            raise BadImage("image 3", "missing", "gone")
         return super().read(index)
 
     gone = False

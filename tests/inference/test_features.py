@@ -208,7 +208,7 @@ def test_what_was_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatc
 
 
 class Broken(View):
-    """Every third picture cannot be read."""
+    """Every third image cannot be read."""
 
     encoded = True
 

@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def small(name: str = "ViT-Ti/4", **options: Any) -> Any:
-    """A model of that kind with drawn weights, for pictures of 8 x 12 pixels unless told otherwise."""
+    """A model of that kind with drawn weights, for images of 8 x 12 pixels unless told otherwise."""
     shape = dict(classes=5, image_size=(8, 12), width=24, depth=3, heads=3, mlp=32)
     return randomise(create(name, **{**shape, **options})).eval()
 

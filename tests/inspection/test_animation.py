@@ -1,4 +1,4 @@
-"""The moving picture of attention: read back frame by frame."""
+"""The animation of attention: read back frame by frame."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     **{f"rollout of {count}": lambda count=count: rolled(count) for count in (1, 4, 16)},
     "rollout without names": lambda: rolled(3, names=False, gradient=False),
     "rollout of digits": lambda: rolled(5, size=(8, 8)),
-    "rollout of wide pictures": lambda: rolled(2, size=(40, 160)),
-    "rollout of tall pictures": lambda: rolled(2, size=(300, 50)),
+    "rollout of wide images": lambda: rolled(2, size=(40, 160)),
+    "rollout of tall images": lambda: rolled(2, size=(300, 50)),
     **{
         f"attention {shape}": lambda shape=shape: plot_attention(photograph(), RNG.random(shape))
         for shape in (
@@ -115,7 +115,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
         )
     },
     "attention to nothing": lambda: plot_attention(photograph(8, 8), np.zeros((2, 2, 4, 4))),
-    "attention of a wide picture": lambda: plot_attention(photograph(64, 256), RNG.random((12, 6, 4, 16))),
+    "attention of a wide image": lambda: plot_attention(photograph(64, 256), RNG.random((12, 6, 4, 16))),
     "norms": lambda: plot_token_norms(norms(12), RNG.uniform(1, 9, (13, 1))),
     "norms without leading tokens": lambda: plot_token_norms(norms(1), np.zeros((2, 0))),
     "norms with registers": lambda: plot_token_norms(norms(40) * 100.0 ** np.arange(5), RNG.uniform(1, 9, (41, 5))),

@@ -16,7 +16,7 @@ SHAPES = list(GRIDS.items())
 
 
 def by_pillow(map: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Divide, Lanczos, blur: the authors' steps, on 8-bit pictures; from 0, not stretched yet."""
+    """Divide, Lanczos, blur: the authors' steps, on 8-bit images; from 0, not stretched yet."""
     rows, columns = map.shape
     small = Image.fromarray(np.rint(255 * map / map.max()).astype(np.uint8))
     large = small.resize((width, height), Image.Resampling.LANCZOS)

@@ -64,7 +64,7 @@ def test_overrides() -> None:
 
 
 def test_a_trunk_of_ones_own() -> None:
-    """For small pictures: two stages of two units on a narrow root, a position for every 8 pixels."""
+    """For small images: two stages of two units on a narrow root, a position for every 8 pixels."""
     model = create("R+ViT-Ti/2", trunk_units=(2, 2), trunk_width=32, classes=5, image_size=64)
     config = model.config
     assert isinstance(model, ViT)

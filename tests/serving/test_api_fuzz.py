@@ -25,7 +25,7 @@ from vitreous.serving.examples import Example
 
 from conftest import LONG
 
-# Data that fit the schema need not be accepted: that a string is a picture is beyond what a schema can say.
+# Data that fit the schema need not be accepted: that a string is an image is beyond what a schema can say.
 CHECKS = [
     status_code_conformance,
     content_type_conformance,
@@ -104,7 +104,7 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "method", "parts"), GOOD, ids=[f"{path}-{n}" for n, (path, *_) in enumerate(GOOD)])
 def test_good_answers_are_what_is_promised(schema: Any, path: str, method: str, parts: dict[str, Any]) -> None:
-    """By chance no picture is ever drawn."""
+    """By chance no image is ever drawn."""
     case = schema[path][method].Case(**parts)
     response = case.call()
     assert response.status_code == 200, response.text

@@ -215,7 +215,7 @@ def test_bodies_are_refused_in_the_same_form() -> None:
         refused(served.post("/predict", content=b"x", headers={"Content-Type": "video/mp4"}), 415)
         refused(served.post("/predict", json={}), 400)
         assert "URL" in refused(served.post("/predict", json={"image": "http://127.0.0.1/x.png"}), 400)["error"]
-        refused(post(served, "/predict", b"no picture"), 422)
+        refused(post(served, "/predict", b"no image"), 422)
         refused(post(served, "/predict", b"x" * 100_000), 413)
         refused(post(served, "/predict", picture(size=(200, 100), mode="1")), 413)
         refused(served.post("/predict", files=[("file", picture()[:99]), ("file", picture()[:99])]), 400)

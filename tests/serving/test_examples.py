@@ -75,15 +75,15 @@ def test_pictures_are_made_small_and_lose_what_cameras_write(tmp_path: Path) -> 
 def test_broken_pictures_are_passed_over(tmp_path: Path) -> None:
     photographs(tmp_path, {"a": 20, "b": 20})
     for path in sorted(tmp_path.glob("*/*.png"))[::3]:
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
     assert len(load_examples(str(tmp_path), 3)) == MOST
 
 
 def test_data_without_a_picture_is_an_error(tmp_path: Path) -> None:
     photographs(tmp_path, {"a": 2, "b": 2})
     for path in tmp_path.glob("*/*.png"):
-        path.write_bytes(b"no picture")
-    with pytest.raises(VitreousError, match="no picture to show"):
+        path.write_bytes(b"no image")
+    with pytest.raises(VitreousError, match="no image to show"):
         load_examples(str(tmp_path), 3)
     with pytest.raises(VitreousError, match="no such"):
         load_examples(str(tmp_path / "nowhere"), 3)

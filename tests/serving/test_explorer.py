@@ -44,7 +44,7 @@ class Site:
     picture: bytes  # the first example
 
     def attention(self, content: bytes | None = None) -> NDArray[np.float64]:
-        """(layers, heads, N, N) of a picture, the first example unless given."""
+        """(layers, heads, N, N) of an image, the first example unless given."""
         return self.clf.attention(Image.open(io.BytesIO(content or self.picture)))[:, 0].double().numpy()
 
 
@@ -129,7 +129,7 @@ def guesses(clf: Classifier, content: bytes) -> list[tuple[str, float]]:
     ]
 
 
-# Pictures come in -------------------------------------------------------------------------------------------------------------
+# Images come in -------------------------------------------------------------------------------------------------------------
 
 
 def test_an_example_is_shown_at_once_and_others_by_a_click(explorer: Explorer) -> None:
@@ -143,7 +143,7 @@ def test_an_example_is_shown_at_once_and_others_by_a_click(explorer: Explorer) -
 def test_a_file_is_chosen_and_one_is_dropped(explorer: Explorer) -> None:
     page = explorer.open().page
     with page.expect_file_chooser() as chooser, page.expect_response("**/attention*"):
-        page.get_by_role("button", name="Choose a picture").click()
+        page.get_by_role("button", name="Choose an image").click()
         chooser.value.set_files({"name": "a.png", "mimeType": "image/png", "buffer": png(5)})
     until(page, "!document.querySelector('#busy').textContent")
     assert explorer.bars() == guesses(explorer.site.clf, png(5))
@@ -177,7 +177,7 @@ def test_a_picture_is_pasted_and_one_comes_from_the_camera(explorer: Explorer) -
     page.get_by_role("button", name="Camera").click()
     until(page, "document.querySelector('video').videoWidth > 0")
     with page.expect_response("**/attention*") as answer:
-        page.get_by_role("button", name="Take the picture").click()
+        page.get_by_role("button", name="Take the image").click()
     assert answer.value.ok
     assert page.locator("dialog").is_hidden()
     assert page.evaluate("document.querySelector('video').srcObject") is None  # and the camera is off
@@ -444,7 +444,7 @@ def test_a_link_from_a_stranger_does_no_harm(explorer: Explorer) -> None:
 def test_the_picture_is_downloaded(explorer: Explorer, tmp_path: Path) -> None:
     explorer.open("#layer=2&head=1&mode=head&patch=1.1")
     with explorer.page.expect_download() as download:
-        explorer.page.get_by_role("button", name="Download picture").click()
+        explorer.page.get_by_role("button", name="Download image").click()
     assert download.value.suggested_filename == "vitreous-tiny-layer-2-head-1.png"
     download.value.save_as(tmp_path / "view.png")
     picture = Image.open(tmp_path / "view.png").convert("RGB")
@@ -575,7 +575,7 @@ def test_a_phone_has_no_need_to_scroll_sideways(chromium: Any, site: Site) -> No
 def test_what_the_server_refuses_is_told_in_its_words(explorer: Explorer) -> None:
     explorer.watched.expected = ("422",)
     page = explorer.open().page
-    page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not a picture at all"})
+    page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not an image at all"})
     note = page.locator("#note")
     note.wait_for()
     assert "not an image" in note.inner_text()
@@ -587,7 +587,7 @@ def test_what_the_server_refuses_is_told_in_its_words(explorer: Explorer) -> Non
 def test_after_a_file_that_is_no_picture_the_one_in_sight_goes_on(explorer: Explorer) -> None:
     explorer.watched.expected = ("422",)
     page = explorer.open().page
-    page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not a picture at all"})
+    page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not an image at all"})
     page.locator("#note").wait_for()
     assert page.get_by_role("button", name="Try again").is_hidden()  # it would be refused again
     assert page.locator("#examples [aria-pressed=true]").get_attribute("data-name") == "noise"
@@ -610,7 +610,7 @@ def test_the_latest_wish_counts_whatever_answers_late(explorer: Explorer) -> Non
     page.route("**/attention*", hold)
     page.get_by_role("button", name="Example more-noise").click()  # held back
     until(page, "document.querySelector('#busy').textContent")
-    page.locator("#model").select_option("other")  # meanwhile another model, of the same new picture
+    page.locator("#model").select_option("other")  # meanwhile another model, of the same new image
     until(page, "vitreous.shown()[0].model === 'other' && !document.querySelector('#busy').textContent")
     late[0].continue_()
     page.wait_for_timeout(200)

@@ -1,4 +1,4 @@
-"""One picture out of whatever a stranger sends: counted while it comes, read like a file of our own, and nothing is opened."""
+"""One image out of whatever a stranger sends: counted while it comes, read like a file of our own, and nothing is opened."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_a_caller_who_leaves_is_not_an_error() -> None:
     assert budget.held == 0
 
 
-# Pictures ---------------------------------------------------------------------------------------------------------------------
+# Images ---------------------------------------------------------------------------------------------------------------------
 
 
 def turned(orientation: int) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def test_top1_counts_what_is_right() -> None:
 
 @torch.no_grad()
 def test_the_model_never_sees_what_is_masked() -> None:
-    """With every patch masked, two different pictures get the same answers."""
+    """With every patch masked, two different images get the same answers."""
     learner = objective(share=1.0).eval()
     heard: list[Tensor] = []
     learner.predictor.register_forward_hook(lambda module, inputs, output: heard.append(output))

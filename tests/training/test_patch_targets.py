@@ -96,7 +96,7 @@ def test_three_targets_after_random_crop_and_flip(path: Path, scale: str) -> Non
         np.testing.assert_allclose(target["pixels"](levels)[0].numpy(), values / 127.5 - 1, atol=1e-6)
         rng = random.Random(seed)
         sides.add([rng.random() for _ in range(3)][2] < 0.5)
-    assert sides == {True, False}  # mirrored pictures were among them, and others
+    assert sides == {True, False}  # mirrored images were among them, and others
 
 
 @pytest.mark.parametrize("path", PHOTOS, ids=lambda path: path.stem)

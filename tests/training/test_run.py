@@ -409,7 +409,7 @@ def _photos(folder: Path, bad: int) -> None:
             noise = np.random.default_rng(number).integers(0, 255, (24, 30, 3), np.uint8)
             Image.fromarray(noise).save(path)
     for number in range(bad):
-        (folder / "cat" / f"broken{number}.png").write_bytes(b"not a picture")
+        (folder / "cat" / f"broken{number}.png").write_bytes(b"not an image")
 
 
 def test_bad_images_stop_or_are_left_out(tmp_path: Path) -> None:

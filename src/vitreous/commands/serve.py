@@ -39,12 +39,12 @@ def serve(
         host: address to listen on; 0.0.0.0 lets everybody in who can reach this machine.
         port: 0 takes any that is free.
         runs: a folder of runs, whose curves a page shows while they grow.
-        examples: DATA of which the page offers a few pictures; drawn scenes (and scikit-learn's photographs) if not given.
+        examples: DATA of which the page offers a few images; drawn scenes (and scikit-learn's photographs) if not given.
         image_size: run the models at another size than the checkpoints'.
         device: cpu, cuda, mps; the best there is if not given.
-        max_batch: how many pictures to run at once.
+        max_batch: how many images to run at once.
         queue: how many may wait; more are refused with 503 and the time to come back.
-        upload_mb: how large an uploaded picture may be, in megabytes.
+        upload_mb: how large an uploaded image may be, in megabytes.
         max_pixels: how many pixels it may have, in millions.
         timeout: how long a request may take, in seconds.
     """

@@ -52,14 +52,14 @@ def verify(
     """Compare a checkpoint with a reference, operation by operation, and name the first that differs.
 
     The reference is another checkpoint of any kind, or an .npz with recorded `images` and `logits`. Both models get
-    the same pictures, each prepared in its own way. Exit code 1 means that they differ.
+    the same images, each prepared in its own way. Exit code 1 means that they differ.
 
     Example: vitreous verify runs/pets/checkpoint --against ViT-B_16.npz
 
     Args:
         checkpoint: a file, a folder, or a name from `vitreous list weights`.
         against: the reference: the same, or recorded outputs.
-        images: pictures to run on; one is drawn if none are given.
+        images: images to run on; one is drawn if none are given.
         tolerance: relative difference that still counts as equal; 1e-9 between checkpoints (which run in float64),
             1e-5 for recorded outputs.
     """

@@ -43,7 +43,7 @@ HUE = 0.75  # cosine of the colours of two colourful images
 
 TINY = 64  # pixels along the shorter side: below, a second look at the image shows little that its fingerprint does not
 
-SAME_PICTURE = "same picture"  # what can be said of the way where nothing can
+SAME_PICTURE = "same image"  # what can be said of the way where nothing can
 
 _CHUNK = 512  # images looked up together
 _BATCH = 128  # pairs aligned together: more do not fit the cache

@@ -152,7 +152,7 @@ def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any
         if "extraneous bytes" in complaint:  # padding, as a rule; every pixel is there
             found["odd"] = complaint
         elif complaint.startswith("Corrupt JPEG data"):
-            found["problem"], found["why"] = "damaged", f"parts of the picture are spoilt ({complaint}); replace it"
+            found["problem"], found["why"] = "damaged", f"parts of the image are spoilt ({complaint}); replace it"
         return None  # an unsupported kind, or truncated: Pillow says so itself
     picture = _reduce(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
     if ExifTags.Base.Orientation in opened.getexif():
@@ -163,7 +163,7 @@ def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any
 def _find_trailing_data(data: bytes, several: bool) -> str:
     """Bytes behind the end of the image, another image among them, unless the file says that it holds `several`."""
     end = data.rfind(b"\xff\xd9") + 2 if several else _jpeg_end(data)
-    return "data follow the end of the picture" if end is not None and data[end:].strip(b"\0") else ""
+    return "data follow the end of the image" if end is not None and data[end:].strip(b"\0") else ""
 
 
 _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # neither a stuffed FF, nor a filling one, nor a restart
@@ -195,7 +195,7 @@ def _check_png(data: bytes, found: dict[str, Any]) -> None:
             found["problem"], found["why"] = "damaged", f"checksum of PNG chunk {readable} is wrong; replace it"
             return
         if name == b"IEND":
-            found["odd"] = "data follow the end of the picture" if data[end:].strip(b"\0") else ""
+            found["odd"] = "data follow the end of the image" if data[end:].strip(b"\0") else ""
             return
         position = end
     found["odd"] = "the closing chunk is missing"

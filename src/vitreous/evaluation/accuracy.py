@@ -136,7 +136,7 @@ def _explain_no_labels(predictions: Predictions) -> str:
             f"{predictions.where} {predictions.split}: no image has a class that maps to one of the model's; mend the mapping"
         )
     bad = f"; {len(predictions.bad):,} could not be read" if predictions.bad else ""
-    return f"{predictions.where} {predictions.split}: there is no image with a label to evaluate on{bad}"
+    return f"{predictions.where} {predictions.split}: there is no labelled image to evaluate on{bad}"
 
 
 # Several classes for one -----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 An entry is found by everything that its numbers follow from: the weights and the architecture, the preprocessing, the
 precision, and the data. Of data that is files (or shards) on this machine, the path, size, time of writing and time of
 change of each stand for its content: reading a million photographs again only to see that they are the same ones would take
-as long as some models need for them. Everything else (arrays, archives, rendered pictures) has no times, and its content is
+as long as some models need for them. Everything else (arrays, archives, rendered images) has no times, and its content is
 read and hashed, which costs little beside the model. Shards that are far away are not kept: nobody can say without fetching
 them whether they have changed.
 

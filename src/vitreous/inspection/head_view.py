@@ -29,7 +29,7 @@ HeadMeasure = Callable[[ViT, Size, Tensor], Tensor]
 def attention_by_head(subject: Subject, images: Images, batch_size: int = 8) -> NDArray[np.float32]:
     """Where every head of every layer looks in images of any kind, (B, L, H, rows, columns): see `class_token_attention`.
 
-    >>> plot_attention(picture, attention_by_head(load("runs/pets"), "cat.jpg")[0])
+    >>> plot_attention(image, attention_by_head(load("runs/pets"), "cat.jpg")[0])
     """
     with eval_mode(subject) as model:
         found = [class_token_attention(model, batch).cpu().numpy() for batch in prepared_batches(subject, images, batch_size)]

@@ -58,14 +58,14 @@ class Reading:
 
 
 def fixed_size(clf: Classifier) -> tuple[Preprocess, list[str]]:
-    """The checkpoint's own preprocessing. One that keeps each picture's size ends at the model's, or none could be compared."""
+    """The checkpoint's own preprocessing. One that keeps each image's size ends at the model's, or none could be compared."""
     own = clf.preprocess
     if own.size is None and not own.random:
         height, width = clf.config.image_size
         how = "bilinear" if own.eight_bit else "bilinear-plain"
         before, after = own.ops[: len(own.ops) - len(own.scales)], own.scales
         text = "|".join([*map(str, before), f"resize({height},{width},{how})", *map(str, after)])
-        note = f"preprocessing {str(own)!r} leaves pictures of different sizes; here they are resized to {height} x {width}"
+        note = f"preprocessing {str(own)!r} leaves images of different sizes; here they are resized to {height} x {width}"
         return Preprocess(text, own.channels), [note]
     check_fixed_size(own)
     return own, []

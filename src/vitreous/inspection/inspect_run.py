@@ -51,7 +51,7 @@ class Inspected:
             )
             lines.append(f"{100 * survey['outlier_share']:.2g} % of patches are outliers in length")
         looks = len(self.numbers["looks"])
-        pictures = f"{looks or 'no'} picture{'' if looks == 1 else 's'}"
+        pictures = f"{looks or 'no'} image{'' if looks == 1 else 's'}"
         lines.append(f"{Path(self.out) / 'report.html'} shows all figures and {pictures}; inspect.json has every number")
         return "\n".join(lines)
 

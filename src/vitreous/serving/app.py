@@ -1,6 +1,6 @@
 """The HTTP API and the pages, as one ASGI application.
 
-    caller -> guard -> route -> pipeline (where there is a picture) -> answer
+    caller -> guard -> route -> pipeline (where there is an image) -> answer
 
 Nothing that a caller names is opened: models, examples, runs and files of the page are looked up by name.
 """
@@ -100,12 +100,12 @@ class Service:
     async def metrics_text(self, request: Request) -> Response:
         check_parameters(request)
         gauges = {
-            "vitreous_queue_length": ("pictures that wait for the model", float(self.pipeline.batcher.waiting)),
+            "vitreous_queue_length": ("images that wait for the model", float(self.pipeline.batcher.waiting)),
             "vitreous_held_bytes": (
                 "uploads that are not yet decoded and large answers that are not yet read",
                 float(self.pipeline.held.held),
             ),
-            "vitreous_requests_at_work": ("requests with a picture that have begun", float(self.pipeline.at_work)),
+            "vitreous_requests_at_work": ("requests with an image that have begun", float(self.pipeline.at_work)),
         }
         return Response(self.metrics.text(gauges), headers={"Cache-Control": "no-store", "Content-Type": MEDIA_TYPE})
 
@@ -126,7 +126,7 @@ class Service:
             refusal = from_input_error(error)
             raise ErrorResponse(404, refusal.error, refusal.hint) from None
 
-    # Pages, pictures and runs -------------------------------------------------------------------------------------------------
+    # Pages, images and runs -------------------------------------------------------------------------------------------------
 
     async def explorer_page(self, request: Request) -> Response:
         return self._page("index.html", request)
@@ -174,7 +174,7 @@ class Service:
             raise ErrorResponse(404, "this server shows no runs", "start it with --runs FOLDER")
         return self.runs
 
-    # Pictures through a model -------------------------------------------------------------------------------------------------
+    # Images through a model -------------------------------------------------------------------------------------------------
 
     async def predict(self, request: Request) -> Response:
         began = time.perf_counter()

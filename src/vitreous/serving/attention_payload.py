@@ -33,7 +33,7 @@ from vitreous.serving.served_model import ServedModel
 
 MOST = 64 * 2**20  # bytes of attention; more, and a browser would stutter over the text that carries them
 TOP = 5
-_TINY = 64  # pixels up to which a picture goes as it is: a JPEG would smear it
+_TINY = 64  # pixels up to which an image goes as it is: a JPEG would smear it
 
 
 @dataclass
@@ -69,7 +69,7 @@ def quantise(attention_HNN: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float
 
 
 def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOST) -> dict[str, Any]:
-    """What `POST /attention` answers for one prepared picture (1, C, H, W).
+    """What `POST /attention` answers for one prepared image (1, C, H, W).
 
     Where all heads would take more than `most` bytes their mean is given instead, and `averaged_heads` says so; `distance`
     and `entropy` are of every head all the same.
@@ -85,7 +85,7 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
     layers, heads = kept.attention.shape[:2]
     rollouts = np.stack(kept.rollouts)
     if not all(np.isfinite(part).all() for part in (kept.maximum, rollouts, gradient, np.asarray(probabilities))):
-        raise VitreousError(f"{loaded.name}: gives values for this picture that are no numbers; check the weights")
+        raise VitreousError(f"{loaded.name}: gives values for this image that are no numbers; check the weights")
     peaks = rollouts.max(axis=1)
     scaled = np.round(rollouts * (255 / np.where(peaks > 0, peaks, 1))[:, None]).astype(np.uint8)
     return {
@@ -150,7 +150,7 @@ def _likeliest(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[flo
 
 
 def picture_uri(pixels: NDArray[np.uint8]) -> str:
-    """A picture (H, W, 3) as an address that holds it whole."""
+    """An image (H, W, 3) as an address that holds it whole."""
     out = io.BytesIO()
     tiny = max(pixels.shape[:2]) <= _TINY
     if tiny:

@@ -156,7 +156,7 @@ class Batcher:
                 self._running = 0
                 self._changed.notify_all()
                 self._pace = each if not self._pace else (1 - _MEMORY) * self._pace + _MEMORY * each
-            del batch, results, fault  # or the last pictures would stay until the next come
+            del batch, results, fault  # or the last images would stay until the next come
 
     def _next(self) -> list[_Item]:
         """The next batch, of items that are still wanted; empty when all is over."""

@@ -18,8 +18,8 @@ from vitreous.serving.served_model import slug, unique
 
 MOST = 12
 SIDE = 640  # pixels; a page has no use for more, and neither has a model of the paper's sizes
-_TINY = 64  # pixels up to which a picture stays as it is
-_TRIED = 4  # broken pictures passed over for each good one
+_TINY = 64  # pixels up to which an image stays as it is
+_TRIED = 4  # broken images passed over for each good one
 
 # What to show unless told: from each of these so many.
 _DRAWN = {
@@ -32,15 +32,15 @@ _PHOTOGRAPHS = {"flower.jpg": "flower, by vultilion", "china.jpg": "temple, by d
 
 @dataclass(frozen=True)
 class Example:
-    name: str  # in its address, and below its picture
+    name: str  # in its address, and below its image
     media_type: str
     content: bytes
 
 
 def load_examples(spec: str | None, channels: int) -> tuple[Example, ...]:
-    """At most 12 pictures spread over DATA, made small; by default photographs where there are some, and drawn scenes."""
+    """At most 12 images spread over DATA, made small; by default photographs where there are some, and drawn scenes."""
     if channels not in (1, 3):
-        return ()  # no picture file has so many
+        return ()  # no image file has so many
     if spec is not None:
         return _named(_pictures(open_data(spec), channels, MOST))
     found = list(_photographs() if channels == 3 else _digits())
@@ -58,7 +58,7 @@ def _named(pictures: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
 
 
 def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:
-    """Pictures and what they are called, from the held-out split where there is one."""
+    """Images and what they are called, from the held-out split where there is one."""
     split = next((name for name in ("test", "validation") if name in data.splits), next(iter(data.splits)))
     source = data.splits[split]
     given, last = 0, None
@@ -73,7 +73,7 @@ def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, I
         given += 1
         yield " ".join(data.classes[label] for label in item.labels[:2]) or item.id, picture
     if not given:
-        raise VitreousError(f"{data.where}: no picture to show as an example{f' ({last})' if last else ''}")
+        raise VitreousError(f"{data.where}: no image to show as an example{f' ({last})' if last else ''}")
 
 
 def _spread(source: Source | Stream, count: int) -> Iterator[Item]:

@@ -33,9 +33,9 @@ def busy(error: str, seconds: int) -> ErrorResponse:
 
 
 def from_input_error(error: VitreousError) -> ErrorResponse:
-    """A picture or model for which the request makes no sense. Our errors end with their remedy: after the semicolon."""
+    """An image or model for which the request makes no sense. Our errors end with their remedy: after the semicolon."""
     what, _, remedy = one_line(error).partition("; ")
-    return ErrorResponse(422, what, remedy or "send another picture, or choose another model: GET /models lists them")
+    return ErrorResponse(422, what, remedy or "send another image, or choose another model: GET /models lists them")
 
 
 def quoted(text: str) -> str:

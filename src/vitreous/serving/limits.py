@@ -14,19 +14,19 @@ class Limits:
     """Everything that a caller could otherwise have without end. What is beyond a limit is refused, never queued."""
 
     max_batch: int = 16
-    """Pictures that the model runs at once."""
+    """Images that the model runs at once."""
     queue: int = 64
-    """Pictures that wait for the model."""
+    """Images that wait for the model."""
     upload_bytes: int = 20_000_000
-    """Of one picture, as it is sent."""
+    """Of one image, as it is sent."""
     pixels: int = 50_000_000
-    """Of one picture, as its header tells: a file of a few kilobytes can claim any size."""
+    """Of one image, as its header tells: a file of a few kilobytes can claim any size."""
     seconds: float = 30.0
     """From the first byte of a request to its answer."""
     stall: float = 5.0
     """Seconds in which a share of an upload must come (uploads.SLOWEST), or it is refused."""
     wait: float = 0.004
-    """Seconds that a picture waits for company, and only if some is on its way."""
+    """Seconds that an image waits for company, and only if some is on its way."""
     held_bytes: int = 512_000_000
     """Of all uploads that are not yet decoded, and of all large answers that are not yet read."""
     top: int = 1000
@@ -55,5 +55,5 @@ class Limits:
 
     @property
     def decoders(self) -> int:
-        """Threads that decode. Few: each may hold a picture of `pixels` several times over while it converts it."""
+        """Threads that decode. Few: each may hold an image of `pixels` several times over while it converts it."""
         return max(2, min(4, os.cpu_count() or 2))

@@ -86,9 +86,9 @@ class Metrics:
         yield from _head("vitreous_request_seconds", "histogram", "from a request's headers to the end of its answer")
         for route, histogram in sorted(self._seconds.items()):
             yield from histogram.lines("vitreous_request_seconds", f'path="{route}"')
-        yield from _head("vitreous_batch_images", "histogram", "pictures that the model ran at once")
+        yield from _head("vitreous_batch_images", "histogram", "images that the model ran at once")
         yield from self._batches.lines("vitreous_batch_images")
-        yield from _head("vitreous_images_total", "counter", "pictures that the model ran")
+        yield from _head("vitreous_images_total", "counter", "images that the model ran")
         yield f"vitreous_images_total {int(self._batches.sum)}"
         yield from _head("process_cpu_seconds_total", "counter", "time of the processor, of all threads")
         yield f"process_cpu_seconds_total {time.process_time():.6f}"

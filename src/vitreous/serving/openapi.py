@@ -24,7 +24,7 @@ _WHY = {
     405: "the address has no such method",
     413: "too many bytes or pixels",
     415: "another content type than described",
-    422: "not a picture, or a value out of range",
+    422: "not an image, or a value out of range",
     500: "a fault of the server; its log says more",
     503: "too much to do, too slow, or stopping",
 }
@@ -42,7 +42,7 @@ def description(limits: Limits) -> Json:
         },
         "paths": {
             "/predict": _post(
-                "predict", "The most probable classes of a picture, best first", "Prediction", limits, _MODEL, _top(limits)
+                "predict", "The most probable classes of an image, best first", "Prediction", limits, _MODEL, _top(limits)
             ),
             "/features": _post("features", "What enters the model's head", "Features", limits, _MODEL),
             "/attention": _post("attention", "Where every token looks, in every layer and head", "Attention", limits, _MODEL),
@@ -50,7 +50,7 @@ def description(limits: Limits) -> Json:
             "/models/{name}/positions": _get(
                 "positions", "How alike the position embeddings are", "Positions", _name("a model"), refused=(404,)
             ),
-            "/examples/{name}": _get("example", "A picture to try", None, _name("an example"), refused=(404,)),
+            "/examples/{name}": _get("example", "An image to try", None, _name("an example"), refused=(404,)),
             "/runs": _get("runs", "The runs in the folder that is watched, the newest first", "Runs", refused=(404,)),
             "/runs/{name}": _get(
                 "run", "The curves of a run, or what was measured after a step", "Run", _name("a run"), _AFTER, refused=(404,)

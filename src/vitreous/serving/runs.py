@@ -347,7 +347,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _mistakes(path: Path) -> dict[str, Any]:
-    """The pictures that the run got most wrong, if it kept them. Only data are passed on as pictures, never an address."""
+    """The images that the run got most wrong, if it kept them. Only data are passed on as images, never an address."""
     kept = _document(path)
     if not isinstance(kept.get("mistakes"), list):
         return {}

@@ -95,7 +95,7 @@ class BackgroundServer:
         self._socket = listening
         for noisy in ("uvicorn.error", "python_multipart"):  # they log every client that speaks no HTTP
             logging.getLogger(noisy).setLevel(logging.ERROR)
-        warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken pictures; Python would remember every one for ever
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken images; Python would remember every one for ever
         protocol: Any = functools.partial(Connection, limits=limits)
         config = uvicorn.Config(
             app,

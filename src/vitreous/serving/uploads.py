@@ -28,7 +28,7 @@ FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
 Kind = Literal["form", "json", "image"]
 FIELD, KEY = "file", "image"
 SLOWEST = 2_000  # bytes a second, measured over `Limits.stall`: at this rate no image arrives in time, anyway
-AROUND = 65_536  # bytes of a body that may be something else than the picture: headers of parts, quotes
+AROUND = 65_536  # bytes of a body that may be something else than the image: headers of parts, quotes
 _PARTS = 8  # of a form that are read before it is refused for having several
 _PLACES = ("url", "uri", "path", "href", "link", "image_url", "src")
 _PLACE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]{1,20}:/|www\.|~|\.{0,2}/|[a-z]:[\\/]|\\\\)", re.IGNORECASE)
@@ -75,7 +75,7 @@ async def receive_body(request: Request, limits: Limits, account: Account) -> Bo
 
 
 def image_in(body: Body, limits: Limits) -> bytes:
-    """The bytes of the picture. Takes a while for a large body: not for the thread that answers everybody."""
+    """The bytes of the image. Takes a while for a large body: not for the thread that answers everybody."""
     if body.kind == "json":
         content = _from_json(body.content)
     else:
@@ -84,7 +84,7 @@ def image_in(body: Body, limits: Limits) -> bytes:
     if len(content) > limits.upload_bytes:
         raise _too_large(limits)
     if not content:
-        raise ErrorResponse(422, "the picture is empty: 0 bytes", _SEND)
+        raise ErrorResponse(422, "the image is empty: 0 bytes", _SEND)
     return content
 
 
@@ -96,7 +96,7 @@ def refuse_place(text: str) -> None:
 def _kind(request: Request) -> tuple[Kind, bytes]:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise ErrorResponse(
-            415, "a compressed body is refused", "send it without Content-Encoding; pictures are compressed already"
+            415, "a compressed body is refused", "send it without Content-Encoding; images are compressed already"
         )
     given = request.headers.get("content-type", "")
     media_type, options = parse_options_header(given)
@@ -125,7 +125,7 @@ def _claimed(request: Request) -> int:
 def _too_large(limits: Limits) -> ErrorResponse:
     return ErrorResponse(
         413,
-        f"the picture has more than {limits.upload_bytes / 1e6:g} MB",
+        f"the image has more than {limits.upload_bytes / 1e6:g} MB",
         "make it smaller: the model reads it at the image_size of GET /models (the server's limit is --upload-mb)",
     )
 
@@ -146,10 +146,8 @@ def _from_form(body: bytes, boundary: bytes) -> bytes:
     for part in parts:
         _check_name(part.name or "", FIELD, "field")
     if len(parts) != 1:
-        many = "several pictures" if parts else f"no field {FIELD!r}"
-        raise ErrorResponse(
-            400, f"{many} in the form", "one request has one picture; requests at the same time are run together"
-        )
+        many = "several images" if parts else f"no field {FIELD!r}"
+        raise ErrorResponse(400, f"{many} in the form", "one request has one image; requests at the same time are run together")
     return bytes(parts[0].content)
 
 
@@ -159,7 +157,7 @@ def _check_name(name: str, wanted: str, what: str) -> None:
             400, f"{what} {quoted(name)}: a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}"
         )
     if name != wanted:
-        raise ErrorResponse(400, f"unknown {what} {quoted(name)}", f"the picture's {what} is called {wanted!r}; {_SEND}")
+        raise ErrorResponse(400, f"unknown {what} {quoted(name)}", f"the image's {what} is called {wanted!r}; {_SEND}")
 
 
 def _parts(body: bytes, boundary: bytes) -> list[_Part]:
@@ -225,14 +223,14 @@ def _from_json(body: bytes) -> bytes:
         raise ErrorResponse(400, f"no key {KEY!r} in the body", _SEND)
     text = found[KEY]
     if not isinstance(text, str):
-        raise ErrorResponse(400, f"{KEY!r} is not a string", "it is the base64 of the picture's bytes")
+        raise ErrorResponse(400, f"{KEY!r} is not a string", "it is the base64 of the image's bytes")
     return _from_base64(text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ErrorResponse(400, "a key stands twice in the body", "one request has one picture")
+        raise ErrorResponse(400, "a key stands twice in the body", "one request has one image")
     return found
 
 
@@ -246,5 +244,5 @@ def _from_base64(text: str) -> bytes:
     except (binascii.Error, ValueError):  # the latter for letters beyond ASCII
         refuse_place(text[:300])  # only now: the base64 of a JPEG begins with a slash
         raise ErrorResponse(
-            400, f"{KEY!r} is not base64", "encode the picture's bytes with the standard alphabet, padding included"
+            400, f"{KEY!r} is not base64", "encode the image's bytes with the standard alphabet, padding included"
         ) from None

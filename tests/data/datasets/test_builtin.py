@@ -1,4 +1,4 @@
-"""Built-in data: the rendered pictures are what their labels say, everywhere and always the same; the digits are real."""
+"""Built-in data: the rendered images are what their labels say, everywhere and always the same; the digits are real."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ PINNED = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_pictures_are_pinned(task: str) -> None:
-    """If this fails, pictures have changed for everybody who trained on them: raise EDITION, or undo the change."""
+    """If this fails, images have changed for everybody who trained on them: raise EDITION, or undo the change."""
     source = opened(f"{task}?seed=7&count=9223372036854775807")
     assert digest(source, *range(20), 2**62, 2**63 - 2)[:16] == PINNED[task]
 

@@ -87,7 +87,7 @@ def test_a_damaged_file_is_named(name: str, file: str, damage: str, tmp_path: Pa
     assert str(path) in message
     assert "\n" not in message
     assert not [left for left in leftovers(tmp_path / "cache") if left.endswith((".part", ".lock"))]
-    if name != "flowers102":  # whose pictures are whole here, and may be kept
+    if name != "flowers102":  # whose images are whole here, and may be kept
         assert leftovers(tmp_path / "cache") == []
 
 

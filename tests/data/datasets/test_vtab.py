@@ -1,4 +1,4 @@
-"""The tasks of VTAB-1k, and their data in the layouts that papers pass around: lists beside pictures, and tar shards."""
+"""The tasks of VTAB-1k, and their data in the layouts that papers pass around: lists beside images, and tar shards."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _plain(name: str) -> str:
 
 
 def layout(folder: Path, lists: dict[str, Entries], skip: tuple[str, ...] = ()) -> None:
-    """A task folder: lists, and a picture for every line of them."""
+    """A task folder: lists, and an image for every line of them."""
     for number, (name, entries) in enumerate(lists.items()):
         for line, (path, _) in enumerate(entries):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,7 @@ def test_what_is_typed_wrong(folder: Path) -> None:
 
 
 def shard(path: Path, samples: list[tuple[str, str]]) -> dict[str, bytes]:
-    """Writes `NAME.jpg` and `NAME.cls`, and gives the pictures."""
+    """Writes `NAME.jpg` and `NAME.cls`, and gives the images."""
     pictures = {name: originals.picture(sum(name.encode()) + len(path.name)) for name, _ in samples}
     members = {}
     for name, label in samples:

@@ -178,7 +178,7 @@ def test_dsprites_cut_short(tmp_path: Path, cache: Path) -> None:
 
 
 def test_dsprites_with_changed_bytes(tmp_path: Path, cache: Path) -> None:
-    """Anything may be refused, nothing may crash, and pictures that changed are noticed by their checksum."""
+    """Anything may be refused, nothing may crash, and images that changed are noticed by their checksum."""
     sprites(tmp_path, 30)
     whole = (tmp_path / DSPRITES).read_bytes()
     rng = random.Random(0)

@@ -191,7 +191,7 @@ def damaged(root: Path) -> Source:
     cut = root / "a" / "07.jpg"
     cut.write_bytes(cut.read_bytes()[:-200])
     (root / "a" / "11.jpg").write_bytes(b"")
-    (root / "a" / "13.jpg").write_text("not a picture")
+    (root / "a" / "13.jpg").write_text("not an image")
     source = source_of(root)
     (root / "a" / "17.jpg").unlink()
     return source

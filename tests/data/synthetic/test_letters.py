@@ -30,7 +30,7 @@ def test_a_picture_is_a_function_of_seed_and_index() -> None:
     for index in (2999, 0, 17):
         assert np.array_equal(train.read(index), again.read(index))
     assert not np.array_equal(train.read(0), opened("size=16&count=3000&seed=1")["train"].read(0))
-    assert np.array_equal(train.read(5), opened("size=16&count=9")["train"].read(5)), "count changes no picture"
+    assert np.array_equal(train.read(5), opened("size=16&count=9")["train"].read(5)), "count changes no image"
 
 
 def test_labels_agree_with_each_other_and_cover_every_letter() -> None:

@@ -1,4 +1,4 @@
-"""Every kind of file: what comes out is known beforehand, because the pictures are made here."""
+"""Every kind of file: what comes out is known beforehand, because the images are made here."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
         found = np.asarray(decode(encoded(Image.fromarray(values), format)))[:, :, 0]
         assert np.abs(found - values / 257).max() <= 0.5
     dark = np.full((4, 4), 200, np.uint16)
-    assert np.asarray(decode(encoded(Image.fromarray(dark), "PNG"))).max() == 1, "a dark picture stays dark"
+    assert np.asarray(decode(encoded(Image.fromarray(dark), "PNG"))).max() == 1, "a dark image stays dark"
     assert np.asarray(decode(_png16(np.stack([values] * 3, axis=2)))).max() == 255
 
 
@@ -170,7 +170,7 @@ def _bad(path: Path) -> BadImage:
 
 def test_every_kind_of_bad(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
-    (tmp_path / "text.jpg").write_text("hello, this is not a picture")
+    (tmp_path / "text.jpg").write_text("hello, this is not an image")
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
     whole = write(tmp_path / "whole.jpg", photo(100, 100))
@@ -231,7 +231,7 @@ def test_a_small_file_takes_bounded_memory_and_time() -> None:
     assert decode(progressive).size == (1500, 1500)
     large = _tiff(6000, 5000, 8, zlib.compress(bytes(6000 * 500), 9), 500)
     assert len(large) < 40_000
-    assert decode(large).size == (6000, 5000), "a large picture of little content is no bomb"
+    assert decode(large).size == (6000, 5000), "a large image of little content is no bomb"
 
 
 @pytest.mark.parametrize("mode", ["F", "I", "I;16", "RGBA", "LA"])
@@ -275,7 +275,7 @@ def test_warnings_are_silenced_in_several_threads_and_restored() -> None:
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
 def test_damage_anywhere_is_named_or_harmless(format: str) -> None:
-    """Bytes changed and files cut: a picture or a BadImage, never another error."""
+    """Bytes changed and files cut: an image or a BadImage, never another error."""
     content = encoded(PHOTO, format)
     rng = np.random.default_rng(0)
     for _ in range(120):

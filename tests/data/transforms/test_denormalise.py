@@ -46,7 +46,7 @@ def test_there_and_back(preprocess: str, channels: int, dtype: torch.dtype) -> N
 
 
 def test_what_is_shown_is_what_was_cropped() -> None:
-    """The model's view of a larger picture: its middle, not the whole."""
+    """The model's view of a larger image: its middle, not the whole."""
     picture = np.zeros((20, 24, 3), np.uint8)
     picture[6:14, 6:18] = np.random.default_rng(1).integers(0, 256, (8, 12, 3), dtype=np.uint8)
     clf = classifier("central_crop(8,12)|normalise(imagenet)")

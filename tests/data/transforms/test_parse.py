@@ -27,7 +27,7 @@ def test_resize_is_pillows(how: str) -> None:
 
 
 def test_plain_bilinear_is_half_pixel_centres_without_averaging() -> None:
-    """TensorFlow's default, written out: only the four nearest pixels count, however much the picture shrinks."""
+    """TensorFlow's default, written out: only the four nearest pixels count, however much the image shrinks."""
     pixels = np.asarray(PICTURE, np.float64)
     y, x = (np.arange(6) + 0.5) * 48 / 6 - 0.5, (np.arange(5) + 0.5) * 64 / 5 - 0.5
     y0, x0 = np.floor(y).astype(int), np.floor(x).astype(int)

@@ -117,7 +117,7 @@ def test_small_pictures_are_moved_and_photographs_cropped() -> None:
     assert Preprocess(small.preprocess) == Preprocess("resize(32)|pad(4)|random_crop(32)|flip|range(-1,1)")
     tiny, said = automatic_pretrain(1097, 10, (8, 8), (8, 8), [110] * 10, width=64)
     assert "crop" not in tiny.preprocess
-    assert any("a shift by one pixel is 1/8 of the picture" in sentence for sentence in said)
+    assert any("a shift by one pixel is 1/8 of the image" in sentence for sentence in said)
     assert Preprocess(small.evaluation) == Preprocess("resize(32)|range(-1,1)")
     enlarged, _ = automatic_finetune(50_000, 10, (224, 224), (32, 32), (5_000,) * 10)
     assert Preprocess(enlarged.preprocess) == Preprocess("resize(224)|pad(28)|random_crop(224)|flip|range(-1,1)")
@@ -169,7 +169,7 @@ def test_flips_and_crops_that_would_change_labels_are_left_out(
         assert any("without flip" in sentence for sentence in said) != flip
         assert any("no crop" in sentence for sentence in said) != crop
         if "builtin:po" in where and not flip:
-            assert "randaug" not in recipe.preprocess  # it turns and moves pictures too
+            assert "randaug" not in recipe.preprocess  # it turns and moves images too
 
 
 def test_from_scratch_follows_table_3_where_it_can() -> None:

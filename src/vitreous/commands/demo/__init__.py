@@ -23,7 +23,7 @@ from vitreous.core.table import table
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found, and where its pictures are. `equal` in a row is None where there was nothing to compare."""
+    """What the demo found, and where its images are. `equal` in a row is None where there was nothing to compare."""
 
     models: tuple[dict[str, Any], ...]
     formats: tuple[dict[str, Any], ...]
@@ -49,7 +49,7 @@ class Demo:
             ("The paper's models: cost by name, beside table 6 (exaFLOPs of pre-training on JFT)", self.models),
             ("One model in four formats, there and back", self.formats),
             ("Real digits, a ViT that nobody has trained, and a head solved in closed form", (self.digits,)),
-            ("A folder of rendered pictures with planted faults, and what `vitreous doctor` says of it", self.faults),
+            ("A folder of rendered images with planted faults, and what `vitreous doctor` says of it", self.faults),
             ("Training batches from that folder: the same for any number of workers, begun anywhere", self.batches),
             ("Small ViTs trained on the real digits; one was killed on its way", self.runs),
             ("Those models, measured", self.measured),
@@ -69,7 +69,7 @@ def demo(out: str = "demo") -> Demo:
     Example: vitreous demo --out demo
 
     Args:
-        out: folder for the pictures and checkpoints that it makes.
+        out: folder for the images and checkpoints that it makes.
     """
     import torch
 
@@ -91,7 +91,7 @@ def demo(out: str = "demo") -> Demo:
     formats = demo_steps.formats(folder / "formats")
     say("3/9 classifying real handwritten digits")
     digits = demo_steps.digits(folder / "digits", data)
-    say("4/9 planting faults in a folder of pictures, and examining it")
+    say("4/9 planting faults in a folder of images, and examining it")
     photos = _own_folder(folder / "photos")
     check_doctor_dir(folder / "doctor")
     faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))

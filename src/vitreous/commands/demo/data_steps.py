@@ -1,4 +1,4 @@
-"""The demo's steps on data: a folder with planted faults and the doctor's answer, batches in one order, pictures."""
+"""The demo's steps on data: a folder with planted faults and the doctor's answer, batches in one order, images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAINING = "inception_crop(96)|flip|range(-1,1)"
 
 
 def faulty_folder(folder: Path) -> list[tuple[str, str, str]]:
-    """A small folder of rendered pictures with faults in it: what was done, to which file, and what it should be called."""
+    """A small folder of rendered images with faults in it: what was done, to which file, and what it should be called."""
     for split, count in (("train", 40), ("test", 10)):
         source = _source(RENDERED, split)
         labels = source.targets()
@@ -48,16 +48,16 @@ def faulty_folder(folder: Path) -> list[tuple[str, str, str]]:
         ("cut off in the middle", train[3], "truncated", lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2])),
         ("emptied", train[17], "empty-file", lambda p: p.write_bytes(b"")),
         ("a web page saved as an image", train[29], "not-an-image", lambda p: p.write_text("<html>404</html>")),
-        ("a test picture, saved again and smaller", beside(test[0], "again.jpg"), "near-duplicate",
+        ("a test image, saved again and smaller", beside(test[0], "again.jpg"), "near-duplicate",
          lambda p: first.resize((96, 96)).save(p, quality=60)),
-        ("a test picture, mirrored", beside(test[5], "mirrored.jpg"), "near-duplicate",
+        ("a test image, mirrored", beside(test[5], "mirrored.jpg"), "near-duplicate",
          lambda p: ImageOps.mirror(Image.open(test[5])).save(p, quality=85)),
         ("copied within train", beside(train[8], "copy.jpg"), "duplicate", lambda p: p.write_bytes(train[8].read_bytes())),
         ("copied into another class", classes[3] / "stray.jpg", "label-conflict",
          lambda p: p.write_bytes(train[9].read_bytes())),
         ("lying on its side, with a note", train[45], "rotated", _turned),
         ("16 bits of grey", classes[0] / "deep.png", "unusual-mode", _deep),
-        ("a class without pictures", folder / "train" / "nothing", "empty-class", lambda p: p.mkdir(exist_ok=True)),
+        ("a class without images", folder / "train" / "nothing", "empty-class", lambda p: p.mkdir(exist_ok=True)),
     ]  # fmt: skip
     for _, path, _, plant in planted:
         plant(path)
@@ -114,11 +114,11 @@ def _same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
-# Pictures -----------------------------------------------------------------------------------------------------------
+# Images -----------------------------------------------------------------------------------------------------------
 
 
 def draw_augmentations(path: Path) -> Path:
-    """One picture through the strings for training: each column another epoch."""
+    """One image through the strings for training: each column another epoch."""
     content = _source("builtin:shapes?size=256", "validation").read(11)
     strings = ("inception_crop(224)|flip", "resize(256)|random_crop(224)|flip", "inception_crop(224)|flip|randaug(2,10)")
     figure = Figure(figsize=(12, 4.3), layout="constrained")
@@ -146,7 +146,7 @@ def draw_rendered(path: Path) -> Path:
             axis.axis("off")
         row[0].text(-0.12, 0.5, task, rotation=90, va="center", ha="right", transform=row[0].transAxes, fontsize=10)
     figure.suptitle(
-        "Rendered, unlimited, each picture a function of (seed, number): four questions about such pictures", fontsize=11
+        "Rendered, unlimited, each image a function of (seed, number): four questions about such images", fontsize=11
     )
     return save_figure(figure, None, path)
 

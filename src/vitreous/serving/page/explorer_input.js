@@ -27,7 +27,7 @@ async function bitmap(blob) {
   }
 }
 
-/** The same picture, small enough to send. */
+/** The same image, small enough to send. */
 export async function sendable(blob) {
   const found = await bitmap(blob);
   if (!found) return blob;
@@ -60,7 +60,7 @@ export async function linkable(blob, instead) {
 
 const firstPicture = (files) => [...files].find((file) => file.type.startsWith("image/")) ?? [...files][0];
 
-/** Calls `take(blob, name)` for every picture, `tell(words)` where there is none, and `over(true or false)` while something
+/** Calls `take(blob, name)` for every image, `tell(words)` where there is none, and `over(true or false)` while something
  *  is held above the page. */
 export function listen({ take, tell, over }) {
   const file = document.getElementById("file");
@@ -93,7 +93,7 @@ export function listen({ take, tell, over }) {
 
   addEventListener("paste", (event) => {
     const found = firstPicture(event.clipboardData?.files ?? []);
-    if (found) take(found, "pasted picture");
+    if (found) take(found, "pasted image");
   });
   const paste = document.getElementById("paste");
   paste.hidden = !navigator.clipboard?.read;
@@ -101,9 +101,9 @@ export function listen({ take, tell, over }) {
     try {
       for (const item of await navigator.clipboard.read()) {
         const type = item.types.find((one) => one.startsWith("image/"));
-        if (type) return take(await item.getType(type), "pasted picture");
+        if (type) return take(await item.getType(type), "pasted image");
       }
-      tell("There is no picture on the clipboard. Copy one, then paste again.");
+      tell("There is no image on the clipboard. Copy one, then paste again.");
     } catch {
       tell("The browser did not let this page read the clipboard. Press Ctrl+V (or ⌘V) instead.");
     }
@@ -144,6 +144,6 @@ function camera(take, tell) {
     if (!video.videoWidth) return;
     const made = await jpeg(canvasOf(video, video.videoWidth, video.videoHeight), 0.92);
     dialog.close();
-    take(made, "camera picture");
+    take(made, "camera image");
   });
 }

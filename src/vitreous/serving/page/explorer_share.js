@@ -85,6 +85,6 @@ export function listen() {
     const scale = main() ? { low: $("legend-low").textContent, high: $("legend-high").textContent } : null;
     const parts = ["vitreous", state.model, main() && where(askedOf(lead()), main())].filter(Boolean);
     saved(await composite(shown, scale), `${parts.join("-").replace(/[^\w.-]+/g, "-")}.png`);
-    kept("Picture saved.");
+    kept("Image saved.");
   });
 }

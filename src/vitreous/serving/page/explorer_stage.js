@@ -1,4 +1,4 @@
-// One model's picture with the map over it, and the tokens that look: patches by pointer or arrow keys, others by button.
+// One model's image with the map over it, and the tokens that look: patches by pointer or arrow keys, others by button.
 
 import { make } from "./common.js";
 import { ALL } from "./explorer_numbers.js";
@@ -8,7 +8,7 @@ import { counted } from "./explorer_words.js";
 const PIXELATED = 96; // pixels up to which a picture is enlarged without blur
 
 export class Stage {
-  /** `look(query, held)` is called when another token is to look: {y, x} from 0 to 1 on the picture, or {token}.
+  /** `look(query, held)` is called when another token is to look: {y, x} from 0 to 1 on the image, or {token}.
    *  `held(stage)` tells the token that looks, also when it is not yet drawn: keys may come faster than frames. */
   constructor(parent, { look, layer, held }) {
     this.look = look;

@@ -5,7 +5,7 @@ import { ALL } from "./explorer_numbers.js";
 export const state = {
   model: null, second: null, // names
   layer: null, head: 0, mode: "mean", scale: "own", strength: 0.6,
-  held: null, hover: null, // who looks: {y, x} from 0 to 1 on the picture, or {token}; what is under the pointer goes first
+  held: null, hover: null, // who looks: {y, x} from 0 to 1 on the image, or {token}; what is under the pointer goes first
 };
 
 export const page = {

@@ -52,6 +52,6 @@ export function described(view, map, numbers, card, likeliest) {
 export const MODE_WORDS = {
   head: "Where one head of this layer looks.",
   mean: "Where this layer looks, its heads averaged.",
-  rollout: "What of the picture has come to this token by this layer, skip connections included.",
+  rollout: "What of the image has come to this token by this layer, skip connections included.",
   gradient: "Rollout weighed by what speaks for the most probable class. The same for every token and layer.",
 };

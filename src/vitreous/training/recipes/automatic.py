@@ -1,4 +1,4 @@
-"""A recipe for data that no table knows, by its size and its pictures, with a reason for every decision.
+"""A recipe for data that no table knows, by its size and its images, with a reason for every decision.
 
 Fine-tuning follows table 4 and takes its length from BiT-HyperRule; training from scratch lies between table 3 and AugReg.
 Both return sentences, to be shown before anything is trained. A decision begins with the fields that it is about, up to a
@@ -53,7 +53,7 @@ def automatic_finetune(
     where: str = "",
     names: Sequence[str] = (),
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """For so many images at `image_size`; `native` is the pictures' own size where all have the same.
+    """For so many images at `image_size`; `native` is the images' own size where all have the same.
 
     `batch_size` is what somebody asked for, if anybody did: length and rate are for it then. `labels` an image has on average
     where `counts` cannot be had.
@@ -213,7 +213,7 @@ def _rate(images: int, batch: int, width: int) -> tuple[float, str]:
 
 
 def _strength(images: int, width: int) -> str:
-    """AugReg's table of what suits which model: a model that is small for its data has no need of harder pictures."""
+    """AugReg's table of what suits which model: a model that is small for its data has no need of harder images."""
     if images >= 5_000_000:
         return "none" if width < 384 else "light1" if width < 768 else "light2" if width < 1024 else "medium2"
     return "none" if width < 192 else "light1" if width < 384 else "medium1" if width < 768 else "medium2"
@@ -243,7 +243,7 @@ def _pictures(
     image_size: Size, native: Size | None, where: str, names: Sequence[str], extra: str, said: list[str], *, whole: bool,
     border: bool = True,
 ) -> _Pictures:  # fmt: skip
-    """`extra` is RandAugment, left out where it would change labels. `whole`: tested on whole pictures, as fine-tuned.
+    """`extra` is RandAugment, left out where it would change labels. `whole`: tested on whole images, as fine-tuned.
 
     Without `border`, no black pixels are added around small images: pixels that are to be predicted must be the image's own.
     """
@@ -256,7 +256,7 @@ def _pictures(
         said.append(f"preprocess {first}, no crop: in {where} it would cut off what the labels speak of")
     elif small and max(image_size) < _TINY:
         first = f"resize({size})"
-        shift = f"a shift by one pixel is 1/{min(image_size)} of the picture"
+        shift = f"a shift by one pixel is 1/{min(image_size)} of the image"
         said.append(f"preprocess {first}, no crop: of {image_size[0]} x {image_size[1]} pixels, {shift}")
     elif small and not border:
         first = f"resize({_text(_scaled(image_size, 9 / 8))})|random_crop({size})"
@@ -264,7 +264,7 @@ def _pictures(
     elif small:
         first = f"resize({size})|pad({max(1, max(image_size) // 8)})|random_crop({size})"
         said.append(
-            f"preprocess {first}: pictures of {native[0]} x {native[1]} are moved by a few pixels; "  # type: ignore[index]
+            f"preprocess {first}: images of {native[0]} x {native[1]} are moved by a few pixels; "  # type: ignore[index]
             "a twentieth of their area, as photographs are cropped to, would show nothing"
         )
     else:

@@ -1,4 +1,4 @@
-"""A recipe for other data, another batch, another length or another size of pictures, with a reason for every change.
+"""A recipe for other data, another batch, another length or another size of images, with a reason for every change.
 
 batch_size   as asked; otherwise no more than there are images. A recipe counted in epochs also keeps 100 steps an epoch, as
              long as the batch need not fall below 64 for it
@@ -206,5 +206,5 @@ def _pictures(recipe: Recipe, size: tuple[int, int], keep: Collection[str], said
         values["image_size"] = side
         words.insert(0, f"image_size {recipe.image_size} -> {side or f'{size[0]} x {size[1]}, which the strings say'}")
     if words:
-        said.append(f"{', '.join(words)}: for pictures of {size[0]} x {size[1]}, all sizes in proportion")
+        said.append(f"{', '.join(words)}: for images of {size[0]} x {size[1]}, all sizes in proportion")
     return replace_fields(recipe, values)

@@ -76,8 +76,8 @@ class Recipe:
     # Stop after so many evaluations without a better one.
     patience: Annotated[int | None, Between(1, 2**31)] = None
 
-    # Pictures: strings for this size, which follow another size in proportion.
-    # None: the pictures' own, or the checkpoint's.
+    # Images: strings for this size, which follow another size in proportion.
+    # None: the images' own, or the checkpoint's.
     image_size: Annotated[int | None, Between(1, 65_536)] = None
     preprocess: str = "inception_crop(224)|flip|range(-1,1)"
     evaluation: str = "resize(224)|range(-1,1)"

@@ -10,7 +10,7 @@
 DATA is jft, imagenet21k or imagenet. Where a table gives two lengths, the name without one is the run that later tables
 compare with: 7 epochs of JFT, 90 of ImageNet-21k.
 
-Pictures are made smaller as the authors did it, without averaging (`bilinear-plain`); before central crops, by area.
+Images are made smaller as the authors did it, without averaging (`bilinear-plain`); before central crops, by area.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ _DROPOUT = "the authors' code had dropout 0.1 for L/16, H/14 and R50+B/16, none 
 
 
 def _pictures(size: int) -> dict[str, Any]:
-    """The whole picture, squeezed into a square, is what fine-tuned models are tested on."""
+    """The whole image, squeezed into a square, is what fine-tuned models are tested on."""
     return dict(
         image_size=size,
         preprocess=f"inception_crop({size},{_PLAIN})|flip|range(-1,1)",
@@ -266,7 +266,7 @@ def _sized(size: str) -> str:
 
 
 def _pixelled(crop: int) -> str:
-    return "pictures below 96 x 96 pixels" if crop == 128 else "larger pictures"
+    return "images below 96 x 96 pixels" if crop == 128 else "larger images"
 
 
 RECIPES: dict[str, Recipe] = {
@@ -306,7 +306,7 @@ def for_finetuning(data: str) -> Recipe | None:
 
 
 def hyperrule(images: int, picture_size: tuple[int, int]) -> Recipe:
-    """What BiT-HyperRule says for so many images with pictures of that height and width."""
+    """What BiT-HyperRule says for so many images of that height and width."""
     size = next(size for size, (limit, *_) in _HYPERRULE.items() if images < limit)
     crop = 128 if picture_size[0] * picture_size[1] < SMALL_PICTURES else 384
     return RECIPES[f"hyperrule-{size}-{crop}"]
