@@ -81,7 +81,7 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
         with loaded.lock, eval_mode(vit):
             kept, logits = _looked(loaded.name, vit, images, most)
             gradient = compute_gradient_rollout(vit, images)[0].detach().float().cpu().numpy().reshape(-1)
-    classes, probabilities = _likeliest(loaded, logits)
+    classes, probabilities = _top_classes(loaded, logits)
     layers, heads = kept.attention.shape[:2]
     rollouts = np.stack(kept.rollouts)
     if not all(np.isfinite(part).all() for part in (kept.maximum, rollouts, gradient, np.asarray(probabilities))):
@@ -142,7 +142,7 @@ def _probe(vit: ViT, images: Tensor) -> Tensor | None:
     return probe_attention(vit.pool, z_BND if vit.config.norm_after_pool else vit.norm(z_BND)).float().mean(dim=1)
 
 
-def _likeliest(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[float]]:
+def _top_classes(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[float]]:
     if not loaded.clf.config.classes:
         return [], []
     (best,) = loaded.clf.top(logits, TOP)

@@ -61,10 +61,10 @@ def _asked(runs: Path, picture: Path) -> Iterator[dict[str, Any]]:
     content = picture.read_bytes()
     with _server([str(runs / "scratch"), "--runs", str(runs)]) as (address, process):
         answer = _post(f"{address}/predict?top=3", content)
-        likeliest, probability = answer["classes"][0], answer["probabilities"][0]
+        name, probability = answer["classes"][0], answer["probabilities"][0]
         yield {
             "looked at": "serve: POST /predict",
-            "result": f"a digit is {likeliest} with {probability:.0%}, as the checkpoint says by itself",
+            "result": f"a digit is {name} with {probability:.0%}, as the checkpoint says by itself",
             "equal": answer["classes"] == list(expected.classes)
             and np.allclose(answer["probabilities"], expected.probabilities, atol=1e-5),
         }

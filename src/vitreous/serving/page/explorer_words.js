@@ -31,10 +31,10 @@ export function where({ mode, layer, head }, numbers) {
 }
 
 /** One sentence on a map. */
-export function described(view, map, numbers, card, likeliest) {
+export function described(view, map, numbers, card, topClass) {
   const peak = highest(map.values);
   if (view.mode === "gradient") {
-    const what = likeliest ? `what speaks for “${likeliest}”` : "what makes up the features";
+    const what = topClass ? `what speaks for “${topClass}”` : "what makes up the features";
     return `Gradient rollout, ${what}: most in ${place(peak, numbers)} (${percent(map.values[peak])}).`;
   }
   const verb = view.mode === "rollout" ? "has most from" : "looks most at";
