@@ -141,9 +141,9 @@ def test_a_search_ends_in_a_folder_with_too_much_in_it(tmp_path: Path, monkeypat
 
 
 HOLD = """
-import fcntl, sys
-with open(sys.argv[1], "a") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+import pathlib, sys
+from vitreous.core.files import locked
+with locked(pathlib.Path(sys.argv[1]), "taken"):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -77,8 +77,9 @@ def fetch(
     if is_intact(target, size):
         return target
     try:
-        with locked(target) as part:
+        with locked(beside(target, ".lock")):
             if not is_intact(target, size):  # else another process fetched it while this one waited
+                part = beside(target, ".part")
                 job = _Job(url, target, part, sha256, md5, size, token, remedy or f"or put the file at {target} by hand")
                 _verify_and_move(job, _download(job, progress or (lambda done, total: None)))
     except OSError as error:  # those of the network were dealt with where they arose

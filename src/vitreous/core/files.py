@@ -9,11 +9,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from vitreous.core.errors import VitreousError, one_line
 
 T = TypeVar("T")
+_BUSY = 0.5  # seconds to wait for a lock before it counts as taken: `is_locked` holds it for a moment
 
 
 def cache_dir() -> Path:
@@ -98,17 +99,34 @@ def _make_part(target: Path, make: Callable[..., T]) -> T:
 
 
 @contextlib.contextmanager
-def locked(target: Path) -> Iterator[Path]:
-    """The `.part` beside `target`, to fill while no other process does; waits until the one that does has ended."""
-    from filelock import FileLock
+def locked(lock: Path, refusal: str | None = None) -> Iterator[None]:
+    """Inside, no other process holds the lock file `lock`; the system frees it when a process dies.
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(beside(target, ".lock")) as lock:
-        try:
-            yield beside(target, ".part")
-        finally:
-            with contextlib.suppress(OSError):  # Windows removes it later
-                Path(lock.lock_file).unlink()  # while it is held: whoever waits for it notices, and makes a new one
+    Waits for a process that holds it, or where there is a `refusal` raises that.
+    """
+    from filelock import FileLock, Timeout
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(lock, timeout=-1 if refusal is None else _BUSY):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):  # Windows removes it later
+                    lock.unlink()  # while it is held: whoever waits for it notices, and makes a new one
+    except Timeout:
+        raise VitreousError(refusal) from None
+
+
+def is_locked(lock: IO[bytes]) -> bool | None:
+    """Whether a process holds this lock file, opened for reading; None where that cannot be told. Asked until it is closed."""
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (ImportError, BlockingIOError) as error:
+        return True if isinstance(error, OSError) else None
+    return False
 
 
 def beside(path: Path, ending: str) -> Path:

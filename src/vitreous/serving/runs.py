@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import struct
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -21,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import VitreousError
+from vitreous.core.files import is_locked
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json
 from vitreous.reports.series import Floats, number
 from vitreous.serving.run_metrics import LONGEST, Metrics, plain_file, record_of
 from vitreous.training.mistakes import MISTAKES
-from vitreous.training.run_folder import CONFIG, DONE, METRICS
+from vitreous.training.run_folder import CONFIG, DONE, LOCK, METRICS
 
 DEEP = 3  # folders below the one that is watched
 LISTED = 200  # runs, the newest
@@ -145,7 +144,7 @@ def _found(folder: Path) -> dict[str, Path]:
 
 def _is_run(path: Path) -> bool:
     """Settings and metrics, or a lock where nothing has been measured yet."""
-    return _plain(path / CONFIG) and (_plain(path / METRICS) or _plain((path / DONE).with_name(".lock")))
+    return _plain(path / CONFIG) and (_plain(path / METRICS) or _plain(path / LOCK))
 
 
 def _plain(path: Path) -> bool:
@@ -209,30 +208,19 @@ def _state(path: Path, changed: float) -> str:
     """A run that has finished says so. One that is running holds its lock; where locks cannot be seen, its metrics change."""
     if _plain(path / DONE):
         return "finished"
-    held = _held((path / DONE).with_name(".lock"))
+    held = _held(path / LOCK)
     return "running" if held or abs(time.time() - changed) < (QUIET if held is None else SETTLED) else "stopped"
 
 
 def _held(lock: Path) -> bool | None:
-    """Whether another process holds this lock; None where that cannot be told.
-
-    It is asked about, never taken: a run that starts at this moment would take us for another one. (A process that trains
-    must not watch its own run: whoever closes a file gives up all locks that the process has on it.)
-    """
-    layouts = {"linux": ("hhqqi4x", 0), "darwin": ("qqihh", 3)}  # struct flock; where its l_type is
-    if sys.platform not in layouts or sys.maxsize < 2**32:
-        return None
-    import fcntl
-
-    layout, at = layouts[sys.platform]
-    whole = [fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0]
-    asked = struct.pack(layout, *(whole if at == 0 else [0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET]))
+    """Whether another process holds this lock; None where that cannot be told."""
     try:
         with plain_file(lock) as file:
-            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+            return is_locked(file)
+    except FileNotFoundError:  # it is removed when a run ends
+        return False
     except OSError:
         return None
-    return bool(struct.unpack(layout, answer)[at] != fcntl.F_UNLCK)
 
 
 def _changed(path: Path) -> float:

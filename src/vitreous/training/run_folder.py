@@ -13,18 +13,19 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.fields import field_types
-from vitreous.core.files import write_text
+from vitreous.core.files import locked, write_text
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.models.config import config_from_json, config_to_json
 from vitreous.training.config import VERSION, RunRecord
 
-CONFIG, METRICS, LOG, DONE = "config.json", "metrics.jsonl", "log.txt", "state/done.json"
+CONFIG, METRICS, LOG = "config.json", "metrics.jsonl", "log.txt"
+DONE, LOCK = "state/done.json", "state/.lock"
 
 # What may differ between two starts of one run, because it changes nothing of the result. (The data and the checkpoint that it
 # begins from are known by their fingerprints, however their paths are spelt.)
@@ -52,7 +53,7 @@ _FOLLOWING = ("recipe.warmup", "eval_every")  # from the length, unless somebody
 class RunFolder:
     def __init__(self, path: Path, world: World) -> None:
         self.path, self.world = path, world
-        self._lock: TextIO | None = None
+        self._lock = contextlib.ExitStack()
 
     def claim(self, config: Mapping[str, Any], extend: bool) -> bool:
         """Make the folder this run's, or refuse; whether the run is finished already. All processes get the same answer."""
@@ -121,20 +122,11 @@ class RunFolder:
         return old
 
     def lock(self) -> None:
-        """A run that is under way is not started a second time. The system frees the lock when a process dies."""
+        """A run that is under way is not started a second time."""
         if not self.world.is_main:
             return
-        with contextlib.suppress(ImportError):  # Windows
-            import fcntl
-
-            (self.path / "state").mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "state" / ".lock").open("a")
-            try:
-                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise VitreousError(
-                    f"--out {self.path}: another process is training this run; wait for it, or end it"
-                ) from error
+        refusal = f"--out {self.path}: another process is training this run; wait for it, or end it"
+        self._lock.enter_context(locked(self.path / LOCK, refusal))
 
     def tidy(self) -> None:
         """Remove what killed processes left half written, beside the states (`States.tidy`). For the lock's owner."""
@@ -144,8 +136,7 @@ class RunFolder:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
 
     def release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
     # Metrics -----------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import cache_dir, locked
+from vitreous.core.files import beside, cache_dir, locked
 
 _VERSION = 1  # of what is made
 
@@ -24,8 +24,9 @@ def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None])
     target = cache_dir() / "prepared" / f"{name}-{_hash_originals(files)}"
     if target.is_dir():
         return target
+    part = beside(target, ".part")
     try:
-        with locked(target) as part:
+        with locked(beside(target, ".lock")):
             if not target.is_dir():  # else another process made it while this one waited
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()
