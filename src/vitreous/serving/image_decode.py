@@ -6,9 +6,11 @@ header before anything is decoded.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import math
 import threading
+from contextlib import suppress
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
@@ -21,7 +23,6 @@ from vitreous.data.transforms.ops import ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.serving.http_errors import ErrorResponse, from_input_error
 from vitreous.serving.limits import Limits
-from vitreous.serving.malloc_trim import trim_memory
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 SCANS = 16  # passes over all pixels that a JPEG of the largest size may ask for; writers make about ten
@@ -42,7 +43,7 @@ def raw_pixels(content: bytes, preprocess: Preprocess, limits: Limits) -> Tensor
                     return _decoded(opened, preprocess)
                 finally:
                     opened.close()
-                    trim_memory()
+                    _trim_memory()
     except (ErrorResponse, MemoryError):
         raise
     except VitreousError as error:  # too small for a crop, for one
@@ -64,6 +65,12 @@ def _decoded(opened: Image.Image, preprocess: Preprocess) -> Tensor:
     opened.load()
     ImageOps.exif_transpose(opened, in_place=True)
     return to_tensor(preprocess.transform(opened))
+
+
+def _trim_memory() -> None:
+    """Return free memory to the system: glibc keeps what large images leave behind, for each thread by itself."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _formats() -> list[str]:

@@ -23,8 +23,6 @@ class Limits:
     """Of one image, as its header tells: a file of a few kilobytes can claim any size."""
     seconds: float = 30.0
     """From the first byte of a request to its answer."""
-    stall: float = 5.0
-    """Seconds in which a share of an upload must come (uploads.SLOWEST), or it is refused."""
     wait: float = 0.004
     """Seconds that an image waits for company, and only if some is on its way."""
     held_bytes: int = 512_000_000
@@ -32,15 +30,14 @@ class Limits:
     top: int = 1000
     """Classes in one answer."""
     connections: int = 500
-    """Open at once, idle ones too: half of the files that many systems grant a process."""
+    """Open at once, idle ones too: half of the files that many systems grant a process. More get 503."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "queue", "upload_bytes", "pixels", "held_bytes", "top", "connections"):
             if getattr(self, name) < 1:
                 raise VitreousError(f"limit {name}={getattr(self, name)}: must be at least 1")
-        for name in ("seconds", "stall"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise VitreousError(f"limit {name}={getattr(self, name)}: must be a positive number")
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise VitreousError(f"limit seconds={self.seconds}: must be a positive number")
         if not 0 <= self.wait <= 1:
             raise VitreousError(f"limit wait={self.wait}: must be from 0 to 1 second")
 

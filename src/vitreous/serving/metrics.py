@@ -65,13 +65,6 @@ class Metrics:
     def images(self) -> int:
         return int(self._batches.sum)
 
-    def by_status(self) -> dict[int, int]:
-        counted: Counter[int] = Counter()
-        with self._lock:
-            for (_, status), count in self._requests.items():
-                counted[status] += count
-        return dict(counted)
-
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """Everything counted so far, and values of the moment: name -> what it is, value."""
         with self._lock:

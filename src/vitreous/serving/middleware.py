@@ -93,7 +93,8 @@ class GuardMiddleware:
 
                 async def begun(message: Message) -> None:
                     if not patience.expired():
-                        patience.reschedule(None)  # how slowly an answer may be read is the connection's business
+                        # A client that does not read its response must not keep it in memory for ever.
+                        patience.reschedule(asyncio.get_running_loop().time() + self.limits.seconds)
                     await send(message)
 
                 await self.app(scope, receive, begun)

@@ -73,7 +73,9 @@ class Pipeline:
         except TimeoutError:
             if not arrived:
                 hint = "send a smaller image (the server's limit is --timeout)"
-                raise ErrorResponse(400, f"the upload took more than {self.limits.seconds:g} s", hint) from None
+                # Closed at once, or the rest of it would hold the connection.
+                closed = {"Connection": "close"}
+                raise ErrorResponse(400, f"the upload took more than {self.limits.seconds:g} s", hint, closed) from None
             raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
         except Full as full:
             raise busy("the queue is full", full.seconds) from None

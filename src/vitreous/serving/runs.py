@@ -52,11 +52,6 @@ class Listing:
     """Older ones, beyond `LISTED`; none is forgotten, their names can still be asked for."""
 
 
-def runs_in(folder: Path) -> list[dict[str, Any]]:
-    """Every run below the folder, the newest first, at most `LISTED`: what a table of them shows."""
-    return listing(folder).runs
-
-
 def listing(folder: Path) -> Listing:
     found = _found(folder)
     with _lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import ipaddress
 import logging
 import socket
@@ -12,14 +11,12 @@ import sys
 import threading
 import time
 import warnings
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
 from vitreous.core.errors import VitreousError
 from vitreous.serving.app import Service
-from vitreous.serving.connection import Connection
 
 ALL_ADDRESSES = ("0.0.0.0", "::")  # every address of the machine
 _TICK = 0.05  # seconds between looks at what is still at work
@@ -96,11 +93,10 @@ class BackgroundServer:
         for noisy in ("uvicorn.error", "python_multipart"):  # they log every client that speaks no HTTP
             logging.getLogger(noisy).setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken images; Python would remember every one for ever
-        protocol: Any = functools.partial(Connection, limits=limits)
         config = uvicorn.Config(
             app,
             loop="asyncio",  # no extra of uvicorn is needed, and none is used that happens to be there
-            http=protocol,
+            http="h11",
             ws="none",
             workers=1,  # whatever the environment says
             lifespan="off",
@@ -108,6 +104,7 @@ class BackgroundServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            limit_concurrency=limits.connections,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=5,
             h11_max_incomplete_event_size=64 * 1024,

@@ -7,7 +7,6 @@ A body is the image itself (`image/*`), a form (`multipart/form-data`) whose fie
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
@@ -27,7 +26,6 @@ from vitreous.serving.limits import Limits
 FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
 Kind = Literal["form", "json", "image"]
 FIELD, KEY = "file", "image"
-SLOWEST = 2_000  # bytes a second, measured over `Limits.stall`: at this rate no image arrives in time, anyway
 AROUND = 65_536  # bytes of a body that may be something else than the image: headers of parts, quotes
 _PARTS = 8  # of a form that are read before it is refused for having several
 _PLACES = ("url", "uri", "path", "href", "link", "image_url", "src")
@@ -53,24 +51,14 @@ async def receive_body(request: Request, limits: Limits, account: Account) -> Bo
         raise _too_large(limits)
     account.check(claimed)
     content = bytearray()
-    loop, paid = asyncio.get_running_loop(), 0
     try:
-        async with asyncio.timeout(limits.stall) as patience:
-            async for chunk in request.stream():
-                if len(content) + len(chunk) > most:
-                    raise _too_large(limits)
-                account.take(len(chunk))
-                content += chunk
-                if len(content) - paid >= SLOWEST * limits.stall:
-                    paid = len(content)
-                    patience.reschedule(loop.time() + limits.stall)
+        async for chunk in request.stream():
+            if len(content) + len(chunk) > most:
+                raise _too_large(limits)
+            account.take(len(chunk))
+            content += chunk
     except ClientDisconnect:
         raise ClientDisconnected from None
-    except TimeoutError:  # that of the whole request arrives as a cancellation
-        came, hint = len(content) - paid, "send it faster, or a smaller image"
-        # Closed at once, or the rest of it would hold the connection.
-        closed = {"Connection": "close"}
-        raise ErrorResponse(400, f"the upload is too slow: {came:,} bytes in {limits.stall:g} s", hint, closed) from None
     return Body(kind, boundary, bytes(content))
 
 
