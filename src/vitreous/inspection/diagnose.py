@@ -11,7 +11,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.transforms.ops import CentralCrop, Normalise, Range, Resize, ResizeSmall
+from vitreous.data.transforms.ops import CentralCrop, Resize, ResizeSmall, Scale
 from vitreous.data.transforms.parse import parse
 from vitreous.models.config import PositionResize, ViTConfig
 from vitreous.models.positions import resize_grid
@@ -23,8 +23,8 @@ from vitreous.weights.checkpoint import Checkpoint
 def explain_preprocessing(a: str, b: str) -> str:
     """Compare the two strings by kind of step: range first, since it is the commonest mistake."""
     ops_a, ops_b = parse(a), parse(b)
-    values_a = [op for op in ops_a if isinstance(op, (Range, Normalise))]
-    values_b = [op for op in ops_b if isinstance(op, (Range, Normalise))]
+    values_a = [op for op in ops_a if isinstance(op, Scale)]
+    values_b = [op for op in ops_b if isinstance(op, Scale)]
     if values_a != values_b:
         return f"input range: {_text(values_a)} against {_text(values_b)}"
     filters = [[op.filter for op in ops if isinstance(op, (Resize, ResizeSmall))] for ops in (ops_a, ops_b)]
@@ -34,7 +34,7 @@ def explain_preprocessing(a: str, b: str) -> str:
     return f"resize and crop: {_text(crops[0])} against {_text(crops[1])}"
 
 
-def _text(ops: list[object] | list[Range | Normalise] | list[Resize | ResizeSmall | CentralCrop]) -> str:
+def _text(ops: list[object] | list[Scale] | list[Resize | ResizeSmall | CentralCrop]) -> str:
     return "|".join(str(op) for op in ops) or "nothing"
 
 

@@ -63,7 +63,7 @@ def fixed_size(clf: Classifier) -> tuple[Preprocess, list[str]]:
     if own.size is None and not own.random:
         height, width = clf.config.image_size
         how = "bilinear" if own.eight_bit else "bilinear-plain"
-        before, after = own.ops[: len(own.ops) - len(own.scales)], own.scales
+        before, after = own.pixel_ops, own.scales
         text = "|".join([*map(str, before), f"resize({height},{width},{how})", *map(str, after)])
         note = f"preprocessing {str(own)!r} leaves images of different sizes; here they are resized to {height} x {width}"
         return Preprocess(text, own.channels), [note]

@@ -61,14 +61,14 @@ def training_preprocess(task: Task, size: tuple[int, int], scales: tuple[Scale, 
     """`resize(448)|random_crop(384)|flip` at 384, without what would make the task's labels wrong."""
     recipe = tables.find_recipe(RECIPE)
     made = Preprocess(recipe.preprocess if task.crop else recipe.evaluation).at(*size)
-    ops = [op for op in made.ops[: len(made.ops) - len(made.scales)] if not isinstance(op, Flip)]
+    ops = [op for op in made.pixel_ops if not isinstance(op, Flip)]
     return "|".join(map(str, [*ops, *([Flip()] if task.flip else []), *(scales or made.scales)]))
 
 
 def evaluation_preprocess(size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
     """Straight to the size, without a crop."""
     made = Preprocess(tables.find_recipe(RECIPE).evaluation).at(*size)
-    return "|".join(map(str, [*made.ops[: len(made.ops) - len(made.scales)], *(scales or made.scales)]))
+    return "|".join(map(str, [*made.pixel_ops, *(scales or made.scales)]))
 
 
 # Fine-tuned ------------------------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def _with_equal_scales(recipe: Recipe, changes: Mapping[str, Any], said: list[st
 
 
 def _rescaled(preprocess: Preprocess, scales: tuple[Scale, ...]) -> str:
-    return "|".join(str(op) for op in (*preprocess.ops[: len(preprocess.ops) - len(preprocess.scales)], *scales))
+    return "|".join(str(op) for op in (*preprocess.pixel_ops, *scales))
 
 
 def _with_scale(recipe: Recipe, checkpoint: Checkpoint, changes: Mapping[str, Any]) -> Recipe:

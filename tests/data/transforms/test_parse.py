@@ -72,7 +72,7 @@ def test_strings_come_back(text: str) -> None:
         ("resize()", "size"),
         ("resize(0)", "at least 1"),
         ("resize(99999999)", "size"),
-        ("resize(1,2,3)", "one size or height,width"),
+        ("resize(1,2,3)", "a size such as 224, or height,width"),
         ("range(1)", "2 finite numbers"),
         ("range(a,b)", "numbers"),
         ("range(nan,1)", "finite"),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.ops import Normalise, Range
+from vitreous.data.transforms.ops import Scale
 from vitreous.data.transforms.parse import Preprocess
 
 
@@ -21,25 +21,13 @@ def denormalise(preprocess: Preprocess, image: Tensor) -> NDArray[np.uint8]:
         raise VitreousError(
             f"a tensor of {image.dtype} with shape {tuple(image.shape)}: expected one preprocessed image, float (C, H, W)"
         )
-    pixels = _undo_scaling(preprocess, image.detach().cpu().double())
+    pixels = image.detach().cpu().double()
+    for op in reversed(preprocess.ops):
+        if isinstance(op, Scale):  # a resize or a crop after it treats all values alike
+            pixels = op.undo(pixels)
     if not bool(torch.isfinite(pixels).all()):
         raise VitreousError("a preprocessed image has values that are not finite; prepare it again with clf.prepare")
     channels_last = pixels.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
     # Of other numbers of channels, three are taken for colours; two cannot be.
     colours = channels_last[..., :3] if channels_last.shape[2] >= 3 else channels_last[..., :1]
     return np.ascontiguousarray(np.broadcast_to(colours, (*channels_last.shape[:2], 3)))
-
-
-def _undo_scaling(preprocess: Preprocess, values: Tensor) -> Tensor:
-    """Pixel values in 0..255. A resize or a crop after a scale changes nothing in this: it treats all values alike."""
-    for op in reversed(preprocess.ops):
-        if isinstance(op, Range):
-            if op.low == op.high:
-                raise VitreousError(f"preprocessing {op} makes all pixels the same; it cannot be undone")
-            values = (values - op.low) * (255.0 / (op.high - op.low))
-        elif isinstance(op, Normalise):
-            if len(values) != len(op.mean):
-                raise VitreousError(f"{op} has {len(op.mean)} channels, the preprocessed image {len(values)}")
-            mean, std = (torch.tensor(numbers, dtype=values.dtype)[:, None, None] for numbers in (op.mean, op.std))
-            values = (values * std + mean) * 255.0
-    return values

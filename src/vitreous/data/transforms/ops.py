@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -192,44 +192,58 @@ class RandAugment:
         return f"randaug({self.layers},{_format_number(self.magnitude)})"
 
 
+class Scale(ABC):
+    """What changes values alone, for one image (C, H, W) or many (B, C, H, W)."""
+
+    def __call__(self, image: ImageData) -> Tensor:
+        pixels = to_tensor(image).clone()
+        self.in_place(pixels.numpy())
+        return pixels
+
+    @abstractmethod
+    def in_place(self, pixels: NDArray[np.float32]) -> None:
+        """By numpy: on a busy machine torch's threads wait for each other for too long."""
+
+    @abstractmethod
+    def undo(self, values: Tensor) -> Tensor:
+        """The pixel values in 0..255 that these were, but for rounding errors."""
+
+
 @dataclass(frozen=True)
-class Range:
+class Range(Scale):
     low: float
     high: float
 
-    def __call__(self, image: ImageData) -> Tensor:
-        return self.on_tensor(to_tensor(image))
-
-    def on_tensor(self, pixels: Tensor) -> Tensor:
-        return pixels * ((self.high - self.low) / 255.0) + self.low
-
     def in_place(self, pixels: NDArray[np.float32]) -> None:
-        """The same numbers, bit for bit, by numpy: on a busy machine torch's threads wait for each other for too long."""
         pixels *= np.float32((self.high - self.low) / 255.0)
         pixels += np.float32(self.low)
+
+    def undo(self, values: Tensor) -> Tensor:
+        if self.low == self.high:
+            raise VitreousError(f"preprocessing {self} makes all pixels the same; it cannot be undone")
+        return (values - self.low) * (255.0 / (self.high - self.low))
 
     def __str__(self) -> str:
         return f"range({_format_number(self.low)},{_format_number(self.high)})"
 
 
 @dataclass(frozen=True)
-class Normalise:
+class Normalise(Scale):
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
-    def __call__(self, image: ImageData) -> Tensor:
-        return self.on_tensor(to_tensor(image))
-
-    def on_tensor(self, pixels: Tensor) -> Tensor:
+    def in_place(self, pixels: NDArray[np.float32]) -> None:
         if pixels.shape[-3] != len(self.mean):
             raise VitreousError(f"{self} has {len(self.mean)} channels, the image {pixels.shape[-3]}")
-        mean = torch.tensor(self.mean)[:, None, None]
-        return (pixels / 255.0 - mean) / torch.tensor(self.std)[:, None, None]
-
-    def in_place(self, pixels: NDArray[np.float32]) -> None:
         pixels /= np.float32(255.0)
         pixels -= np.array(self.mean, np.float32)[:, None, None]
         pixels /= np.array(self.std, np.float32)[:, None, None]
+
+    def undo(self, values: Tensor) -> Tensor:
+        if values.shape[-3] != len(self.mean):
+            raise VitreousError(f"{self} has {len(self.mean)} channels, the preprocessed image {values.shape[-3]}")
+        mean, std = (values.new_tensor(numbers)[:, None, None] for numbers in (self.mean, self.std))
+        return (values * std + mean) * 255.0
 
     def __str__(self) -> str:
         if (self.mean, self.std) == (IMAGENET_MEAN, IMAGENET_STD):
@@ -237,7 +251,6 @@ class Normalise:
         return f"normalise({','.join(repr(x) for x in (*self.mean, *self.std))})"
 
 
-Scale: TypeAlias = Range | Normalise
 Op: TypeAlias = Resize | ResizeSmall | CentralCrop | Pad | InceptionCrop | RandomCrop | Flip | RandAugment | Scale
 RANDOM_OPS = (InceptionCrop, RandomCrop, Flip, RandAugment)
 

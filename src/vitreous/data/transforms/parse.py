@@ -55,49 +55,51 @@ from vitreous.data.transforms.randaugment import check_randaugment
 
 
 class _OpArguments:
-    """The words between the brackets of one op, taken one by one with checks that name the op."""
+    """The words between the brackets of one op. Each method takes away what it reads; what is left over is an error."""
 
     def __init__(self, op: str, words: list[str]) -> None:
-        self.op, self.words = op, words
+        self.text, self.words = f"{op}({','.join(words)})", words
+        self.known: list[str] = []  # words that this op takes
 
     def fail(self, why: str) -> VitreousError:
-        return VitreousError(f"preprocessing {self.op}({','.join(self.words)}): {why}")
+        return VitreousError(f"preprocessing {self.text}: {why}")
 
-    def sizes(self) -> list[int]:
+    def take(self, *known: str) -> str | None:
+        """The first of these words that is there."""
+        self.known += known
+        found = next((word for word in self.words if word in known), None)
+        if found is not None:
+            self.words.remove(found)
+        return found
+
+    def check_empty(self) -> None:
+        for word in self.words:
+            if self.known and word not in self.known:
+                raise unknown_name(f"word in {self.text}:", word, self.known)
+            raise self.fail(f"{word!r} is one too many")
+
+    def sizes(self, most: int, meaning: str) -> list[int]:
         sizes = [int(word) for word in self.words if re.fullmatch(r"\d+", word)]
-        if not sizes or min(sizes) < 1 or max(sizes) > 65_536:
-            raise self.fail("needs a size of at least 1 pixel, such as 224")
+        if not 1 <= len(sizes) <= most or min(sizes) < 1 or max(sizes) > 65_536:
+            raise self.fail(f"needs {meaning}, at least 1 pixel")
+        self.words = [word for word in self.words if not re.fullmatch(r"\d+", word)]
         return sizes
 
-    def pair(self) -> tuple[int, int]:
-        sizes = self.sizes()
-        if len(sizes) > 2:
-            raise self.fail("takes one size or height,width")
+    def size(self) -> tuple[int, int]:
+        sizes = self.sizes(2, "a size such as 224, or height,width")
         if sizes[0] * sizes[-1] > PIXELS:
             raise self.fail(f"makes more than {PIXELS:,} pixels")
         return sizes[0], sizes[-1]
 
-    def flag(self, word: str) -> bool:
-        """Whether the word stands there; it is taken away."""
-        there = word in self.words
-        self.words = [other for other in self.words if other != word]
-        return there
-
     def filter(self) -> str:
-        names = [word for word in self.words if not re.fullmatch(r"\d+", word)]
-        if len(names) > 1:
-            raise self.fail("takes one filter")
-        if names and names[0] not in (*FILTERS, PLAIN):
-            raise unknown_name("filter", names[0], (*FILTERS, PLAIN))
-        return names[0] if names else "bilinear"
+        return self.take(*FILTERS, PLAIN) or "bilinear"
 
-    def option(self, name: str) -> str | None:
-        """What follows `name=`; it is taken away."""
-        given = [word for word in self.words if word.startswith(f"{name}=")]
-        self.words = [word for word in self.words if word not in given]
-        if len(given) > 1:
-            raise self.fail(f"has {name}= twice")
-        return given[0].partition("=")[2] if given else None
+    def area(self) -> tuple[float, float]:
+        given = self.take(*(word for word in self.words if word.startswith("area="))) or "area=0.05:1"
+        match = re.fullmatch(r"area=(\d*\.?\d+):(\d*\.?\d+)", given)
+        if not match or not 0 < float(match[1]) <= float(match[2]) <= 1:
+            raise self.fail("the area is written area=0.05:1, two shares of the image, the smaller first")
+        return float(match[1]), float(match[2])
 
     def numbers(self, count: int | None = None) -> tuple[float, ...]:
         try:
@@ -105,47 +107,9 @@ class _OpArguments:
         except ValueError:
             raise self.fail("takes numbers") from None
         if (count is not None and len(numbers) != count) or not all(np.isfinite(numbers)):
-            raise self.fail(f"takes {count} finite numbers")
+            raise self.fail(f"takes {count or 'only'} finite numbers")
+        self.words = []
         return numbers
-
-
-def _resize_small(a: _OpArguments) -> Op:
-    floor = a.flag("floor")
-    return ResizeSmall(*a.pair(), a.filter(), floor)
-
-
-def _central_crop(a: _OpArguments) -> Op:
-    rounded = a.flag("round")
-    if len(a.words) != len(a.sizes()):
-        raise a.fail("takes one size or height,width")
-    return CentralCrop(*a.pair(), rounded)
-
-
-def _pad(a: _OpArguments) -> Op:
-    if len(a.words) != 1 or len(a.sizes()) != 1:
-        raise a.fail("takes one margin in pixels, such as 4")
-    return Pad(a.sizes()[0])
-
-
-def _random_crop(a: _OpArguments) -> Op:
-    if len(a.words) != len(a.sizes()):
-        raise a.fail("takes one size or height,width")
-    return RandomCrop(*a.pair())
-
-
-def _inception_crop(a: _OpArguments) -> Op:
-    area = a.option("area")
-    match = re.fullmatch(r"(\d*\.?\d+):(\d*\.?\d+)", area if area is not None else "0.05:1")
-    if not match or not 0 < float(match[1]) <= float(match[2]) <= 1:
-        raise a.fail("the area is written area=0.05:1, two shares of the image, the smaller first")
-    height, width = a.pair()
-    return InceptionCrop(height, width, float(match[1]), float(match[2]), a.filter())
-
-
-def _flip(a: _OpArguments) -> Op:
-    if a.words:
-        raise a.fail("takes nothing")
-    return Flip()
 
 
 def _randaug(a: _OpArguments) -> Op:
@@ -157,25 +121,25 @@ def _randaug(a: _OpArguments) -> Op:
 
 
 def _normalise(a: _OpArguments) -> Op:
-    if a.words == ["imagenet"]:
+    if a.take("imagenet"):
         return Normalise()
     numbers = a.numbers()
+    half = len(numbers) // 2
     if not numbers or len(numbers) % 2:
         raise a.fail("takes as many deviations as means")
-    half = len(numbers) // 2
     if min(numbers[half:]) <= 0:
         raise a.fail("deviations must be positive")
     return Normalise(numbers[:half], numbers[half:])
 
 
 OPS: dict[str, Callable[[_OpArguments], Op]] = {
-    "resize": lambda a: Resize(*a.pair(), a.filter()),
-    "resize_small": _resize_small,
-    "central_crop": _central_crop,
-    "pad": _pad,
-    "random_crop": _random_crop,
-    "inception_crop": _inception_crop,
-    "flip": _flip,
+    "resize": lambda a: Resize(*a.size(), a.filter()),
+    "resize_small": lambda a: ResizeSmall(*a.size(), a.filter(), bool(a.take("floor"))),
+    "central_crop": lambda a: CentralCrop(*a.size(), bool(a.take("round"))),
+    "pad": lambda a: Pad(*a.sizes(1, "one margin, such as 4")),
+    "random_crop": lambda a: RandomCrop(*a.size()),
+    "inception_crop": lambda a: InceptionCrop(*a.size(), *a.area(), a.filter()),
+    "flip": lambda a: Flip(),
     "randaug": _randaug,
     "range": lambda a: Range(*a.numbers(2)),
     "normalise": _normalise,
@@ -201,8 +165,9 @@ def parse(text: str) -> tuple[Op, ...]:
         name, inside = match[1], match[2] or ""
         if name not in OPS:
             raise unknown_name("preprocessing op", name, OPS)
-        words = [word.strip() for word in inside.split(",")] if inside.strip() else []
-        ops.append(OPS[name](_OpArguments(name, words)))
+        arguments = _OpArguments(name, [word.strip() for word in inside.split(",")] if inside.strip() else [])
+        ops.append(OPS[name](arguments))
+        arguments.check_empty()
     return tuple(ops)
 
 
@@ -210,8 +175,10 @@ class Preprocess:
     """A parsed string: an image of any kind in, a tensor (C, H, W) out."""
 
     def __init__(self, text: str, channels: int = 3) -> None:
-        self.ops = parse(text)
-        self.channels = channels
+        self.ops, self.channels = parse(text), channels
+        first = max((at + 1 for at, op in enumerate(self.ops) if not isinstance(op, Scale)), default=0)
+        self.pixel_ops = self.ops[:first]
+        self.scales = tuple(op for op in self.ops[first:] if isinstance(op, Scale))  # the last ops, which change values alone
 
     def __call__(self, image: ImageLike, rng: random.Random | None = None, place: str | None = None) -> Tensor:
         return self.scale(to_tensor(self.transform(image, rng, place)))
@@ -221,7 +188,7 @@ class Preprocess:
     ) -> ImageData:
         """All operations but the last ones that only scale values. `quick` may differ by a shade: see `image`."""
         data = open_image_data(image, self.channels, place, quick)
-        for op in self.ops[: len(self.ops) - len(self.scales)]:
+        for op in self.pixel_ops:
             if not isinstance(op, RANDOM_OPS):
                 data = op(data)
             elif rng is None:
@@ -242,19 +209,10 @@ class Preprocess:
 
     def scale(self, pixels: Tensor) -> Tensor:
         """The last operations, on one image (C, H, W) or many (B, C, H, W)."""
+        scaled = pixels.clone()
         for op in self.scales:
-            pixels = op.on_tensor(pixels)
-        return pixels
-
-    @property
-    def scales(self) -> tuple[Scale, ...]:
-        """The last operations, as far as they only scale values."""
-        last: list[Scale] = []
-        for op in reversed(self.ops):
-            if not isinstance(op, (Range, Normalise)):
-                break
-            last.insert(0, op)
-        return tuple(last)
+            op.in_place(scaled.numpy())
+        return scaled
 
     @property
     def random(self) -> bool:
@@ -264,9 +222,8 @@ class Preprocess:
     @property
     def eight_bit(self) -> bool:
         """Whether pixels have 8 bits until the last operations, which scale them."""
-        return not any(isinstance(op, (Range, Normalise)) for op in self.ops[: len(self.ops) - len(self.scales)]) and not any(
-            isinstance(op, (Resize, ResizeSmall)) and op.filter == PLAIN for op in self.ops
-        )
+        plain = (op for op in self.ops if isinstance(op, (Resize, ResizeSmall)) and op.filter == PLAIN)
+        return not any(isinstance(op, Scale) for op in self.pixel_ops) and not any(plain)
 
     def __str__(self) -> str:
         return "|".join(str(op) for op in self.ops)

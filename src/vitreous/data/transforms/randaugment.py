@@ -67,41 +67,17 @@ class Operation:
     either_way: bool = False  # the argument is negated half of the time
 
 
-def _auto_contrast(image: Image.Image, argument: float, rng: Random) -> Image.Image:
+def _auto_contrast(image: Image.Image) -> Image.Image:
     """Each channel stretched to 0..255, in single precision: in double, some values would land one higher."""
     tables: list[Table] = []
     for band in image.split():
         low, high = np.asarray(band.getextrema(), np.float32)
-        if high > low:
-            scale = np.float32(255) / (high - low)
-            tables.append(BYTES.astype(np.float32) * scale + -low * scale)
-        else:
-            tables.append(BYTES)
+        scale = np.float32(255) / (high - low) if high > low else np.float32(0)
+        tables.append(BYTES.astype(np.float32) * scale + -low * scale if scale else BYTES)
     return _apply_tables(image, *tables)
 
 
-def _equalize(image: Image.Image, argument: float, rng: Random) -> Image.Image:
-    return ImageOps.equalize(image)  # whole numbers only, and the same ones
-
-
-def _invert(image: Image.Image, argument: float, rng: Random) -> Image.Image:
-    return ImageChops.invert(image)
-
-
-def _posterize(image: Image.Image, bits: float, rng: Random) -> Image.Image:
-    shift = min((8 - int(bits)) % 256, 7)  # the byte wraps round, then the shift is clamped
-    return _apply_tables(image, BYTES >> shift << shift)
-
-
-def _solarize(image: Image.Image, threshold: float, rng: Random) -> Image.Image:
-    return _apply_tables(image, np.where(int(threshold) % 256 > BYTES, BYTES, 255 - BYTES))
-
-
-def _solarize_add(image: Image.Image, addition: float, rng: Random) -> Image.Image:
-    return _apply_tables(image, np.where(BYTES < 128, BYTES + int(addition), BYTES))
-
-
-def _color(image: Image.Image, factor: float, rng: Random) -> Image.Image:
+def _color(image: Image.Image, factor: float) -> Image.Image:
     """Towards or away from grey: TensorFlow's grey, which scales to 255.5 and cuts off where Pillow adds a half."""
     if image.mode == "L":
         return image
@@ -110,15 +86,7 @@ def _color(image: Image.Image, factor: float, rng: Random) -> Image.Image:
     return Image.blend(grey.convert("RGB"), image, factor)
 
 
-def _contrast(image: Image.Image, factor: float, rng: Random) -> Image.Image:
-    return _apply_tables(image, _blend_table(min(image.width * image.height // 256, 255), factor))
-
-
-def _brightness(image: Image.Image, factor: float, rng: Random) -> Image.Image:
-    return _apply_tables(image, _blend_table(0, factor))
-
-
-def _sharpness(image: Image.Image, factor: float, rng: Random) -> Image.Image:
+def _sharpness(image: Image.Image, factor: float) -> Image.Image:
     """Away from a blurred copy whose outermost pixels are the original's.
 
     Pillow's filter adds a half to round; taking it off again, but for half a step (1/26) against float error, cuts off.
@@ -127,7 +95,7 @@ def _sharpness(image: Image.Image, factor: float, rng: Random) -> Image.Image:
     return Image.blend(blurred, image, factor)
 
 
-def _rotate(image: Image.Image, degrees: float, rng: Random) -> Image.Image:
+def _rotate(image: Image.Image, degrees: float) -> Image.Image:
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     right, bottom = image.width - 1, image.height - 1
     return _transform_affine(
@@ -135,22 +103,6 @@ def _rotate(image: Image.Image, degrees: float, rng: Random) -> Image.Image:
         (cos, -sin, (right - cos * right + sin * bottom) / 2),
         (sin, cos, (bottom - sin * right - cos * bottom) / 2),
     )
-
-
-def _shear_x(image: Image.Image, slope: float, rng: Random) -> Image.Image:
-    return _transform_affine(image, (1, slope, _up_at_ties(image)), (0, 1, 0))
-
-
-def _shear_y(image: Image.Image, slope: float, rng: Random) -> Image.Image:
-    return _transform_affine(image, (1, 0, 0), (slope, 1, _up_at_ties(image)))
-
-
-def _translate_x(image: Image.Image, pixels: float, rng: Random) -> Image.Image:
-    return _transform_affine(image, (1, 0, pixels), (0, 1, 0))
-
-
-def _translate_y(image: Image.Image, pixels: float, rng: Random) -> Image.Image:
-    return _transform_affine(image, (1, 0, 0), (0, 1, pixels))
 
 
 def _cutout(image: Image.Image, reach: float, rng: Random) -> Image.Image:
@@ -162,6 +114,11 @@ def _cutout(image: Image.Image, reach: float, rng: Random) -> Image.Image:
     if right > left and bottom > top:
         cut.paste(_grey_fill(image), (left, top, right, bottom))
     return cut
+
+
+def _posterized(bits: int) -> Table:
+    shift = min((8 - bits) % 256, 7)  # the byte wraps round, then the shift is clamped
+    return BYTES >> shift << shift
 
 
 def _apply_tables(image: Image.Image, *tables: Table) -> Image.Image:
@@ -202,20 +159,45 @@ def _enhancement(level: float) -> float:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "AutoContrast": Operation(_auto_contrast),
-    "Equalize": Operation(_equalize),
-    "Invert": Operation(_invert),
-    "Rotate": Operation(_rotate, lambda level: level * 30, either_way=True),
-    "Posterize": Operation(_posterize, lambda level: int(level * 4)),
-    "Solarize": Operation(_solarize, lambda level: int(level * 256)),
-    "Color": Operation(_color, _enhancement),
-    "Contrast": Operation(_contrast, _enhancement),
-    "Brightness": Operation(_brightness, _enhancement),
-    "Sharpness": Operation(_sharpness, _enhancement),
-    "ShearX": Operation(_shear_x, lambda level: level * 0.3, either_way=True),
-    "ShearY": Operation(_shear_y, lambda level: level * 0.3, either_way=True),
-    "TranslateX": Operation(_translate_x, lambda level: level * 100, either_way=True),
-    "TranslateY": Operation(_translate_y, lambda level: level * 100, either_way=True),
+    "AutoContrast": Operation(lambda image, _, rng: _auto_contrast(image)),
+    "Equalize": Operation(lambda image, _, rng: ImageOps.equalize(image)),  # whole numbers only, and TensorFlow's
+    "Invert": Operation(lambda image, _, rng: ImageChops.invert(image)),
+    "Rotate": Operation(lambda image, degrees, rng: _rotate(image, degrees), lambda level: level * 30, either_way=True),
+    "Posterize": Operation(lambda image, bits, rng: _apply_tables(image, _posterized(int(bits))), lambda level: int(level * 4)),
+    "Solarize": Operation(
+        lambda image, threshold, rng: _apply_tables(image, np.where(int(threshold) % 256 > BYTES, BYTES, 255 - BYTES)),
+        lambda level: int(level * 256),
+    ),
+    "Color": Operation(lambda image, factor, rng: _color(image, factor), _enhancement),
+    "Contrast": Operation(
+        lambda image, factor, rng: _apply_tables(image, _blend_table(min(image.width * image.height // 256, 255), factor)),
+        _enhancement,
+    ),
+    "Brightness": Operation(lambda image, factor, rng: _apply_tables(image, _blend_table(0, factor)), _enhancement),
+    "Sharpness": Operation(lambda image, factor, rng: _sharpness(image, factor), _enhancement),
+    "ShearX": Operation(
+        lambda image, slope, rng: _transform_affine(image, (1, slope, _up_at_ties(image)), (0, 1, 0)),
+        lambda level: level * 0.3,
+        either_way=True,
+    ),
+    "ShearY": Operation(
+        lambda image, slope, rng: _transform_affine(image, (1, 0, 0), (slope, 1, _up_at_ties(image))),
+        lambda level: level * 0.3,
+        either_way=True,
+    ),
+    "TranslateX": Operation(
+        lambda image, pixels, rng: _transform_affine(image, (1, 0, pixels), (0, 1, 0)),
+        lambda level: level * 100,
+        either_way=True,
+    ),
+    "TranslateY": Operation(
+        lambda image, pixels, rng: _transform_affine(image, (1, 0, 0), (0, 1, pixels)),
+        lambda level: level * 100,
+        either_way=True,
+    ),
     "Cutout": Operation(_cutout, lambda level: int(level * 40)),
-    "SolarizeAdd": Operation(_solarize_add, lambda level: int(level * 110)),
+    "SolarizeAdd": Operation(
+        lambda image, addition, rng: _apply_tables(image, np.where(BYTES < 128, BYTES + int(addition), BYTES)),
+        lambda level: int(level * 110),
+    ),
 }

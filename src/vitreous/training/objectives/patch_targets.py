@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.ops import Normalise, Range, Scale
+from vitreous.data.transforms.ops import Range, Scale
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import Size, ViTConfig
 from vitreous.training.recipes.recipe import MaskTarget
@@ -72,7 +72,7 @@ class PatchTarget:
 
 def scales_of(preprocess: Preprocess) -> tuple[Scale, ...]:
     """What `pixel_levels` has to undo. Crops and flips after a scale do not change what a value means."""
-    scales = tuple(op for op in preprocess.ops if isinstance(op, (Range, Normalise)))
+    scales = tuple(op for op in preprocess.ops if isinstance(op, Scale))
     for op in scales:
         if isinstance(op, Range) and op.low == op.high:
             raise VitreousError(
@@ -85,11 +85,7 @@ def unscaled(images: Tensor, scales: tuple[Scale, ...]) -> Tensor:
     """The inverse of the preprocessing's scales: values in 0..255, but for rounding errors of about 1e-5."""
     pixels = images.float()
     for op in reversed(scales):
-        if isinstance(op, Range):
-            pixels = (pixels - op.low) * (255.0 / (op.high - op.low))
-        else:
-            mean, std = (pixels.new_tensor(values)[:, None, None] for values in (op.mean, op.std))
-            pixels = (pixels * std + mean) * 255.0
+        pixels = op.undo(pixels)
     return pixels
 
 
