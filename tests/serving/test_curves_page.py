@@ -28,7 +28,16 @@ WAIT = 15_000
 
 
 def record(step: int, split: str = "train", **more: Any) -> dict[str, Any]:
-    made = dict(step=step, epoch=step / 10, images=step * 32, seconds=step * 0.5, split=split, lr=0.001, loss=2 / step)
+    made = dict(
+        step=step,
+        epoch=step / 10,
+        images=step * 32,
+        seconds=step * 0.5,
+        flops=step * 2e13,
+        split=split,
+        lr=0.001,
+        loss=2 / step,
+    )
     return {**made, **(dict(images_per_second=64.0) if split == "train" else {}), **more}
 
 
@@ -174,6 +183,9 @@ def test_runs_are_laid_over_each_other_and_compared(opened: Opened, tmp_path: Pa
     assert rows["validation loss, last"] == ["0.025", "0.0125 (the best)"]
     assert rows["validation accuracy, best"] == ["99.00 % (step 100)", "99.00 % (step 100)"]
     assert rows["time"] == ["50 s", "50 s"]
+    assert rows["PFLOP of training"] == ["2", "2"]
+    assert rows["accuracy per PFLOP"] == ["49.5 %", "49.5 %"]
+    assert rows["accuracy per minute"] == ["118.8 %", "118.8 %"]
     assert page.locator("#settings tbody tr").all_inner_texts() == ["recipe.lr\t0.1\t0.3"]
     # The address has it all: somebody else sees the same.
     page.get_by_role("radio", name="epoch").check()

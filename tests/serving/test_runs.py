@@ -36,7 +36,7 @@ def records(steps: int, every: int = 10, seed: int = 0) -> list[dict[str, Any]]:
     noise = np.random.default_rng(seed).normal(size=steps + 1)
     made: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
-        place = dict(step=step, epoch=step / 8, images=32 * step, seconds=0.25 * step, lr=1e-3 * step)
+        place = dict(step=step, epoch=step / 8, images=32 * step, seconds=0.25 * step, flops=6000 * step, lr=1e-3 * step)
         made.append({**place, "split": "train", "loss": 2 / step + abs(noise[step]), "images_per_second": 64.0, "top1": 0.5})
         if step % every == 0:
             made.append({**place, "split": "validation", "loss": 2.1 / step, "top1": 1 - 1 / step, "top5": 1.0, "n": 50})
@@ -99,7 +99,8 @@ def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
     run(tmp_path / "a", lines(records(25)))
     (found,) = listing(tmp_path).runs
     assert found == {
-        "name": "a", "state": "stopped", "step": 25, "steps": 40, "seconds": 6.25, "updated": OLD, "loss": 2.1 / 20,
+        "name": "a", "state": "stopped", "step": 25, "steps": 40, "seconds": 6.25, "flops": 150_000.0,
+        "updated": OLD, "loss": 2.1 / 20,
         "top1": 0.95, "images_per_second": 64.0, "split": "validation", "model": "ViT-Ti/2", "data": "builtin:digits",
         "verb": "pretrain", "majority": None,
     }  # fmt: skip
@@ -200,7 +201,7 @@ def test_curves_are_those_of_the_report(tmp_path: Path) -> None:
     run(tmp_path / "a", lines(made))
     view = run_view(tmp_path, "a")
     assert {(one["key"], one["split"]) for one in view["series"]} == {
-        *((key, "all") for key in ("epoch", "images", "seconds", "lr")),
+        *((key, "all") for key in ("epoch", "images", "seconds", "flops", "lr")),
         *((key, "train") for key in ("loss", "top1", "images_per_second")),
         *((key, "validation") for key in ("loss", "top1", "top5")),
     }

@@ -44,7 +44,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert names == {"config.json", "metrics.jsonl", "log.txt", "report.html", "mistakes.json", "checkpoint", "state"}
     inside = {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()}
     assert {"model.safetensors", "model.json", "best", "raw"} <= inside
-    keys = {"step", "epoch", "images", "seconds", "split", "loss", "lr", "images_per_second"}
+    keys = {"step", "epoch", "images", "seconds", "flops", "split", "loss", "lr", "images_per_second"}
     for record in metrics(tmp_path / "run"):
         assert keys <= record.keys()
     assert "top1" in metrics(tmp_path / "run", "validation")[-1]
@@ -64,6 +64,27 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     html = (tmp_path / "run" / "report.html").read_text()
     assert "<html" in html
     assert "http://" not in html.replace("http://www.w3.org", "")
+
+
+def test_training_flops_are_counted_from_the_equations_of_the_model(tmp_path: Path) -> None:
+    result = pretrain(tmp_path / "run")
+    tokens, width, mlp, depth = 16 + 1, 32, 64, 2  # 2 x 2 patches of 8 x 8 grey pixels, and the class token
+    qkv_and_output, attention = 4 * tokens * width**2, 2 * tokens**2 * width
+    block = qkv_and_output + attention + 2 * tokens * width * mlp
+    macs = 16 * 4 * width + depth * block + 10 * width  # patches, blocks, head
+    for record in metrics(tmp_path / "run"):
+        assert record["flops"] == 3 * 2 * macs * record["images"]
+    assert result.result["flops"] == metrics(tmp_path / "run")[-1]["flops"] == 6 * macs * 12 * 32
+    html = (tmp_path / "run" / "report.html").read_text()
+    assert f"{6e-15 * macs * 12 * 32:.3g} PFLOP of training" in html
+    assert f"{100 * result.top1 / (6e-15 * macs * 12 * 32):.3g} % accuracy per PFLOP" in html
+    assert "% accuracy per minute" in html
+
+
+def test_masked_patches_count_the_flops_of_the_same_forward_pass(tmp_path: Path) -> None:
+    result = pretrain(tmp_path / "run", objective="masked-patch", subset=None, steps=2)
+    cost = vitreous.cost("ViT-Ti/2", image_size=8, classes=0, channels=1, width=32, depth=2, heads=2, mlp=64)
+    assert result.result["flops"] == cost.training_flops(2 * 32)
 
 
 def test_evaluation_of_the_run_counts_every_image_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ flop counter, so they do not repeat our formulas; activation memory is what auto
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ def cost(name: str, image_size: int | Size = 224, *, classes: int = 1000, **over
     return compute_cost(parse_name(name, image_size=image_size, classes=classes, **overrides))
 
 
+@cache
 def compute_cost(config: ModelConfig) -> Cost:
     model = build_on_meta(config).train()
     # Whatever mode the caller is in: what autograd would keep is the question.

@@ -276,6 +276,7 @@ def _schemas(limits: Limits) -> Json:
                 "step": _or_null(_NUMBER),
                 "steps": _or_null(_NUMBER),
                 "seconds": _or_null(_NUMBER),
+                "flops": _or_null(_NUMBER),
                 "updated": _or_null(_NUMBER),
                 "loss": _or_null(_NUMBER),
                 "top1": _or_null(_NUMBER),

@@ -30,7 +30,7 @@ _BLOCK = 1 << 20
 _SEAM = 64  # bytes before the place where reading stopped: if they have changed, the file is another
 _LAST_STEP = 10**12
 
-PLACES = ("epoch", "images", "seconds", "lr")
+PLACES = ("epoch", "images", "seconds", "flops", "lr")
 """Told by training and evaluation alike, so that they are one curve for all splits, of split `all`."""
 
 _NO_CURVES = ("step", "split", "n")

@@ -239,7 +239,7 @@ def _last(path: Path) -> dict[str, Any]:
         about = path.stat()
         return _last_of(path, about.st_ino, about.st_size, about.st_mtime_ns)
     except OSError:
-        return {"step": 0, "seconds": None, "loss": None, "top1": None, "images_per_second": None, "split": None}
+        return {"step": 0, "seconds": None, "flops": None, "loss": None, "top1": None, "images_per_second": None, "split": None}
 
 
 @lru_cache(maxsize=4 * LISTED)
@@ -269,6 +269,7 @@ def _last_of(path: Path, inode: int, size: int, changed: int) -> dict[str, Any]:
     return {
         "step": int(newest.get("step", 0)),
         "seconds": _finite(newest.get("seconds")),
+        "flops": _finite(newest.get("flops")),
         "loss": _finite(shown.get("loss")),
         "top1": _finite(evaluated.get("top1")),
         "images_per_second": _finite(trained.get("images_per_second")),

@@ -17,6 +17,7 @@ from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.models.config import ModelConfig
 from vitreous.models.config import config_to_json as model_json
+from vitreous.models.cost import compute_cost
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe
 from vitreous.training.recipes.recipe import to_json as recipe_json
@@ -80,6 +81,10 @@ class RunConfig:
     def steps(self) -> int:
         assert self.recipe.steps is not None
         return self.recipe.steps
+
+    def flops(self, steps: int) -> int:
+        """Floating-point operations of training for so many steps, at the size of the training images."""
+        return compute_cost(self.model).training_flops(steps * self.recipe.batch_size)
 
 
 def _decoders() -> dict[str, str | None]:

@@ -341,7 +341,13 @@ class Loop:
         progress = self.progress
         images = progress.step * self.config.recipe.batch_size
         epoch = round(images / self.config.images, 4) if self.config.images else None
-        return {"step": progress.step, "epoch": epoch, "images": images, "seconds": round(progress.seconds, 3)}
+        return {
+            "step": progress.step,
+            "epoch": epoch,
+            "images": images,
+            "seconds": round(progress.seconds, 3),
+            "flops": self.config.flops(progress.step),
+        }
 
     def evaluate(self, signals: Sequence[int] = ()) -> Evaluation:
         """The model as it is now, by the held-out images; `Interrupted` is raised at all ranks if one gets a signal."""

@@ -34,7 +34,7 @@ MORE = 6
 MISTAKES = 48
 """Images shown, the highest loss first."""
 
-_AXES = {"step", "epoch", "images", "seconds", "split", "n"}
+_AXES = {"step", "epoch", "images", "seconds", "flops", "split", "n"}
 _DRAWN = {"loss", "lr", "images_per_second"}
 
 Records = Sequence[Mapping[str, Any]]
@@ -103,13 +103,19 @@ def _verdict(history: Records, outcome: ValidationResult | None) -> tuple[bool, 
 
 def _facts(history: Records, outcome: ValidationResult | None) -> str:
     formats = {"step": "{:,.0f} steps", "epoch": "{:.4g} epochs", "images": "{:,.0f} images seen"}
-    parts = []
-    for key in (*formats, "seconds"):
+    most = {}
+    for key in (*formats, "flops", "seconds"):
         values = [value for record in history if math.isfinite(value := number(record.get(key)))]
         if values:
-            parts.append(_duration(max(values)) if key == "seconds" else formats[key].format(max(values)))
+            most[key] = max(values)
+    parts = [words.format(most[key]) for key, words in formats.items() if key in most]
+    parts += [f"{most['flops'] / 1e15:.3g} PFLOP of training"] if "flops" in most else []
+    parts += [_duration(most["seconds"])] if "seconds" in most else []
     if outcome is not None:
         parts += [f"{len(outcome.classes):,} classes", f"{outcome.split} loss {outcome.loss:.4g}"]
+        # What accuracy costs (issue 19): runs of different models and lengths compare by it.
+        for key, unit, words in (("flops", 1e15, "PFLOP"), ("seconds", 60.0, "minute")):
+            parts += [f"{100 * outcome.top1 * unit / most[key]:.3g} % accuracy per {words}"] if most.get(key) else []
     return ", ".join(parts) + "." if parts else ""
 
 

@@ -170,6 +170,7 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
     target, notes, progress = config.out / "checkpoint", list(config.decisions), loop.progress
     chooses_best = config.recipe.patience is not None
     summary: dict[str, Any] = {"steps": progress.step, "seconds": round(progress.seconds, 1)}
+    summary["flops"] = config.flops(progress.step)
     summary |= {"seed": config.options.seed, "data_seed": config.options.data_seed, "preprocess": config.recipe.evaluation}
     if loop.average is not None:
         raw = loop.tensors()

@@ -142,7 +142,7 @@ function lines(key) {
 function keys() {
   const found = new Set();
   for (const name of colours.keys()) for (const one of watch.known.get(name)?.series.values() || []) found.add(one.key);
-  for (const key of ["epoch", "images", "seconds"]) found.delete(key);
+  for (const key of ["epoch", "images", "seconds", "flops"]) found.delete(key);
   const rank = (key) => key === "loss" ? 0 : key === "top1" ? 1 : /^top\d+$/.test(key) ? 2 : key === "lr" ? 4 : key === "images_per_second" ? 5 : 3;
   return [...found].sort((a, b) => rank(a) - rank(b)).slice(0, CHARTS);
 }

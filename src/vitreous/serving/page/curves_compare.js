@@ -2,7 +2,7 @@
 import { make } from "./common.js";
 import { beatsMajority, duration, figure, isShare, title, whole } from "./curves_words.js";
 
-const ALONG = ["step", "epoch", "images", "seconds", "lr"];
+const ALONG = ["step", "epoch", "images", "seconds", "flops", "lr"];
 const UNTOLD = new Set(["decisions", "arguments"]);  // reasons, and what was typed: both are in the settings already
 const LONGEST = 300, MOST = 500;
 
@@ -49,6 +49,14 @@ export function results(runs) {
     add(key === "epoch" ? "epochs" : "images seen", runs.map((run) => { const last = run.get(key, "all")?.points.at(-1)?.[1]; return Number.isFinite(last) ? { value: last, words: words(last) } : null; }), null);
   }
   add("time", about("seconds").map((value) => value === null ? null : { value, words: duration(value) }), null);
+  add("PFLOP of training", about("flops").map((value) => value === null ? null : { value: value / 1e15, words: figure(value / 1e15) }), null);
+  for (const [key, unit, words] of [["flops", 1e15, "PFLOP"], ["seconds", 60, "minute"]]) {
+    const spent = about(key);
+    add("accuracy per " + words, about("top1").map((top1, k) => {
+      const value = top1 === null || !spent[k] ? null : 100 * top1 * unit / spent[k];
+      return value === null ? null : { value, words: figure(value) + " %" };
+    }), null);
+  }
   return scrolled("results of the chosen runs", make("table", { class: "compared" }, heads(runs, "result"), make("tbody", {}, ...rows)));
 }
 

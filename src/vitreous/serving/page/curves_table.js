@@ -15,10 +15,11 @@ const COLUMNS = [
   ["top1", "Accuracy", (run) => run.top1, true],
   ["images_per_second", "Images/s", (run) => run.images_per_second, true],
   ["seconds", "Time", (run) => run.seconds, true],
+  ["flops", "PFLOP", (run) => run.flops, true],
   ["updated", "Changed", (run) => run.updated, true],
 ];
 
-const NUMBERS = ["loss", "top1", "images_per_second", "seconds", "updated"];
+const NUMBERS = ["loss", "top1", "images_per_second", "seconds", "flops", "updated"];
 
 export class RunsTable {
   constructor(table, filter, sort, chosen) {
@@ -91,6 +92,7 @@ export class RunsTable {
     cells.top1.classList.toggle("below", run.top1 !== null && !beatsMajority(run.top1, run.majority));
     put("images_per_second", run.images_per_second === null ? "–" : whole(run.images_per_second));
     put("seconds", duration(run.seconds));
+    put("flops", figure(run.flops === null ? null : run.flops / 1e15));
     put("updated", ago(run.updated));
     cells.loss.title = run.split ? "of " + run.split : "";
     there.state.textContent = run.state;
