@@ -11,7 +11,6 @@ import importlib
 import inspect
 import io
 import itertools
-import json
 import logging
 import os
 import re
@@ -28,7 +27,7 @@ from vitreous.commands.types import Result
 from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.core.printable import printable, printable_lines
 from vitreous.core.progress import say, silence
-from vitreous.core.untrusted_json import without_nan
+from vitreous.core.untrusted_json import json_line
 
 COMMANDS = (
     "demo",
@@ -147,7 +146,7 @@ def _run(name: str, words: Sequence[str]) -> int:
     with silence(quiet):
         if as_json:
             for record in result.records():
-                print(_json(record), flush=lines is not None)
+                print(json_line(record, sys.stdout.encoding or "utf-8"), flush=lines is not None)
         elif lines is not None:
             for line in lines():  # where nothing is to be said, it is made all the same
                 if not quiet:
@@ -231,17 +230,6 @@ def _shown(text: str, data: bool = False) -> str:
     return "".join(
         part if at % 2 else printable_lines(part, encoding) for at, part in enumerate(re.split("(\x1b\\[[0-9;]*m)", text))
     )
-
-
-def _json(record: dict[str, Any]) -> str:
-    text = json.dumps(without_nan(record), ensure_ascii=False, allow_nan=False)
-    if not text.isprintable():  # the same text for a program, and harmless on a terminal
-        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # a terminal that knows few letters
-        text = json.dumps(without_nan(record), allow_nan=False)
-    return text
 
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff, tyro.conf.DisallowNone)

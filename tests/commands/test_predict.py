@@ -26,13 +26,10 @@ from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.inference import batch_memory as predict_memory
-from vitreous.inference.batch_memory import fitting_batch, working_memory
-from vitreous.inference.batches import AHEAD, CHUNK, batches, decode_images, shard
+from vitreous.inference.batches import AHEAD, CHUNK, DecodedImage, batches, decode_images
 from vitreous.inference.image_list import NamedImage
 from vitreous.inference.predictor import Predictor
 from vitreous.inference.rows import AsCsv, AsJson, Row
-from vitreous.models.names import parse_name
 
 from conftest import random_checkpoint
 
@@ -166,12 +163,12 @@ class _Deadly(Preprocess):
 def test_a_picture_that_kills_its_decoder_is_a_row(tmp_path: Path) -> None:
     names = photographs(tmp_path, 90)
     deadly = _Deadly(str(PREPROCESS))
-    parts = list(decode_images(iter(map(NamedImage, names)), deadly, workers=2))
-    assert [path for part in parts for path in part.paths] == names
-    errors = [error for part in parts for error in part.errors]
+    decoded = list(decode_images(iter(map(NamedImage, names)), deadly, workers=2))
+    assert [image.path for image in decoded] == names
+    errors = [image.error for image in decoded]
     assert errors[21] == "the process that decoded it died (killed by SIGSEGV), twice; replace it or leave it out"
     assert errors.count(None) == 89
-    pixels = torch.cat([part.pixels for part in parts])
+    pixels = torch.stack([image.pixels for image in decoded if image.pixels is not None])
     torch.testing.assert_close(pixels, torch.stack([PREPROCESS(name) for name in names if "0021" not in name]))
 
 
@@ -189,23 +186,9 @@ def test_the_list_is_drawn_from_only_so_far(tmp_path: Path) -> None:
         drawn = 0
         going = batches(decode_images(endless(), PREPROCESS, workers), 8)
         for number in range(1, 20):
-            assert len(next(going).paths) == 8
+            assert len(next(going)) == 8
             assert drawn <= 8 * number + (AHEAD * workers + 2) * CHUNK
         going.close()  # type: ignore[attr-defined]
-
-
-def test_the_size_of_a_batch_is_found_where_there_are_many_images(checkpoint: str, tmp_path: Path) -> None:
-    asked = []
-
-    def found() -> int:
-        asked.append(1)
-        return 5
-
-    predictor = Predictor(load(checkpoint), torch.device("cpu"), "float32", top=1, workers=0, batch_size=found)
-    names = photographs(tmp_path / "photos", 17)
-    assert [len(batch) for batch in predictor.rows(map(NamedImage, names[:16]))] == [4] * 4
-    assert not asked
-    assert [len(batch) for batch in predictor.rows(map(NamedImage, names))] == [5, 5, 5, 2]
 
 
 def test_memory_does_not_grow_with_the_number_of_images(checkpoint: str, tmp_path: Path) -> None:
@@ -237,29 +220,12 @@ def test_memory_does_not_grow_with_the_number_of_images(checkpoint: str, tmp_pat
 
 
 def test_batches_hold_so_many_readable_images() -> None:
-    names = [NamedImage(f"{n}", error="bad" if n % 3 == 0 else None) for n in range(50)]
-    whole = torch.arange(50.0)[:, None, None, None]
-
-    def parts() -> Any:
-        from vitreous.inference.batches import DecodedImages
-
-        for start in range(0, 50, 16):
-            chunk = names[start : start + 16]
-            rows = [int(named.path) for named in chunk if named.error is None]
-            yield DecodedImages(tuple(n.path for n in chunk), tuple(n.error for n in chunk), whole[rows])
-
-    made = list(batches(parts(), 10))
-    assert [len(batch.pixels) for batch in made] == [10, 10, 10, 3]
-    assert [path for batch in made for path in batch.paths] == [str(n) for n in range(50)]
-    assert torch.cat([batch.pixels for batch in made]).flatten().tolist() == [n for n in range(50) if n % 3]
-
-
-def test_shards_are_the_list_dealt_out() -> None:
-    names = [NamedImage(str(n)) for n in range(23)]
-    dealt = [[named.path for named in shard(iter(names), process, 3)] for process in range(3)]
-    assert [path for turn in zip(*(d[:7] for d in dealt), strict=True) for path in turn] == [str(n) for n in range(21)]
-    assert sorted(int(path) for own in dealt for path in own) == list(range(23))
-    assert [named.path for named in shard(iter(names), 1, 3, start=2)] == dealt[1][2:]
+    images = [DecodedImage(f"{n}", None, torch.tensor(n)) if n % 3 else DecodedImage(f"{n}", "bad", None) for n in range(50)]
+    made = list(batches(images, 10))
+    assert [sum(image.error is None for image in batch) for batch in made] == [10, 10, 10, 3]
+    assert [image for batch in made for image in batch] == images
+    bad = [DecodedImage(f"{n}", "bad", None) for n in range(50)]
+    assert [len(batch) for batch in batches(bad, 2)] == [16, 16, 16, 2]
 
 
 # What is printed ---------------------------------------------------------------------------------------------------------
@@ -392,43 +358,3 @@ def test_json_has_no_nan() -> None:
         "classes": ["ant"],
         "probabilities": [None],
     }
-
-
-# Memory ------------------------------------------------------------------------------------------------------------------
-
-
-def _measured(name: str, images: int) -> int:
-    """The largest sum of what torch's own profiler saw allocated and not yet freed."""
-    model = vitreous.create(name, image_size=96, classes=10).eval()
-    pixels = torch.zeros(images, 3, *model.config.image_size)
-    with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
-        model(pixels)
-    now = most = 0
-    for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most + pixels.nbytes
-
-
-@pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/16"])
-def test_working_memory_is_what_the_profiler_sees(name: str) -> None:
-    needed = working_memory(parse_name(name, image_size=96, classes=10))
-    # The difference, for there is also what a convolution needs for itself, however many images it sees.
-    assert 3 * needed.image == pytest.approx(_measured(name, 5) - _measured(name, 2), rel=0.1)
-
-
-def test_batches_are_sized_to_the_memory() -> None:
-    config, cpu, gpu = parse_name("ViT-B/16", image_size=224, classes=1000), torch.device("cpu"), torch.device("cuda")
-    image = working_memory(config).image
-    assert 2 * 197 * 3072 * 4 <= image <= 12 * 197 * 3072 * 4  # a few times the widest thing in it
-    sizes = [fitting_batch(config, "float32", gpu, free) for free in (1 << 20, 1 << 30, 16 << 30, 1 << 50)]
-    assert sizes == sorted(sizes)
-    assert (sizes[0], sizes[-1]) == (1, predict_memory.LARGEST)
-    assert sizes[1] * image <= 1 << 29
-    assert fitting_batch(config, "float32", gpu, 16 << 30, sharing=4) == sizes[2] // 4
-    assert fitting_batch(config, "float32", cpu, 1 << 50) * image <= predict_memory.PROCESSOR_BYTES
-    assert fitting_batch(config, "float32", cpu, None) == fitting_batch(config, "float32", cpu, 1 << 50)
-    assert fitting_batch(config, "float32", cpu, 1 << 24) == 1
-    small = parse_name("ViT-Ti/16", image_size=32, classes=10)
-    assert fitting_batch(small, "float32", cpu, 1 << 34) > fitting_batch(config, "float32", cpu, 1 << 34)

@@ -10,7 +10,7 @@ from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
     from vitreous.classifier import Classifier
-    from vitreous.inference.predict_run import Predictions, WrittenPredictions
+    from vitreous.inference.predict_run import Predictions
 
 
 def predict(
@@ -24,7 +24,7 @@ def predict(
     workers: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
-) -> Predictions | WrittenPredictions:
+) -> Predictions:
     """Predict the classes of images, a few or millions, with a checkpoint of any kind.
 
     Rows come in the order of the images, while they are made. An image that cannot be read is reported in its row and does
@@ -35,11 +35,11 @@ def predict(
     Args:
         checkpoint: a run, a file, a folder, or a name from `vitreous list weights`.
         images: files, folders, patterns in quotes such as 'photos/**/*.jpg', or - for names on standard input.
-        top: how many classes to tell.
+        top: how many classes to give.
         out: a file for the rows instead of printing them: .jsonl or .csv.
         csv: print rows as CSV.
         image_size: run the model at another size than the checkpoint's.
-        batch_size: how many images to run at once; as many as suit the memory if not given.
+        batch_size: how many images to run at once; as many as suit their size and the device if not given.
         workers: processes that decode; as many as there are cores if not given, 0 for none.
         device: cpu, cuda, mps; the best there is if not given.
         precision: auto takes bfloat16 where it is faster; digits are lost.

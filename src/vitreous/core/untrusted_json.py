@@ -49,3 +49,15 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_line(value: Any, encoding: str = "utf-8") -> str:
+    """JSON on one line, harmless on a terminal: letters as they are where `encoding` has them, all else as escapes."""
+    text = json.dumps(without_nan(value), ensure_ascii=False, allow_nan=False)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:  # a terminal that knows few letters
+        text = json.dumps(without_nan(value), allow_nan=False)
+    return text

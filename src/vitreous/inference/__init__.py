@@ -1,7 +1,6 @@
 """Run models on images: batches, runner, predictions, features.
 
 Modules:
-    batch_memory      batch size that fits into memory
     batches           images of any kind to preprocessed batches
     distributed_pass  ranks' shares merged into data order
     feature_cache     features on disk

@@ -85,24 +85,17 @@ def iterate_batches(preprocess: Preprocess, images: Images, batch_size: int) -> 
 # In worker processes ---------------------------------------------------------------------------------------------------
 
 
+class DecodedImage(NamedTuple):
+    path: str
+    error: str | None  # or else
+    pixels: Tensor | None  # (C, H, W), ready for the model
+
+
 @dataclass(frozen=True)
-class DecodeTask:
+class _Task:
     number: int  # of its first image
-    images: tuple[NamedImage, ...]
-    slot: int = 0
-
-
-class DecodedTask(NamedTuple):
-    slot: int
-    errors: tuple[str | None, ...]  # of each image; None: its pixels are in the slot, at its place in the task
-
-
-class DecodedImages(NamedTuple):
-    """Images in their order: those without an error are the rows of `pixels`, in the same order."""
-
-    paths: tuple[str, ...]
-    errors: tuple[str | None, ...]
-    pixels: Tensor  # (B, C, H, W), ready for the model
+    images: list[NamedImage]
+    slot: int = 0  # of the shared memory, for the pixels of each at its place in the task
 
 
 class _Decoder:
@@ -111,12 +104,12 @@ class _Decoder:
     def __init__(self, preprocess: Preprocess, memory: SharedBuffer) -> None:
         self.preprocess, self.memory = preprocess, memory
 
-    def __call__(self, task: DecodeTask) -> DecodedTask:
+    def __call__(self, task: _Task) -> list[str | None]:
+        """The error of each image; None: its pixels are there."""
         slot = self.memory.array()[task.slot]
         # One image is too little to share.
         with using_threads(1):
-            errors = (self._decode(slot[row], task.number + row, image) for row, image in enumerate(task.images))
-            return DecodedTask(task.slot, tuple(errors))
+            return [self._decode(slot[row], task.number + row, image) for row, image in enumerate(task.images)]
 
     def _decode(self, out: NDArray[Any], number: int, image: NamedImage) -> str | None:
         """What is wrong with the image, if it could not be written."""
@@ -147,96 +140,70 @@ def check_fixed_size(preprocess: Preprocess) -> None:
         raise VitreousError(f"preprocessing {str(preprocess)!r} is random, which is for training")
 
 
-def decode_images(images: Iterator[NamedImage], preprocess: Preprocess, workers: int) -> Iterator[DecodedImages]:
-    """Every image, a few at a time. At most AHEAD tasks per worker are drawn from `images` before they are needed."""
+def decode_images(images: Iterator[NamedImage], preprocess: Preprocess, workers: int) -> Iterator[DecodedImage]:
+    """Every image, in order. At most AHEAD tasks per worker are drawn from `images` before they are needed."""
     check_fixed_size(preprocess)
     height, width = preprocess.size or (0, 0)
-    images = iter(images)
     first = list(itertools.islice(images, CHUNK + 1))
     if len(first) <= CHUNK:  # starting processes would take longer than the work
         workers = 0
     slots = max(1, workers) * (AHEAD + 1)
     memory = SharedBuffer(slots, (CHUNK, preprocess.channels, height, width), eight_bit=preprocess.eight_bit)
-    tasks = _tasks(itertools.chain(first, images))
-    sent: deque[DecodeTask] = deque()
+    images = itertools.chain(first, images)
+    chunks = iter(lambda: list(itertools.islice(images, CHUNK)), [])
+    tasks = (_Task(CHUNK * turn, chunk) for turn, chunk in enumerate(chunks))
+    turns = itertools.cycle(range(slots))
+    sent: deque[_Task] = deque()
     suspected: set[int] = set()
-    deadly: dict[int, str] = {}
     while True:
         again, sent = sent, deque()
-        numbered = _in_slots(itertools.chain(again, tasks), slots, sent, deadly)
+        sending = _send(itertools.chain(again, tasks), turns, sent)
         try:
-            for done in run_in_order(_Decoder(preprocess, memory), numbered, workers, ahead=AHEAD):
-                yield _collect(preprocess, memory, sent.popleft(), done)
+            for errors in run_in_order(_Decoder(preprocess, memory), sending, workers, ahead=AHEAD):
+                done = sent.popleft()
+                for image, error, pixels in zip(done.images, errors, memory.array()[done.slot], strict=False):
+                    yield DecodedImage(image.path, error, None if error else _scale(preprocess, pixels))
             return
         except WorkerDied as error:
-            known = {task.number + row for task in sent for row in range(len(task.images))} - deadly.keys()
-            if not error.item.isdigit() or int(error.item) not in known:
-                raise VitreousError(
-                    f"a process that decodes images {str(error).partition(' died ')[2]}; start again"
-                ) from error
-            number = int(error.item)
-            if number in suspected:  # once may be chance: a system that is short of memory kills whoever it likes
-                how = str(error).partition("died (")[2].partition(")")[0]
-                deadly[number] = f"the process that decoded it died ({how}), twice; replace it or leave it out"
-            suspected.add(number)
+            _suspect(error, sent, suspected)
 
 
-def _tasks(images: Iterator[NamedImage]) -> Iterator[DecodeTask]:
-    number = 0
-    while chunk := tuple(itertools.islice(images, CHUNK)):
-        yield DecodeTask(number, chunk)
-        number += len(chunk)
+def _send(tasks: Iterable[_Task], turns: Iterator[int], sent: deque[_Task]) -> Iterator[_Task]:
+    """Each with its part of the memory."""
+    for task in tasks:
+        sent.append(replace(task, slot=next(turns)))
+        yield sent[-1]
 
 
-def _in_slots(tasks: Iterator[DecodeTask], slots: int, sent: deque[DecodeTask], deadly: dict[int, str]) -> Iterator[DecodeTask]:
-    """Each with its part of the memory; what has killed a process is not tried again."""
-    for turn, task in enumerate(tasks):
-        if any(task.number <= number < task.number + len(task.images) for number in deadly):
-            marked = (
-                replace(image, error=deadly[task.number + row]) if task.number + row in deadly else image
-                for row, image in enumerate(task.images)
-            )
-            task = replace(task, images=tuple(marked))
-        task = replace(task, slot=turn % slots)
-        sent.append(task)
-        yield task
+def _scale(preprocess: Preprocess, pixels: NDArray[Any]) -> Tensor:
+    scaled = torch.empty(pixels.shape)
+    preprocess.scale_into(scaled.numpy(), pixels)
+    return scaled
 
 
-def _collect(preprocess: Preprocess, memory: SharedBuffer, task: DecodeTask, done: DecodedTask) -> DecodedImages:
-    good = [row for row, error in enumerate(done.errors) if error is None]
-    slot = memory.array()[done.slot]
-    pixels = torch.empty(len(good), *slot.shape[1:])
-    values = pixels.numpy()
-    for at, row in enumerate(good):
-        preprocess.scale_into(values[at], slot[row])
-    return DecodedImages(tuple(image.path for image in task.images), done.errors, pixels)
+def _suspect(error: WorkerDied, sent: Iterable[_Task], suspected: set[int]) -> None:
+    """An image that has killed two processes is not tried again. Once may be chance: a system that is short of memory kills
+    whoever it likes."""
+    number = int(error.item) if error.item.isdigit() else -1
+    task = next((task for task in sent if task.number <= number < task.number + len(task.images)), None)
+    if task is None or task.images[number - task.number].error is not None:
+        raise VitreousError(f"a process that decodes images {str(error).partition(' died ')[2]}; start again") from error
+    if number in suspected:
+        how = str(error).partition("died (")[2].partition(")")[0]
+        reason = f"the process that decoded it died ({how}), twice; replace it or leave it out"
+        task.images[number - task.number] = replace(task.images[number - task.number], error=reason)
+    suspected.add(number)
 
 
-def batches(parts: Iterator[DecodedImages], size: int) -> Iterator[DecodedImages]:
+def batches(images: Iterable[DecodedImage], size: int) -> Iterator[list[DecodedImage]]:
     """The same in batches for the model: `size` readable images each but the last, and bounded in those that are not."""
-    paths: list[str] = []
-    errors: list[str | None] = []
-    pixels: list[Tensor] = []
-    good = 0
-
-    def batch() -> DecodedImages:
-        return DecodedImages(tuple(paths), tuple(errors), torch.cat(pixels))
-
-    for part in parts:
-        row = 0
-        for path, error in zip(part.paths, part.errors, strict=True):
-            paths.append(path)
-            errors.append(error)
-            if error is None:
-                pixels.append(part.pixels[row : row + 1])
-                row, good = row + 1, good + 1
-            if good == size or len(paths) - good >= 8 * size:
-                yield batch() if pixels else DecodedImages(tuple(paths), tuple(errors), part.pixels[:0])
-                paths, errors, pixels, good = [], [], [], 0
-    if paths:
-        yield batch() if pixels else DecodedImages(tuple(paths), tuple(errors), torch.empty(0))
-
-
-def shard(images: Iterator[NamedImage], process: int, processes: int, start: int = 0) -> Iterator[NamedImage]:
-    """Every `processes`-th image, from the `start`-th of this process's own."""
-    return itertools.islice(images, process + start * processes, None, processes)
+    batch: list[DecodedImage] = []
+    readable = 0
+    for image in images:
+        batch.append(image)
+        readable += image.error is None
+        if readable == size or len(batch) - readable >= 8 * size:
+            yield batch
+            batch, readable = [], 0
+    if batch:
+        yield batch

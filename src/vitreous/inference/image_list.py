@@ -12,9 +12,9 @@ folders above it, are in memory at a time.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
-import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ _MOST = 1 << 29  # bytes of one image on standard input; encoded, what decoding 
 _READ = 1 << 16
 _ENDLESS = 1 << 20  # bytes without a newline: no list of names
 
+Names = tuple[str, ...]  # of the folders from the root, and of a file
 Above = tuple[tuple[int, int], ...]  # device and number of the folders that one came through
 
 
@@ -70,41 +71,69 @@ def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: L
 
 def _of(word: str, left_out: LeftOutFiles) -> Iterator[NamedImage]:
     if os.path.isdir(word):  # noqa: PTH112
-        yield from _below(word.rstrip("/" + os.sep) or word[:1], (), left_out)
+        yield from _matching(word.rstrip("/" + os.sep) or word[:1], ["**", "*"], left_out)
     elif _is_pattern(word):
-        yield from _matching(word, left_out)
+        parts = word.replace(os.sep, "/").split("/")
+        fixed = list(itertools.takewhile(lambda part: not _MAGIC.search(part), parts))
+        rest = [part for part in parts[len(fixed) :] if part]
+        root = "/".join(fixed) or word[: word.startswith("/")]
+        yield from _matching(root, [*rest, "*"] if rest[-1] == "**" else rest, left_out)
     else:
         yield NamedImage(word)
 
 
-# Folders -----------------------------------------------------------------------------------------------------------------
+# Folders and patterns ----------------------------------------------------------------------------------------------------
+
+_MAGIC = re.compile(r"[*?\[]")
 
 
-def _below(folder: str, above: Above, left_out: LeftOutFiles) -> Iterator[NamedImage]:
-    """Every image in and under a folder. Links are followed, and never in a circle."""
+def _is_pattern(word: str) -> bool:
+    return _MAGIC.search(word) is not None and not os.path.lexists(word)
+
+
+def _matching(
+    folder: str, parts: Sequence[str], left_out: LeftOutFiles, names: Names = (), above: Above = ()
+) -> Iterator[NamedImage]:
+    """The images in and under a folder whose names from its root match a pattern's parts, in the order of names.
+
+    As the shell would; `**` is any number of folders. Standard glob gives no order to rely on. Links are followed, and never
+    in a circle.
+    """
     try:
-        status = os.stat(folder)  # noqa: PTH116
+        status = os.stat(folder or ".")  # noqa: PTH116
         identity = (status.st_dev, status.st_ino)
-        if identity in above:
-            return
-        entries = _entries(folder)
-    except OSError as error:
-        yield _closed(folder, error)
+        with os.scandir(folder or ".") as found:
+            entries = {entry.name: _is_folder(entry) for entry in found} if identity not in above else {}
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        yield NamedImage(folder or ".", error=f"the folder cannot be looked into ({error.strerror or error})")
+        return
+    anything = not parts[-1].strip("*")  # of `photos/*` those are meant that a search of photos/ would find
     for name in sorted(entries):
-        path = os.path.join(folder, name)  # noqa: PTH118
-        if is_image_name(name):  # a folder of such a name too: its row says what is wrong
+        path, inside, is_folder = os.path.join(folder, name), (*names, name), entries[name]  # noqa: PTH118
+        matches = _matches(parts, inside)
+        if matches and (
+            is_image_name(name) or not (anything or is_folder)
+        ):  # a folder so named too: its row says what is wrong
             yield NamedImage(path)
-        elif entries[name]:
-            yield from _below(path, (*above, identity), left_out)
-        else:
+        elif is_folder and _matches(parts, inside, below=True):
+            yield from _matching(path, parts, left_out, inside, (*above, identity))
+        elif matches and not is_folder:
             left_out.add(path)
 
 
-def _entries(folder: str) -> dict[str, bool]:
-    """What is visible: whether it is a folder."""
-    with os.scandir(folder) as found:
-        return {entry.name: _is_folder(entry) for entry in found if not entry.name.startswith(".")}
+def _matches(parts: Sequence[str], names: Names, below: bool = False) -> bool:
+    """Whether the names match the parts of a pattern; with `below`, whether names below them may."""
+    if not names:
+        return bool(parts) == below
+    if not parts:
+        return False
+    first, rest = parts[0], parts[1:]
+    visible = not names[0].startswith(".")
+    if first == "**":
+        return _matches(rest, names, below) or (visible and _matches(parts, names[1:], below))
+    return (visible or first.startswith(".")) and fnmatch.fnmatch(names[0], first) and _matches(rest, names[1:], below)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -112,75 +141,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
-
-
-def _closed(folder: str, error: OSError) -> NamedImage:
-    return NamedImage(folder, error=f"the folder cannot be looked into ({error.strerror or error})")
-
-
-# Patterns ----------------------------------------------------------------------------------------------------------------
-
-
-def _is_pattern(word: str) -> bool:
-    return re.search(r"[*?\[]", word) is not None and not os.path.lexists(word)
-
-
-def _matching(pattern: str, left_out: LeftOutFiles) -> Iterator[NamedImage]:
-    """As the shell would, and in a fixed order; `**` is any number of folders. Standard glob gives no order to rely on."""
-    drive, rest = os.path.splitdrive(pattern)
-    root = drive + (os.sep if rest.startswith(("/", os.sep)) else "")
-    parts = [part for part in (re.split(r"[/\\]", rest) if os.sep == "\\" else rest.split("/")) if part]
-    parts = [part for at, part in enumerate(parts) if part != "**" or at == 0 or parts[at - 1] != "**"]
-    if parts[-1] == "**":
-        parts.append("*")
-    yield from _matched(root, parts, (), left_out)
-
-
-def _matched(folder: str, parts: Sequence[str], above: Above, left_out: LeftOutFiles) -> Iterator[NamedImage]:
-    first, rest = parts[0], parts[1:]
-    if first == "**":
-        yield from _matched(folder, rest, (), left_out)
-        try:
-            status = os.stat(folder or ".")  # noqa: PTH116
-            identity = (status.st_dev, status.st_ino)
-            names = [] if identity in above else _names(folder, True)
-        except OSError:
-            return  # told by the line before
-        for name in names:
-            if not name.startswith("."):
-                yield from _matched(os.path.join(folder, name), parts, (*above, identity), left_out)  # noqa: PTH118
-        return
-    if not re.search(r"[*?\[]", first):
-        path = os.path.join(folder, first)  # noqa: PTH118
-        if rest:
-            yield from _matched(path, rest, (), left_out)
-        elif os.path.lexists(path):
-            yield NamedImage(path)
-        return
-    try:
-        names = _names(folder, bool(rest))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        yield _closed(folder or ".", error)
-        return
-    anything = not rest and not first.strip("*")  # of `photos/*` those are meant that a search of photos/ would find
-    matches = re.compile(fnmatch.translate(os.path.normcase(first))).match
-    for name in names:
-        if not matches(os.path.normcase(name)) or (name.startswith(".") and not first.startswith(".")):
-            continue
-        path = os.path.join(folder, name)  # noqa: PTH118
-        if rest:
-            yield from _matched(path, rest, (), left_out)
-        elif is_image_name(name) or not (anything or os.path.isdir(path)):  # noqa: PTH112
-            yield NamedImage(path)
-        elif not os.path.isdir(path):  # noqa: PTH112
-            left_out.add(path)
-
-
-def _names(folder: str, folders_only: bool) -> list[str]:
-    with os.scandir(folder or ".") as found:
-        return sorted(entry.name for entry in found if not folders_only or _is_folder(entry))
 
 
 # Standard input ----------------------------------------------------------------------------------------------------------
@@ -199,58 +159,42 @@ def _from_stdin(stream: BinaryIO, shared: bool) -> Iterator[NamedImage]:
     if is_encoded_image(head):
         yield _whole(head, pieces)
         return
-    found = False
-    for name in _separated(head, pieces, b"\0" if b"\0" in head else b"\n"):
-        found = True
-        yield NamedImage(name)
-    if not found:
+    names = _separated(head, pieces, b"\0" if b"\0" in head else b"\n")
+    first = next(names, None)
+    if first is None:
         raise VitreousError("-: standard input is empty; give the names of images, a line each, or one encoded image")
+    yield from map(NamedImage, itertools.chain([first], names))
 
 
 def _pieces(stream: BinaryIO, shared: bool) -> Iterator[bytes]:
     """What comes, as it comes. A file that several processes have as their input has one position for all of them, so each
     reads it by positions of its own; of a pipe each would get what the others leave."""
-    try:
-        number = stream.fileno()
-        regular = stat.S_ISREG(os.fstat(number).st_mode)
-    except (OSError, ValueError):  # no file of the system's: a test, or a program that has put its own there
-        number, regular = -1, False
     if not shared:
         read = getattr(stream, "read1", stream.read)
-        while piece := read(_READ):
-            yield piece
+        yield from iter(lambda: read(_READ), b"")
         return
-    if not regular or not hasattr(os, "pread"):
-        raise VitreousError("-: several processes cannot share a pipe; write the names to a file and give it with < FILE")
     position = 0
-    while piece := os.pread(number, _READ, position):
-        yield piece
-        position += len(piece)
+    try:
+        while piece := os.pread(stream.fileno(), _READ, position):
+            yield piece
+            position += len(piece)
+    except (OSError, AttributeError):  # a pipe, or a system without such reads
+        raise VitreousError(
+            "-: several processes cannot share a pipe; write the names to a file and give it with < FILE"
+        ) from None
 
 
 def _separated(head: bytes, pieces: Iterator[bytes], by: bytes) -> Iterator[str]:
-    rest = head
-    while True:
-        *whole, rest = rest.split(by)
-        for name in whole:
-            if name := _name(name, by):
+    rest = b""
+    for piece in itertools.chain([head], pieces, [by]):  # the last name need not have an end
+        *names, rest = (rest + piece).split(by)
+        for name in names:
+            if by == b"\n" and b"\0" in name:
+                raise VitreousError("-: standard input has names parted by newlines and by NUL; use one of them")
+            if name := name.removesuffix(b"\r") if by == b"\n" else name:
                 yield os.fsdecode(name)
         if len(rest) > _ENDLESS:
             raise VitreousError(f"-: {len(rest):,} bytes of standard input without an end of line are no list of names")
-        piece = next(pieces, None)
-        if piece is None:
-            break
-        rest += piece
-    if name := _name(rest, by):
-        yield os.fsdecode(name)
-
-
-def _name(raw: bytes, by: bytes) -> bytes:
-    if by == b"\n":
-        if b"\0" in raw:
-            raise VitreousError("-: standard input has names parted by newlines and by NUL; use one of them")
-        raw = raw.removesuffix(b"\r")
-    return raw
 
 
 def _whole(head: bytes, pieces: Iterator[bytes]) -> NamedImage:

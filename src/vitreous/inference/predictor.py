@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
-from vitreous.inference.batches import DecodedImages, batches, check_fixed_size, decode_images
+from vitreous.inference.batches import batches, check_fixed_size, decode_images
 from vitreous.inference.image_list import NamedImage
 from vitreous.inference.predictions import top_predictions
 from vitreous.inference.rows import Row
 from vitreous.inference.runner import LoadedModel, Runner
 
-FEW = 16  # images up to which finding the best size of a batch would take longer than running them
-_SMALL = 4
 BLOCK = 64  # rows of each process that are brought together at once
 # Weights that are finite, but too large, overflow on the way.
 _NOT_FINITE = "the model's output is not finite (NaN or infinity); its weights or preprocessing are broken"
@@ -33,8 +32,7 @@ class Predictor:
     precision: Precision
     top: int
     workers: int
-    batch_size: int | Callable[[], int]
-    """Or how to find it, which is worth its time where there are many images."""
+    batch_size: int
 
     def __post_init__(self) -> None:
         config = self.clf.model.config
@@ -46,29 +44,21 @@ class Predictor:
 
     def rows(self, images: Iterator[NamedImage]) -> Iterator[Sequence[Row]]:
         """The rows of all images in their order, a batch at a time."""
-        first = list(itertools.islice(images, FEW + 1))
-        parts = decode_images(itertools.chain(first, images), self.clf.preprocess, self.workers)
         with Runner(self.clf.model, self.device, self.precision) as runner:
-            for batch in batches(parts, self._size(few=len(first) <= FEW)):
-                found = self._predictions(runner, batch)
+            for batch in batches(decode_images(images, self.clf.preprocess, self.workers), self.batch_size):
+                pixels = [image.pixels for image in batch if image.pixels is not None]
+                found = self._predict(runner, torch.stack(pixels)) if pixels else iter(())
                 yield [
-                    Row(path, error=error) if error is not None else replace(next(found), path=path)
-                    for path, error in zip(batch.paths, batch.errors, strict=True)
+                    Row(image.path, error=image.error) if image.error is not None else replace(next(found), path=image.path)
+                    for image in batch
                 ]
 
-    def _predictions(self, runner: Runner, batch: DecodedImages) -> Iterator[Row]:
-        """Rows without a path, one for each image that could be read."""
-        if not len(batch.pixels):
-            return
-        outputs = runner.run(batch.pixels)
+    def _predict(self, runner: Runner, images: Tensor) -> Iterator[Row]:
+        """Rows without a path."""
+        outputs = runner.run(images)
         predictions = top_predictions(outputs.logits, self.clf.classes, self.top, sigmoid=self.clf.sigmoid)
         for finite, best in zip(outputs.finite().tolist(), predictions, strict=True):
             yield Row("", *best) if finite else Row("", error=_NOT_FINITE)
-
-    def _size(self, few: bool) -> int:
-        if isinstance(self.batch_size, int):
-            return self.batch_size
-        return _SMALL if few else self.batch_size()
 
 
 def interleave_rows(world: World, own: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:

@@ -16,11 +16,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from vitreous.core.errors import VitreousError, first_few, one_line
-from vitreous.core.files import atomic_file, flush_to_disk, write_text
+from vitreous.core.files import atomic_file, beside, flush_to_disk, locked, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.inference.image_list import NamedImage
 from vitreous.inference.rows import Format, Row, Writing, read_rows, whole_lines
@@ -38,34 +37,31 @@ def format_of(out: Path) -> Format:
 
 
 def about_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.about.json")
+    return beside(path, ".about.json")
 
 
 def part_path(out: Path, process: int, processes: int) -> Path:
-    return out if processes == 1 else out.with_name(f"{out.name}.part-{process}-of-{processes}")
+    return out if processes == 1 else beside(out, f".part-{process}-of-{processes}")
 
 
 class RowFile:
     """One rank's file of rows. Used as a context manager: what it leaves is a file of complete rows."""
 
+    _file: IO[bytes]
+
     def __init__(self, path: Path, way: Writing, about: Mapping[str, Any]) -> None:
         self.path, self.way, self.about = path, way, dict(about)
-        self.rows = self.errors = 0
-        self._size = 0
-        self._file: IO[bytes] | None = None
-        self._recorded = self._claimed()
-        self.done = bool(self._recorded.get(_DONE))
-        if self.done:
-            self.rows, self.errors = int(self._recorded[_ROWS]), int(self._recorded[_ERRORS])
+        self._size, self._open = 0, contextlib.ExitStack()
+        recorded = self._claimed()
+        self.done = bool(recorded.get(_DONE))
+        self.rows, self.errors = (int(recorded[key]) if self.done else 0 for key in (_ROWS, _ERRORS))
 
     def _claimed(self) -> dict[str, Any]:
         """What the file is known to be; empty for a new one."""
         about = about_path(self.path)
         if self.path.is_dir():
             raise VitreousError(f"--out {self.path}: is a folder; name a file in it, as {self.path / 'rows.jsonl'}")
-        if not self.path.exists():
-            return {}
-        if not about.exists() and not self.path.stat().st_size:  # a process was killed when it had just begun
+        if not self.path.exists() or not (about.exists() or self.path.stat().st_size):
             return {}
         if not about.exists():
             raise VitreousError(
@@ -79,39 +75,24 @@ class RowFile:
         return recorded
 
     def __enter__(self) -> RowFile:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
+        refusal = f"--out {self.path}: another process is writing to it just now; wait for it, or end it"
+        with contextlib.ExitStack() as stack:
             try:
-                self._lock()
-                if not self._recorded and not self._claimed():  # once more: another command may have begun at the same time
+                stack.enter_context(locked(beside(self.path, ".lock"), refusal))
+                if not self._claimed():  # once more: another command may have begun at the same time
                     write_text(about_path(self.path), _text({**self.about, _DONE: False}))
+                self._file = stack.enter_context(self.path.open("ab", buffering=0))
                 self._size = self.path.stat().st_size
-            except BaseException:
-                self._file.close()
-                raise
-        except OSError as error:
-            raise VitreousError(f"--out {self.path}: cannot write ({error.strerror or error}); choose another place") from error
-        return self
-
-    def _lock(self) -> None:
-        """One process at a time. The system frees the lock when a process dies."""
-        with contextlib.suppress(ImportError):  # Windows
-            import fcntl
-
-            assert self._file is not None
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            except OSError as error:
                 raise VitreousError(
-                    f"--out {self.path}: another process is writing to it just now; wait for it, or end it"
+                    f"--out {self.path}: cannot write ({error.strerror or error}); choose another place"
                 ) from error
+            self._open = stack.pop_all()
+        return self
 
     def resume(self, images: Iterator[NamedImage]) -> None:
         """Skip the images whose rows are there; each must be the image of its row."""
-        size = 0
-        if self.way.head:
-            size = next((end for end, _ in whole_lines(self.path, quotes=True)), 0)
+        size = next((end for end, _ in whole_lines(self.path, quotes=True)), 0) if self.way.head else 0
         for number, (end, row) in enumerate(read_rows(self.path, self.way), start=1):
             image = next(images, None)
             if image is None or self.way.named(image.path) != row.path:
@@ -122,7 +103,6 @@ class RowFile:
                 )
             self.rows, size = number, end
             self.errors += row.error is not None
-        assert self._file is not None
         self._file.truncate(size)  # a truncated row
         self._size = size
         if not size and self.way.head:
@@ -134,30 +114,26 @@ class RowFile:
         except OSError as error:
             raise VitreousError(
                 f"--out {self.path}: cannot write ({error.strerror or error}); free some space and start the same command "
-                f"again: it goes on behind the rows that are there"
+                f"again: it resumes after the rows that are there"
             ) from error
         self.rows += len(rows)
         self.errors += sum(row.error is not None for row in rows)
 
     def _append(self, text: str) -> None:
-        assert self._file is not None
-        data = text.encode()
-        left = memoryview(data)
+        left = text.encode()
+        size = self._size + len(left)
         while left:
             left = left[self._file.write(left) :]
-        self._size += len(data)
+        self._size = size
 
     def finish(self) -> None:
-        assert self._file is not None
         os.fsync(self._file.fileno())
         _write_done(self.path, self.about, self.rows, self.errors)
         self.done = True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.truncate(self._size)  # a signal may have come in the middle of a row
-            self._file.close()
+    def __exit__(self, *error: object) -> None:
+        with self._open, contextlib.suppress(OSError):
+            self._file.truncate(self._size)  # a signal may have come in the middle of a row
 
 
 def _write_done(path: Path, about: Mapping[str, Any], rows: int, errors: int) -> None:
@@ -206,7 +182,7 @@ def claim(out: Path, way: Writing, about: Mapping[str, Any], process: int, proce
         whole = RowFile(out, way, about)
         if whole.done:
             return whole
-        raise VitreousError(f"--out {out}: was begun by one process; go on with one, or choose another --out")
+        raise VitreousError(f"--out {out}: was begun by one process; resume with one, or choose another --out")
     return RowFile(own, way, about)
 
 
@@ -218,7 +194,7 @@ def _refuse_other_parts(out: Path, processes: int) -> None:
             if match and int(match[1]) != processes:
                 raise VitreousError(
                     f"--out {out}: was begun with {match[1]} processes and now there "
-                    f"{'is 1' if processes == 1 else f'are {processes}'}; go on with {match[1]}, or remove {out.name}.part-*"
+                    f"{'is 1' if processes == 1 else f'are {processes}'}; resume with {match[1]}, or remove {out.name}.part-*"
                 )
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.printable import escape_formula, unescape_formula
-from vitreous.core.untrusted_json import parse_json
+from vitreous.core.untrusted_json import json_line, parse_json
 
 Format = Literal["jsonl", "csv"]
 
@@ -37,36 +36,14 @@ class Row:
         return {"path": self.path, "classes": self.classes, "probabilities": self.probabilities}
 
 
-class Writing(Protocol):
-    """One way to write rows."""
-
-    @property
-    def head(self) -> str: ...
-
-    def line(self, row: Row) -> str: ...
-
-    def row(self, line: str) -> Row:
-        """What a line says; ValueError where it says nothing of the kind."""
-
-    def named(self, path: str) -> str:
-        """A path as it comes back from a line."""
-
-
 class AsJson:
     head = ""
 
     def line(self, row: Row) -> str:
-        record = row.record()
-        if row.error is None:  # JSON has no NaN, which a broken model gives
-            record["probabilities"] = [p if math.isfinite(p) else None for p in row.probabilities]
-        text = json.dumps(record, ensure_ascii=False)
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # a file name that is not valid Unicode: as an escape it survives the round trip
-            text = json.dumps(record)
-        return text + "\n"
+        return json_line(row.record()) + "\n"
 
     def row(self, line: str) -> Row:
+        """What a line says; ValueError where it says nothing of the kind."""
         record = parse_json(line)
         try:
             if "error" in record:
@@ -77,6 +54,7 @@ class AsJson:
             raise ValueError(f"not a row: {one_line(error)}") from error
 
     def named(self, path: str) -> str:
+        """A path as it comes back from a line."""
         return path
 
 
@@ -115,6 +93,9 @@ class AsCsv:
 def _quoted(cell: str) -> str:
     special = any(c in cell for c in ',"\r\n') or cell != cell.strip()
     return '"' + cell.replace('"', '""') + '"' if special else cell
+
+
+Writing = AsJson | AsCsv
 
 
 def writing(format: Format, top: int) -> Writing:

@@ -91,16 +91,14 @@ def named_images(words: Sequence[str], preprocess: Preprocess, count: int, first
 
 def _read(listed: Sequence[NamedImage], preprocess: Preprocess, count: int, bad: list[str]) -> Generator[InputImage]:
     found = 0
-    for part in decode_images(iter(listed), preprocess, workers=default_workers()):
-        rows = iter(part.pixels)
-        for path, error in zip(part.paths, part.errors, strict=True):
-            if error is not None:
-                bad.append(f"{path} ({error})")
-                continue
-            yield InputImage(path, next(rows))
-            found += 1
-            if found == count:
-                return
+    for path, error, pixels in decode_images(iter(listed), preprocess, workers=default_workers()):
+        if pixels is None:
+            bad.append(f"{path} ({error})")
+            continue
+        yield InputImage(path, pixels)
+        found += 1
+        if found == count:
+            return
     if not found:
         raise VitreousError(f"none of the {len(listed):,} images can be read: {first_few(bad, 1)}")
 
