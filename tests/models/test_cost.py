@@ -48,7 +48,7 @@ def test_multiply_adds_without_head(name: str, gmacs: float) -> None:
     assert cost(name, image_size=224, classes=0).macs == pytest.approx(gmacs * 1e9, rel=2e-4)
 
 
-@pytest.mark.parametrize(("name", "size"), [("ViT-Ti/16", 64), ("R26+ViT-S/32", 64), ("R26x1", 64)])
+@pytest.mark.parametrize(("name", "size"), [("ViT-Ti/16", 64), ("R26+ViT-S/32", 64), ("R26x1", 64), ("AxialR26x1", 32)])
 def test_activation_memory_is_what_autograd_keeps(name: str, size: int) -> None:
     """The estimate comes from fake tensors; here real ones are kept and counted, for four images more."""
     model = create(name, image_size=size, classes=10).train()

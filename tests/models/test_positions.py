@@ -94,7 +94,7 @@ def test_two_dimensional_positions_are_x_then_y() -> None:
 
 def test_relative_positions_by_hand() -> None:
     config = create("ViT-B/16", **TINY, positions="relative").config
-    relative_positions = RelativePositions(config)
+    relative_positions = RelativePositions(config.grid, config.width // config.heads, config.prefix_tokens)
     torch.nn.init.normal_(relative_positions.table)
     n = config.tokens
     q = torch.randn(2, 3, n, 8)

@@ -46,7 +46,7 @@ def list(
 
 def _models() -> Listing:
     from vitreous.models.build import build_on_meta
-    from vitreous.models.config import ViTConfig
+    from vitreous.models.config import AxialResNetConfig, ViTConfig
     from vitreous.models.names import KNOWN, parse_name
 
     rows: builtins.list[tuple[Any, ...]] = []
@@ -56,7 +56,8 @@ def _models() -> Listing:
         if isinstance(config, ViTConfig):
             rows.append((name, parameters, config.depth, config.width, config.mlp, config.heads, config.tokens))
         else:
-            rows.append((name, parameters, 3 * sum(config.units) + 2, config.feature_width, None, None, None))
+            heads = config.heads if isinstance(config, AxialResNetConfig) else None
+            rows.append((name, parameters, 3 * sum(config.units) + 2, config.feature_width, None, heads, None))
     return Listing(("name", "parameters", "depth", "width", "mlp", "heads", "tokens"), tuple(rows))
 
 

@@ -149,7 +149,9 @@ def inspect_model(
             if found.images < FEW:
                 notes.append(f"means over so few images ({found.images}) say little; give more of them, or --data DATA")
         else:
-            notes.append(f"{clf.config.name} is a ResNet: it has no attention, tokens or positions to look at")
+            notes.append(
+                f"{clf.config.name} is a ResNet: it has no attention between patches, no tokens and no positions to look at"
+            )
             kept = list(itertools.islice(images, closely))
         if isinstance(model, ResNet) and not model.config.classes:
             notes.append(f"{clf.config.name} has no head, so there are no class activation maps")

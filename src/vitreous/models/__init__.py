@@ -1,8 +1,9 @@
-"""The architectures of the paper: Vision Transformers, hybrids and BiT ResNets.
+"""The architectures of the paper: Vision Transformers, hybrids, BiT and axial ResNets.
 
 Modules:
     attention_maps  attention probabilities of chosen layers and heads
-    axial           axial attention (appendix D.6)
+    axial           axial attention of a ViT (appendix D.6)
+    axial_resnet    ResNets with axial attention (appendix D.6)
     build           config to module
     config          typed configs with all numerics
     cost            parameters, MACs, activation memory

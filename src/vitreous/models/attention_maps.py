@@ -26,7 +26,7 @@ Spread = Callable[[Tensor, Size], Tensor]
 def require_attention(model: nn.Module) -> ViT:
     """The model, if it has attention."""
     if not isinstance(model, ViT):
-        raise VitreousError(f"{type(model).__name__} has no attention to look at; use a ViT or a hybrid")
+        raise VitreousError(f"{type(model).__name__} has no attention between patches to look at; use a ViT or a hybrid")
     return model
 
 

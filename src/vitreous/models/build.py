@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.models.config import ModelConfig, ResNetConfig, Size
+from vitreous.models.axial_resnet import AxialResNet
+from vitreous.models.config import AxialResNetConfig, ModelConfig, ResNetConfig, Size
 from vitreous.models.names import parse_name
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
@@ -36,6 +37,8 @@ def build_on_meta(config: ModelConfig) -> Model:
     """The modules of a model with shapes but without memory, on the meta device."""
     try:
         with torch.device("meta"):
+            if isinstance(config, AxialResNetConfig):
+                return AxialResNet(config)
             return ResNet(config) if isinstance(config, ResNetConfig) else ViT(config)
     except (RuntimeError, ValueError, OverflowError, MemoryError) as error:  # a config whose sizes torch cannot count
         raise VitreousError(f"{config.name}: such a model cannot be built ({one_line(error, 100)})") from error

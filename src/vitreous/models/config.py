@@ -1,4 +1,4 @@
-"""The config of a model: two frozen dataclasses that are stored with every checkpoint.
+"""The config of a model: frozen dataclasses, one for each family, that are stored with every checkpoint.
 
 Everything that changes an output is here, numerics included, so that a checkpoint says by itself how it
 must be run: the official weights want the tanh form of GELU and an epsilon of 1e-6, timm's want erf and
@@ -82,6 +82,27 @@ class ResNetConfig:
     @property
     def feature_width(self) -> int:
         return self.out_channels
+
+
+@dataclass(frozen=True)
+class AxialResNetConfig(ResNetConfig):
+    """A post-activation ResNet with axial attention instead of 3x3 convolutions (appendix D.6).
+
+    Heads and epsilons are those of the authors' later code (scenic).
+    """
+
+    form: Literal["post"] = "post"
+    heads: Annotated[int, Between(1, 4_096)] = 8
+    norm_eps: Annotated[float, Between(1e-30)] = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % (2 * self.heads):
+            fits = max(heads for heads in range(1, self.heads) if self.width % (2 * heads) == 0)
+            raise VitreousError(
+                f"width {self.width} does not divide into {self.heads} heads with queries half as wide as values; "
+                f"try heads={fits}"
+            )
 
 
 @dataclass(frozen=True)
@@ -237,6 +258,7 @@ class ViTConfig:
 
 
 ModelConfig: TypeAlias = ViTConfig | ResNetConfig
+_KINDS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig, "axial-resnet": AxialResNetConfig}
 
 
 def replace_config(config: ModelConfig, **changes: Any) -> Any:
@@ -256,7 +278,7 @@ def parse_size(size: int | tuple[int, int] | list[int]) -> Size:
 
 
 def config_to_json(config: ModelConfig) -> dict[str, Any]:
-    kind = "resnet" if isinstance(config, ResNetConfig) else "vit"
+    kind = next(kind for kind, family in _KINDS.items() if family is type(config))
     return {"kind": kind, **dataclasses.asdict(config)}
 
 
@@ -264,10 +286,10 @@ def config_from_json(fields: dict[str, Any]) -> ModelConfig:
     """The inverse of `config_to_json`; a missing, unknown or ill-typed field is named."""
     fields = dict(fields)
     kind = fields.pop("kind", None)
-    if kind not in ("vit", "resnet"):
-        raise VitreousError(f"model kind {kind!r} is neither 'vit' nor 'resnet'")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise VitreousError(f"model kind {kind!r} is none of {', '.join(_KINDS)}")
     for key in ("patch", "image_size"):
         if key in fields:
             fields[key] = parse_size(fields[key])
-    config: ModelConfig = fields_from_json(ResNetConfig if kind == "resnet" else ViTConfig, fields, "model field")
+    config: ModelConfig = fields_from_json(_KINDS[kind], fields, "model field")
     return config

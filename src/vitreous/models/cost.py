@@ -60,11 +60,12 @@ def compute_cost(config: ModelConfig) -> Cost:
     with torch.inference_mode(False), torch.enable_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         allocate_parameters(model)  # fake: shapes and a device, no data
         parameters = sum(p.numel() for p in model.parameters())
-        macs, one = _measure_pass(model, images=1)
-        _, two = _measure_pass(model, images=2)
+        # Not one image: an axis of length 1 makes views of what are copies otherwise.
+        macs, kept = zip(*(_measure_pass(model, images) for images in (2, 3)), strict=True)
     tokens = 0 if isinstance(config, ResNetConfig) else config.tokens
-    # What a second image adds; standardised kernels, for one, are kept once however many images there are.
-    return Cost(parameters, macs, two - one, tokens)
+    # What a third image adds; standardised kernels, for one, are kept once however many images there are.
+    # One image costs also what is computed once for all, such as the query of attention pooling.
+    return Cost(parameters, 2 * macs[0] - macs[1], kept[1] - kept[0], tokens)
 
 
 def _measure_pass(model: Model, images: int) -> tuple[int, int]:

@@ -112,6 +112,8 @@ def initialise_convolutions(model: nn.Module) -> None:
         elif isinstance(module, nn.GroupNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
+        elif isinstance(module, RelativePositions):
+            nn.init.normal_(module.table, std=0.02)
     for module in model.modules():
         if isinstance(module, PostUnit):  # so that every fresh unit is the identity
             nn.init.zeros_(module.norm3.weight)

@@ -2,6 +2,7 @@
 
     ViT-<size>/<patch>                       ViT-B/16
     R<depth>x<width>                         R50x1, a BiT ResNet
+    AxialR<depth>x<width>                    AxialR50x1, a ResNet with axial attention instead of 3x3 convolutions
     R[<depth>[x<width>]]+ViT-<size>/<step>   R50+ViT-B/16, a hybrid; <step> is its total downsampling
 
 A hybrid forms its sequence in one of two ways, and the name says which. /32 takes the output of stage 4 of an
@@ -17,7 +18,16 @@ import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError, did_you_mean
-from vitreous.models.config import Form, ModelConfig, ResNetConfig, Size, ViTConfig, parse_size, replace_config
+from vitreous.models.config import (
+    AxialResNetConfig,
+    Form,
+    ModelConfig,
+    ResNetConfig,
+    Size,
+    ViTConfig,
+    parse_size,
+    replace_config,
+)
 
 # size: (depth, width, MLP, heads). B, L and H are the paper's table 1; Ti and S came with AugReg, the others with big_vision.
 SIZES: dict[str, tuple[int, int, int, int]] = {
@@ -46,10 +56,11 @@ KNOWN: tuple[str, ...] = (
     *("R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"),
     *("R50+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/32", "R50+ViT-L/16"),
     *("R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3"),
+    "AxialR50x1",
 )
 
 _VIT = re.compile(r"ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
-_RESNET = re.compile(r"R(?P<depth>\d+)x(?P<width>\d+)")
+_RESNET = re.compile(r"(?P<axial>Axial)?R(?P<depth>\d+)x(?P<width>\d+)")
 _HYBRID = re.compile(r"R(?:(?P<depth>\d+)(?:x(?P<width>\d+))?)?\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
 
 # Numerics that belong to each form of ResNet; see the table in resnet.py.
@@ -63,7 +74,7 @@ def parse_name(name: str, *, image_size: int | Size = 224, classes: int = 1000, 
     """The config that a name stands for, with any of its fields overridden."""
     size = parse_size(image_size)
     if match := _RESNET.fullmatch(name):
-        return _bit_config(name, int(match["depth"]), int(match["width"]), size, classes, overrides)
+        return _bit_config(name, match, size, classes, overrides)
     if match := _HYBRID.fullmatch(name):
         depth = int(match["depth"]) if match["depth"] else None
         return _hybrid_config(
@@ -155,11 +166,14 @@ def _hybrid_config(
     return replace_config(config, name=name_vit(config)) if changed else config
 
 
-def _bit_config(name: str, depth: int, width: int, image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:
+def _bit_config(name: str, match: re.Match[str], image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:
+    depth, width = int(match["depth"]), int(match["width"])
     if depth not in UNITS or width < 1:
         raise _unknown_name(name)
-    form: Form = overrides.pop("form", "pre")
-    base = resnet_config(name, form, units=UNITS[depth], width=64 * width)
+    if match["axial"]:
+        base: ResNetConfig = AxialResNetConfig(name=name, units=UNITS[depth], width=64 * width)
+    else:
+        base = resnet_config(name, overrides.pop("form", "pre"), units=UNITS[depth], width=64 * width)
     config: ResNetConfig = replace_config(base, image_size=image_size, classes=classes, **overrides)
     return replace_config(config, name=name_resnet(config)) if {"units", "width"} & set(overrides) else config
 
@@ -168,7 +182,7 @@ def _unknown_name(name: str) -> VitreousError:
     close = did_you_mean(name.replace("_", "/"), KNOWN)
     return VitreousError(
         f"unknown model {name!r}; {close}"
-        f"names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 (depths {', '.join(map(str, UNITS))}) "
+        f"names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 or AxialR50x1 (depths {', '.join(map(str, UNITS))}) "
         f"or R50+ViT-B/16; `vitreous list models` shows them"
     )
 
@@ -190,9 +204,10 @@ def _format_patch(size: Size) -> str:
 
 
 def name_resnet(config: ResNetConfig) -> str:
+    axial = "Axial" if isinstance(config, AxialResNetConfig) else ""
     width = f"x{config.width // 64}" if config.width % 64 == 0 else f"x{config.width / 64:g}"
     for depth, units in UNITS.items():
         moved = (*units[:2], units[2] + units[3])
         if config.units in (units, moved):
-            return f"R{depth}{width}"
-    return f"R{3 * sum(config.units) + 2}{width}"
+            return f"{axial}R{depth}{width}"
+    return f"{axial}R{3 * sum(config.units) + 2}{width}"

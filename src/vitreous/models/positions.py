@@ -161,18 +161,33 @@ class RelativePositions(nn.Module):
     Returns logits to add before the softmax. One table per layer, or one for all; heads share it.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, grid: Size, width: int, prefix: int = 0, mode: PositionResize = "bilinear-aligned") -> None:
         super().__init__()
-        self.grid, self.prefix, self.mode = config.grid, config.prefix_tokens, config.position_resize
-        self.table = nn.Parameter(torch.empty(2 * config.tokens - 1, config.width // config.heads))
+        self.grid, self.prefix, self.mode = grid, prefix, mode
+        self.table = nn.Parameter(torch.empty(2 * (prefix + grid[0] * grid[1]) - 1, width))
+
+    def resized(self, grid: Size | None) -> Tensor:
+        """The table for a grid; offset d is at row d + N - 1."""
+        return resize_relative(self.table, self.prefix, self.grid, grid or self.grid, self.mode)
 
     def forward(self, q_BHNK: Tensor, grid: Size | None = None) -> Tensor:
         n, k = q_BHNK.shape[-2:]
-        table = resize_relative(self.table, self.prefix, self.grid, grid or self.grid, self.mode)
-        by_offset = (q_BHNK @ table.T) / math.sqrt(k)  # column j holds offset j - (n - 1)
-        place = torch.arange(n, device=q_BHNK.device)
-        offset = place[:, None] - place[None, :] + (n - 1)
-        return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], n))
+        by_offset = (q_BHNK @ self.resized(grid).T) / math.sqrt(k)
+        return by_offset.gather(-1, _offset_rows(n, q_BHNK.device).expand(*by_offset.shape[:-1], n))
+
+
+class RelativeValues(RelativePositions):
+    """What relative positions add to the output of attention: each query's mean of the embeddings of its offsets."""
+
+    def forward(self, probabilities_BHNN: Tensor, grid: Size | None = None) -> Tensor:
+        table_NNK = self.resized(grid)[_offset_rows(probabilities_BHNN.shape[-1], probabilities_BHNN.device)]
+        return torch.einsum("bhij,ijk->bhik", probabilities_BHNN, table_NNK)
+
+
+def _offset_rows(n: int, device: torch.device) -> Tensor:
+    """The row of p_q - p_k in a table of offsets, (N, N)."""
+    place = torch.arange(n, device=device)
+    return place[:, None] - place[None, :] + (n - 1)
 
 
 def build_positions(config: ViTConfig) -> nn.ModuleList:

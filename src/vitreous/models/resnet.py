@@ -15,6 +15,9 @@ whence the released weights, and with minus infinity in big_vision's copy; value
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -92,8 +95,8 @@ class PostUnit(nn.Module):
         outputs = 4 * middle
         self.conv1 = StdConv(config, inputs, middle, 1)
         self.norm1 = group_norm(config, middle)
-        self.conv2 = StdConv(config, middle, middle, 3, stride)
-        self.norm2 = group_norm(config, middle)
+        self.conv2: nn.Module = StdConv(config, middle, middle, 3, stride)
+        self.norm2: nn.Module = group_norm(config, middle)
         self.conv3 = StdConv(config, middle, outputs, 1)
         self.norm3 = group_norm(config, outputs)
         if inputs != outputs or stride != 1:
@@ -112,21 +115,25 @@ class PostUnit(nn.Module):
         return F.relu(residual + y)
 
 
+Unit: TypeAlias = Callable[[Any, int, int, int], nn.Module]
+"""From config, channels that enter, channels between and stride."""
+
+
 class Trunk(nn.Module):
     """Root and stages: images (B, C, H, W) to a feature map. A hybrid ViT cuts its patches from this."""
 
-    def __init__(self, config: ResNetConfig) -> None:
+    def __init__(self, config: ResNetConfig, unit: Unit | None = None) -> None:
         super().__init__()
         self.config = config
         self.root = StdConv(config, config.channels, config.width, 7, stride=2)
         self.root_norm = group_norm(config, config.width) if config.form == "post" else None
-        unit = PostUnit if config.form == "post" else PreUnit
+        unit = unit or (PostUnit if config.form == "post" else PreUnit)
         channels, stages = config.width, []
         for stage, count in enumerate(config.units):
             middle = config.width * 2**stage
             units: list[nn.Module] = []
             for index in range(count):
-                units.append(unit(config, channels, middle, stride=2 if stage > 0 and index == 0 else 1))
+                units.append(unit(config, channels, middle, 2 if stage > 0 and index == 0 else 1))
                 channels = 4 * middle
             stages.append(nn.Sequential(*units))
         self.stages = nn.Sequential(*stages)
@@ -149,10 +156,10 @@ class ResNet(nn.Module):
 
     prefix_tokens = 0
 
-    def __init__(self, config: ResNetConfig) -> None:
+    def __init__(self, config: ResNetConfig, unit: Unit | None = None) -> None:
         super().__init__()
         self.config = config
-        self.trunk = Trunk(config)
+        self.trunk = Trunk(config, unit)
         self.head = nn.Linear(config.out_channels, config.classes) if config.classes else nn.Identity()
         self.initialise()
 

@@ -150,9 +150,12 @@ class ViT(nn.Module):
     def _relative(config: ViTConfig) -> list[RelativePositions | None]:
         if config.positions != "relative":
             return [None] * config.depth
-        if config.position_placement == "shared":
-            return [RelativePositions(config)] * config.depth
-        return [RelativePositions(config) for _ in range(config.depth)]
+
+        def table() -> RelativePositions:
+            head_width = config.width // config.heads
+            return RelativePositions(config.grid, head_width, config.prefix_tokens, config.position_resize)
+
+        return [table()] * config.depth if config.position_placement == "shared" else [table() for _ in range(config.depth)]
 
     @property
     def prefix_tokens(self) -> int:

@@ -134,16 +134,17 @@ def _kept(config: ModelConfig, precision: str, masked: tuple[float, MaskTarget] 
             assert isinstance(model, ViT)
             trained = MaskedPatches(model, *masked, scales=())
             trained.trust_images()  # they have no values here that could be looked at
-        one, two = (_storages(trained, model, blocks, images) for images in (1, 2))
-    # What a second image adds to each storage; copies of weights stay as they are.
-    added = [(place, larger - size) for (place, size), (_, larger) in zip(one, two, strict=True)]
+        # Not of one image: an axis of length 1 makes views of what are copies otherwise.
+        two, three = (_storages(trained, model, blocks, images) for images in (2, 3))
+    # What a third image adds to each storage; copies of weights stay as they are.
+    added = [(place, larger - size) for (place, size), (_, larger) in zip(two, three, strict=True)]
     within = [sum(p.numel() for p in block.parameters()) for block in blocks]
     return _Kept(
         inside=tuple(sum(size for place, size in added if place == number) for number in range(len(blocks))),
         entering=sum(size for place, size in added if place == _ENTERING),
         outside=sum(size for place, size in added if place == _OUTSIDE),
         largest=max(size for _, size in added),
-        once=sum(size for _, size in one) - sum(size for _, size in added),
+        once=sum(size for _, size in two) - 2 * sum(size for _, size in added),
         largest_weight=max(p.numel() for p in trained.parameters()),
         weights=(*within, sum(p.numel() for p in trained.parameters()) - sum(within)),
     )

@@ -15,8 +15,18 @@ from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import ModelConfig, PositionResize, ResNetConfig, Size, ViTConfig, parse_size, replace_config
-from vitreous.models.positions import resize_grid, resize_line, resize_relative
+from vitreous.models.build import build_on_meta
+from vitreous.models.config import (
+    AxialResNetConfig,
+    ModelConfig,
+    PositionResize,
+    ResNetConfig,
+    Size,
+    ViTConfig,
+    parse_size,
+    replace_config,
+)
+from vitreous.models.positions import RelativePositions, resize_grid, resize_line, resize_relative
 from vitreous.weights.checkpoint import Checkpoint
 
 
@@ -69,7 +79,18 @@ def _change_size(config: ModelConfig, tensors: dict[str, Tensor], size: Size, no
     new = config_at(config, size)
     if isinstance(config, ViTConfig) and isinstance(new, ViTConfig):
         resize_positions(tensors, config, new, notes)
+    elif isinstance(new, AxialResNetConfig):
+        _resize_axial_positions(tensors, new, notes)
     return new
+
+
+def _resize_axial_positions(tensors: dict[str, Tensor], new: AxialResNetConfig, notes: list[str]) -> None:
+    """Every table of offsets along a row or column, to the length that its feature map has at the new image size."""
+    for name, module in build_on_meta(new).named_modules():
+        if isinstance(module, RelativePositions):
+            table = tensors[f"{name}.table"]
+            tensors[f"{name}.table"] = resize_relative(table, 0, (1, (len(table) + 1) // 2), module.grid, module.mode)
+    notes.append(f"relative positions resized for images of {_format_grid(new.image_size)}")
 
 
 def resize_positions(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig, notes: list[str]) -> None:

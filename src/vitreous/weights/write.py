@@ -19,7 +19,7 @@ from vitreous.core.errors import VitreousError, unknown_name
 from vitreous.core.files import atomic_file, atomic_folder, write_text
 from vitreous.data.transforms.image import FILTERS
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import ModelConfig, ViTConfig, replace_config
+from vitreous.models.config import AxialResNetConfig, ModelConfig, ViTConfig, replace_config
 from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
 from vitreous.weights.card import format_card
 from vitreous.weights.checkpoint import (
@@ -42,6 +42,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, format: Family | None = 
         raise unknown_name("format", str(chosen), get_args(Family))
     if path == Path():
         raise VitreousError("no place to write to was given; name a folder, or a file that ends in .npz")
+    if chosen != "vitreous" and isinstance(checkpoint.config, AxialResNetConfig):
+        raise VitreousError(f"{checkpoint.config.name}: no other format has axial ResNets; keep it as a vitreous checkpoint")
     tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in checkpoint.tensors.items()}
     checkpoint = dataclasses.replace(checkpoint, tensors=tensors)
     if chosen == "official":
