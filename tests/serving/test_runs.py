@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import math
@@ -24,11 +25,25 @@ from vitreous.core.progress import silence
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
 from vitreous.reports.series import read_series
 from vitreous.serving import run_metrics, runs
-from vitreous.serving.run_metrics import Metrics
-from vitreous.serving.runs import UnknownRun, listing, run_view
+from vitreous.serving.http_errors import json_bytes
+from vitreous.serving.run_metrics import MetricsReader
+from vitreous.serving.runs import RunsFolder, UnknownRun
 from vitreous.training.mistakes import write_mistakes
 
 OLD = 1_600_000_000.0
+
+
+@functools.cache
+def watched(folder: Path) -> RunsFolder:
+    return RunsFolder(folder)
+
+
+def listing(folder: Path) -> dict[str, Any]:
+    return watched(folder).listing()
+
+
+def run_view(folder: Path, name: str, after: int = -1) -> dict[str, Any]:
+    return watched(folder).view(name, after)
 
 
 def records(steps: int, every: int = 10, seed: int = 0) -> list[dict[str, Any]]:
@@ -69,7 +84,7 @@ def curve(view: dict[str, Any], key: str, split: str, what: str = "points") -> l
 
 
 def names(folder: Path) -> list[str]:
-    return [one["name"] for one in listing(folder).runs]
+    return [one["name"] for one in listing(folder)["runs"]]
 
 
 # The list ---------------------------------------------------------------------------------------------------------------------
@@ -97,7 +112,7 @@ def test_every_run_below_the_folder_is_found_and_nothing_else(tmp_path: Path) ->
 
 def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
     run(tmp_path / "a", lines(records(25)))
-    (found,) = listing(tmp_path).runs
+    (found,) = listing(tmp_path)["runs"]
     assert found == {
         "name": "a", "state": "stopped", "step": 25, "steps": 40, "seconds": 6.25, "flops": 150_000.0,
         "updated": OLD, "loss": 2.1 / 20,
@@ -106,9 +121,9 @@ def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "a" / "state").mkdir(exist_ok=True)
     (tmp_path / "a" / "state" / "done.json").write_text('{"top1": 0.95, "majority": 0.238}')
-    assert listing(tmp_path).runs[0]["majority"] == 0.238
+    assert listing(tmp_path)["runs"][0]["majority"] == 0.238
     run(tmp_path / "b", lines(records(5)), config={"model": "no object", "recipe": {"steps": "many"}})
-    found = next(one for one in listing(tmp_path).runs if one["name"] == "b")
+    found = next(one for one in listing(tmp_path)["runs"] if one["name"] == "b")
     assert (found["loss"], found["split"], found["top1"]) == (records(5)[-1]["loss"], "train", None)
     assert (found["model"], found["data"], found["steps"]) == (None, None, None)
 
@@ -116,7 +131,7 @@ def test_the_list_says_how_far_a_run_is(tmp_path: Path) -> None:
 def test_the_last_evaluation_is_found_far_from_the_end(tmp_path: Path) -> None:
     made = records(3000, every=1000)
     path = run(tmp_path / "a", lines(made[:-800]) + b'{"step": 12, "spl')
-    (found,) = listing(tmp_path).runs
+    (found,) = listing(tmp_path)["runs"]
     assert path.joinpath("metrics.jsonl").stat().st_size > 4 * 65536
     assert (found["step"], found["top1"]) == (made[-801]["step"], 1 - 1 / 2000)
 
@@ -126,8 +141,8 @@ def test_only_the_newest_are_listed_and_the_others_counted(tmp_path: Path, monke
     for k in range(5):
         run(tmp_path / f"r{k}", changed=OLD + k)
     found = listing(tmp_path)
-    assert [one["name"] for one in found.runs] == ["r4", "r3", "r2"]
-    assert found.left_out == 2
+    assert [one["name"] for one in found["runs"]] == ["r4", "r3", "r2"]
+    assert found["left_out"] == 2
     assert run_view(tmp_path, "r0")["name"] == "r0"
 
 
@@ -135,7 +150,7 @@ def test_a_search_ends_in_a_folder_with_too_much_in_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(runs, "ENTRIES", 10)
     for k in range(30):
         (tmp_path / f"{k:02}").mkdir()
-    assert listing(tmp_path).runs == []
+    assert listing(tmp_path)["runs"] == []
 
 
 # States -----------------------------------------------------------------------------------------------------------------------
@@ -151,7 +166,7 @@ with locked(pathlib.Path(sys.argv[1]), "taken"):
 
 
 def state(folder: Path, name: str) -> str:
-    return next(one["state"] for one in listing(folder).runs if one["name"] == name)
+    return next(one["state"] for one in listing(folder)["runs"] if one["name"] == name)
 
 
 def test_a_run_is_finished_when_it_says_so_and_running_while_it_changes(tmp_path: Path) -> None:
@@ -185,10 +200,10 @@ def test_a_run_whose_lock_is_held_is_running_however_long_it_says_nothing(tmp_pa
 def test_a_run_that_has_measured_nothing_yet_is_there(tmp_path: Path) -> None:
     path = run(tmp_path / "a")
     (path / "metrics.jsonl").unlink()
-    assert listing(tmp_path).runs == []
+    assert listing(tmp_path)["runs"] == []
     (path / "state").mkdir()
     (path / "state" / ".lock").touch()
-    assert [(one["name"], one["step"], one["loss"]) for one in listing(tmp_path).runs] == [("a", 0, None)]
+    assert [(one["name"], one["step"], one["loss"]) for one in listing(tmp_path)["runs"]] == [("a", 0, None)]
     view = run_view(tmp_path, "a")
     assert (view["series"], view["complete"]) == ([], True)
 
@@ -237,15 +252,15 @@ def test_a_file_read_in_pieces_is_the_file(tmp_path: Path) -> None:
     for trial in range(12):
         path = run(tmp_path / f"r{trial}") / "metrics.jsonl"
         cuts = sorted(set(rng.integers(0, len(content), 40).tolist())) if trial else []
-        metrics = Metrics(path)
+        metrics = MetricsReader(path)
         for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
             with path.open("ab") as file:
                 file.write(content[begin:end])
-            metrics.look()
+            metrics.read_appended()
         found = {name: (track.points()[0].tolist(), track.points()[1].tolist()) for name, track in metrics.tracks.items()}
         expected = expected or found
         assert found == expected
-        assert (metrics.skipped, metrics.unread, metrics.step) == (0, 0, 60)
+        assert (metrics.skipped, metrics.unread) == (0, 0)
     assert expected is not None
     np.testing.assert_array_equal(expected["loss", "train"][0], read_series(made, "loss", "train")[0])
 
@@ -324,22 +339,22 @@ def test_a_huge_file_is_read_bit_by_bit_in_little_memory(tmp_path: Path, monkeyp
                 found = json.loads(record)
                 file.write(lines([{**found, "step": found["step"] + 2000 * k}]))
     size = (path / "metrics.jsonl").stat().st_size
-    metrics = Metrics(path / "metrics.jsonl")
+    metrics = MetricsReader(path / "metrics.jsonl")
     tracemalloc.start()
     looks = 0
     while not looks or metrics.unread:
-        metrics.look(budget=1 << 20)
+        metrics.read_appended(budget=1 << 20)
         looks += 1
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert looks == math.ceil(size / (1 << 20))
-    assert metrics.step == 20_000
+    assert metrics.tracks["loss", "train"].last[0] == 20_000
     assert peak < 6e6  # a sixth of what the records alone would need
     assert peak < 1.5 * size
 
 
 def test_a_file_beyond_the_budget_says_that_there_is_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_metrics.Metrics.look, "__defaults__", (5000,))
+    monkeypatch.setattr(run_metrics.MetricsReader.read_appended, "__defaults__", (5000,))
     made = records(100)
     run(tmp_path / "a", lines(made))
     last, answers = -1, 0
@@ -395,7 +410,7 @@ def test_only_some_runs_are_remembered(tmp_path: Path, monkeypatch: pytest.Monke
     for k in range(4):
         run(tmp_path / f"r{k}", lines(records(3)))
         run_view(tmp_path, f"r{k}")
-    assert [path.parent.name for path in runs._watched] == ["r2", "r3"]
+    assert [path.parent.name for path in watched(tmp_path)._readers] == ["r2", "r3"]
 
 
 # Names ------------------------------------------------------------------------------------------------------------------------
@@ -469,7 +484,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     path = run(tmp_path / "a")
     (path / "metrics.jsonl").unlink()
     os.mkfifo(path / "metrics.jsonl")
-    assert listing(tmp_path).runs == []
+    assert listing(tmp_path)["runs"] == []
     (path / "state").mkdir()
     (path / "state" / ".lock").touch()
     assert names(tmp_path) == ["a"]
@@ -485,9 +500,9 @@ def test_settings_can_be_carried_by_an_answer_whatever_they_are(tmp_path: Path) 
     hostile = '{"model": {"name": "\\ud800<b>"}, "x": NaN, "y": [Infinity, 1], "deep": ' + "[" * 100 + "]" * 100 + "}"
     (path / "config.json").write_text(hostile)
     view = run_view(tmp_path, "a")
-    sent = json.loads(json.dumps(view, allow_nan=False, ensure_ascii=False).encode("utf-8"))
+    sent = json.loads(json_bytes(view))
     assert sent["config"]["y"] == [None, 1]
-    assert sent["config"]["model"]["name"] == sent["model"] == "?<b>"
+    assert sent["model"] == "?<b>"
     for content in ("[" * 100_000, "no json", "[1]", '{"a": ' + "1" * 5000 + "}"):
         (path / "config.json").write_text(content)
         assert run_view(tmp_path, "a")["config"] == {}
@@ -552,7 +567,7 @@ def test_a_real_run_is_seen_whole(tmp_path: Path) -> None:
             device="cpu", precision="float32", out=str(tmp_path / "runs" / "digits"),
         )  # fmt: skip
     assert result is not None
-    (found,) = listing(tmp_path / "runs").runs
+    (found,) = listing(tmp_path / "runs")["runs"]
     assert (found["name"], found["state"], found["step"], found["steps"]) == ("digits", "finished", 6, 6)
     view = run_view(tmp_path / "runs", "digits")
     assert [point[0] for point in curve(view, "loss", found["split"])] == [3, 6]

@@ -34,7 +34,7 @@ from vitreous.serving.middleware import GuardMiddleware
 from vitreous.serving.openapi import description
 from vitreous.serving.pipeline import Pipeline
 from vitreous.serving.query_parameters import check_parameters, parse_integer
-from vitreous.serving.runs import UnknownRun, listing, run_view
+from vitreous.serving.runs import RunsFolder, UnknownRun
 from vitreous.serving.served_model import ServedModel
 from vitreous.serving.static_files import file, load_static_files
 
@@ -47,7 +47,7 @@ class Service:
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, examples: Sequence[Example], runs: Path | None) -> None:
         self.models = {loaded.name: loaded for loaded in models}
-        self.limits, self.runs = limits, runs
+        self.limits, self.runs = limits, None if runs is None else RunsFolder(runs)
         self.metrics = Metrics()
         self.pipeline = Pipeline(models, limits, self.metrics.ran)
         self.stopping = False
@@ -153,23 +153,18 @@ class Service:
 
     async def all_runs(self, request: Request) -> Response:
         check_parameters(request)
-        folder = self._folder()
-
-        def read() -> bytes:
-            found = listing(folder)
-            return json_bytes({"runs": found.runs, "left_out": found.left_out})
-
-        return self._sent(await self._read(read))
+        runs = self._watched_runs()
+        return self._sent(await self._read(lambda: json_bytes(runs.listing())))
 
     async def one_run(self, request: Request) -> Response:
-        folder, name = self._folder(), request.path_params["name"]
+        runs, name = self._watched_runs(), request.path_params["name"]
         after = parse_integer(check_parameters(request, ("after",)), "after", -1, -1, STEPS)
         try:
-            return self._sent(await self._read(lambda: json_bytes(run_view(folder, name, after))))
+            return self._sent(await self._read(lambda: json_bytes(runs.view(name, after))))
         except UnknownRun:
             raise ErrorResponse(404, f"no run {quoted(name)}", "GET /runs lists those that are there") from None
 
-    def _folder(self) -> Path:
+    def _watched_runs(self) -> RunsFolder:
         if self.runs is None:
             raise ErrorResponse(404, "this server shows no runs", "start it with --runs FOLDER")
         return self.runs

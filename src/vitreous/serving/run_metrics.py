@@ -12,13 +12,16 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
 from vitreous.core.untrusted_json import parse_json
 from vitreous.reports.series import POINTS, Floats, number, thin
+
+Point: TypeAlias = tuple[int, float]  # step, value
 
 CELLS = POINTS  # of one curve: up to here every record is a point of its own
 CURVES = 64  # of one file; an untrusted file may name any number
@@ -61,38 +64,48 @@ def record_of(line: bytes) -> dict[str, Any] | None:
     return found if 0 <= step <= _LAST_STEP and step == int(step) else None
 
 
+class Cell(NamedTuple):
+    """Neighbouring records of one curve: the points with the lowest and the highest value, and what their mean needs."""
+
+    low: Point
+    high: Point
+    values: int  # finite ones
+    total: float
+
+    def join(self, other: Cell) -> Cell:
+        if not (self.values and other.values):
+            return self if self.values else other  # a gap among numbers is not seen at this width
+        low, high = min(self.low, other.low, key=itemgetter(1)), max(self.high, other.high, key=itemgetter(1))
+        return Cell(low, high, self.values + other.values, self.total + other.total)
+
+
 class Track:
     """One curve. Beyond `CELLS` steps, neighbours share a cell: it keeps their lowest, their highest and their mean."""
 
     def __init__(self) -> None:
         self.width = 1
-        self.last: tuple[int, float] | None = None
-        self._cells: dict[int, _Cell] = {}
+        self.last: Point | None = None
+        self._cells: dict[int, Cell] = {}
 
     def add(self, step: int, value: float) -> None:
         self.last = (step, value)
-        at = step // self.width
-        there = self._cells.get(at)
-        if there is not None and self.width > 1:
-            there.join(_Cell(step, value))
-            return
-        self._cells[at] = _Cell(step, value)  # the same step again, after a resume: the later record counts
+        finite = math.isfinite(value)
+        if self.width == 1:
+            self._cells.pop(step, None)  # the same step again, after a resume: the later record counts
+        self._put(step // self.width, Cell(self.last, self.last, int(finite), value if finite else 0.0))
         while len(self._cells) > CELLS:
-            self._widen()
+            self.width *= 2
+            old, self._cells = self._cells, {}
+            for at in sorted(old):
+                self._put(at // 2, old[at])
 
-    def _widen(self) -> None:
-        self.width *= 2
-        old, self._cells = self._cells, {}
-        for at in sorted(old):
-            there = self._cells.get(at // 2)
-            if there is None:
-                self._cells[at // 2] = old[at]
-            else:
-                there.join(old[at])
+    def _put(self, at: int, cell: Cell) -> None:
+        self._cells[at] = self._cells[at].join(cell) if at in self._cells else cell
 
     def points(self, after: int = -1) -> tuple[Floats, Floats]:
         """Steps and values behind `after`, at most `POINTS`; the last record is always among them."""
-        found = dict(point for at, cell in self._cells.items() if at >= after // self.width for point in cell.points())
+        cells = [cell for at, cell in self._cells.items() if at >= after // self.width]
+        found = dict(point for cell in cells for point in (cell.low, cell.high))
         if self.last is not None:
             found[self.last[0]] = self.last[1]
         steps = np.array(sorted(step for step in found if step > after), dtype=np.float64)
@@ -100,35 +113,13 @@ class Track:
 
     def means(self) -> tuple[Floats, Floats]:
         """Of cells that hold several records: lowest and highest alone would not tell what a smoothed curve has to show."""
-        cells = [(at, self._cells[at]) for at in sorted(self._cells) if self._cells[at].count] if self.width > 1 else []
+        cells = [(at, self._cells[at]) for at in sorted(self._cells) if self._cells[at].values]
         steps = [(at + 0.5) * self.width - 0.5 for at, _ in cells]
-        return np.array(steps, dtype=np.float64), np.array([cell.total / cell.count for _, cell in cells], dtype=np.float64)
+        return np.array(steps, dtype=np.float64), np.array([cell.total / cell.values for _, cell in cells], dtype=np.float64)
 
 
-class _Cell:
-    __slots__ = ("count", "high", "high_at", "low", "low_at", "total")
-
-    def __init__(self, step: int, value: float) -> None:
-        finite = math.isfinite(value)
-        self.count, self.total = int(finite), value if finite else 0.0
-        self.low_at = self.high_at = step
-        self.low = self.high = value
-
-    def join(self, other: _Cell) -> None:
-        if not other.count:
-            return  # a gap among numbers is not seen at this width
-        if not self.count or other.low < self.low:
-            self.low_at, self.low = other.low_at, other.low
-        if not self.count or other.high > self.high:
-            self.high_at, self.high = other.high_at, other.high
-        self.count, self.total = self.count + other.count, self.total + other.total
-
-    def points(self) -> tuple[tuple[int, float], ...]:
-        return (self.low_at, self.low), (self.high_at, self.high)
-
-
-class Metrics:
-    """What is known of one file. `look` brings it up to date; everything else is about what was read so far."""
+class MetricsReader:
+    """What was read of one file so far; `read_appended` brings it up to date."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -141,15 +132,15 @@ class Metrics:
         self._identity, self._offset, self._seam = identity, 0, b""
         self._dropping = False
         self.tracks: dict[tuple[str, str], Track] = {}
-        self.step, self.skipped, self.left_out, self.unread = 0, 0, 0, 0
+        self.skipped, self.left_out, self.unread = 0, 0, 0
 
     @property
     def generation(self) -> str:
         """Another one when the file was begun anew: a run that resumes forgets what it had measured after its last state."""
         return f"{self._identity[1]:x}-{self._begun}"
 
-    def look(self, budget: int = BUDGET) -> None:
-        """Read what has been appended, up to so many bytes; `unread` says how many are left. Raises OSError."""
+    def read_appended(self, budget: int = BUDGET) -> None:
+        """Up to so many bytes; `unread` says how many are left. Raises OSError."""
         with plain_file(self.path) as file:
             about = os.fstat(file.fileno())
             identity = (about.st_dev, about.st_ino)
@@ -180,25 +171,19 @@ class Metrics:
         return file.read(len(self._seam)) == self._seam
 
     def _take(self, line: bytes) -> None:
-        if self._dropping:
-            self._dropping = False
-            return
-        if not line.strip():
+        dropping, self._dropping = self._dropping, False
+        if dropping or not line.strip():
             return
         record = record_of(line)
         if record is None:
             self.skipped += 1
             return
         step, split = int(record["step"]), str(record.get("split", "all"))[:NAMES]
-        self.step = step
         for key, value in record.items():
             if key in _NO_CURVES or not (value is None or isinstance(value, (int, float))) or isinstance(value, bool):
                 continue
             name = (key, "all" if key in PLACES else split)
-            track = self.tracks.get(name)
-            if track is None:
-                if len(self.tracks) >= CURVES or len(key) > NAMES:
-                    self.left_out += 1
-                    continue
-                track = self.tracks[name] = Track()
-            track.add(step, number(value))
+            if name in self.tracks or (len(self.tracks) < CURVES and len(key) <= NAMES):
+                self.tracks.setdefault(name, Track()).add(step, number(value))
+            else:
+                self.left_out += 1

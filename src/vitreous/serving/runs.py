@@ -7,25 +7,28 @@ below the folder, and a name is looked up among those that were found: it is nev
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import is_locked
 from vitreous.core.printable import printable
-from vitreous.core.untrusted_json import parse_json
+from vitreous.core.untrusted_json import parse_json, without_nan
 from vitreous.reports.series import Floats, number
-from vitreous.serving.run_metrics import LONGEST, Metrics, plain_file, record_of
+from vitreous.serving.run_metrics import MetricsReader, plain_file, record_of
 from vitreous.training.mistakes import MISTAKES
 from vitreous.training.run_folder import CONFIG, DONE, LOCK, METRICS
+
+T = TypeVar("T")
 
 DEEP = 3  # folders below the one that is watched
 LISTED = 200  # runs, the newest
@@ -36,194 +39,171 @@ TAIL = 1 << 18  # bytes at a file's end that are searched for its last evaluatio
 QUIET = 300.0  # seconds without a record after which a run counts as stopped, where nothing else tells
 SETTLED = 30.0  # the same, where nobody holds its lock: copies of a run that continues elsewhere grow without one
 
-_INSIDE = ("checkpoint", "state")  # of a run: nothing to search
-_NESTED = 40  # levels of a setting
+INSIDE = ("checkpoint", "state")  # of a run: nothing to search
 
 
 class UnknownRun(VitreousError):
     """No run has this name, or it has gone away."""
 
 
-@dataclass(frozen=True)
-class Listing:
-    runs: list[dict[str, Any]]
-    """The newest first."""
-    left_out: int
-    """Older ones, beyond `LISTED`; none is forgotten, their names can still be asked for."""
+class RunsFolder:
+    """The runs below a folder. Several threads may ask at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._found: dict[str, Path] = {}
+        self._readers: OrderedDict[Path, MetricsReader] = OrderedDict()
+
+    def listing(self) -> dict[str, Any]:
+        """The newest runs first; `left_out` counts older ones beyond `LISTED`, whose names can still be asked for."""
+        found = self._search()
+        dated = sorted((-_changed(path), name) for name, path in found.items())
+        # One that has gone away since the search has no date.
+        runs = [{"name": name, **_summarise(found[name])} for date, name in dated[:LISTED] if date <= 0]
+        return {"runs": runs, "left_out": max(0, len(dated) - LISTED)}
+
+    def view(self, name: str, after: int = -1) -> dict[str, Any]:
+        """A run's curves, its settings and its worst mistakes.
+
+        With `after`, only the points of later steps: then `config`, `result` and `mistakes`, which were sent before, are
+        empty. A `generation` other than before means that the run has forgotten what it had measured, and that all must be
+        requested anew; another `mistakes_at`, that an evaluation has found other mistakes; `complete` is false where the
+        file is so long that the next response has more of it.
+        """
+        path = self._known(name)
+        reader = self._reader(path / METRICS)
+        with reader.lock:
+            try:
+                reader.read_appended()
+            except FileNotFoundError:  # a run that has just begun has measured nothing
+                if not (path / CONFIG).exists():
+                    raise _unknown(name) from None
+            except OSError as error:
+                raise UnknownRun(f"run {name!r}: its {METRICS} cannot be read ({error.strerror or error})") from error
+            curves = {
+                "series": _series(reader, after),
+                "generation": reader.generation,
+                "complete": not reader.unread,
+                "skipped": reader.skipped,
+                "values_left_out": reader.left_out,
+            }
+        everything = after < 0
+        mistakes = _mistakes(path / MISTAKES) if everything else None
+        return {
+            "name": name,
+            **_summarise(path),
+            **curves,
+            "config": _cached(_document, path / CONFIG) if everything else {},
+            "result": _result(path) if everything else {},
+            "mistakes": mistakes["mistakes"] if mistakes else [],
+            "mistakes_of": mistakes["of"] if mistakes else None,
+            "mistakes_at": _written(path / MISTAKES),
+        }
+
+    def _search(self) -> dict[str, Path]:
+        """Runs by name. Hidden folders and links are not entered: a link may lead out of the folder, or in a circle."""
+        found: dict[str, Path] = {}
+        folders: list[tuple[Path, tuple[str, ...]]] = [(self.path, ())]
+        left = ENTRIES
+        while folders:
+            path, parts = folders.pop()
+            if is_run := _is_run(path):
+                name = printable("/".join(parts or (path.resolve().name,)))
+                while name in found:
+                    name += "~"
+                found[name] = path
+            if len(parts) == DEEP:
+                continue
+            with suppress(OSError), os.scandir(path) as scanned:  # it may be gone, or not ours to read
+                entries = list(itertools.islice(scanned, left))
+                left -= len(entries)
+                inside = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
+                entered = sorted(set(inside) - set(INSIDE if is_run else ()), reverse=True)
+                folders += [(path / each, (*parts, each)) for each in entered]
+        with self._lock:
+            self._found = found
+        return found
+
+    def _known(self, name: str) -> Path:
+        """The run of this name. The last search is used again for it, so that watching a run does not search each time."""
+        path = self._found.get(name)
+        if path is None or not _is_run(path):
+            path = self._search().get(name)
+        # Some part of the way to it may have become a link in the meantime.
+        if path is None or path.resolve() != self.path.resolve() / path.relative_to(self.path):
+            raise _unknown(name)
+        return path
+
+    def _reader(self, path: Path) -> MetricsReader:
+        with self._lock:
+            reader = self._readers.pop(path, None) or MetricsReader(path)
+            self._readers[path] = reader
+            while len(self._readers) > KEPT:
+                self._readers.popitem(last=False)
+        return reader
 
 
-def listing(folder: Path) -> Listing:
-    found = _found(folder)
-    with _lock:
-        _searched[folder] = found
-    dated = sorted(((_changed(path), name) for name, path in found.items()), key=lambda pair: (-pair[0], pair[1]))
-    runs = []
-    for changed, name in dated[:LISTED]:
-        if changed >= 0:  # it is still there
-            runs.append({"name": name, **_summary(found[name])})
-    return Listing(runs, max(0, len(dated) - LISTED))
-
-
-def run_view(folder: Path, name: str, after: int = -1) -> dict[str, Any]:
-    """A run's curves, its settings and its worst mistakes.
-
-    With `after`, only the points of later steps: then `config`, `result` and `mistakes`, which were told before, are empty. A
-    `generation` other than before means that the run has forgotten what it had measured, and that all must be asked for anew;
-    another `mistakes_at`, that an evaluation has found other mistakes; `complete` is false where the file is so long that the
-    next answer has more of it.
-    """
-    path = _known(folder, name)
-    metrics = _remembered(path / METRICS)
-    with metrics.lock:
-        try:
-            metrics.look()
-        except FileNotFoundError:  # a run that has just begun has measured nothing
-            if not (path / CONFIG).exists():
-                raise UnknownRun(f"no run {name!r} any more; GET /runs lists those that are there") from None
-        except OSError as error:
-            raise UnknownRun(f"run {name!r}: its {METRICS} cannot be read ({error.strerror or error})") from error
-        series = _series(metrics, after)
-        about = {"generation": metrics.generation, "complete": not metrics.unread, "skipped": metrics.skipped}
-        about |= {"values_left_out": metrics.left_out}
-    whole = after < 0
-    kept = _mistakes(path / MISTAKES) if whole else {}
-    return {
-        "name": name,
-        **_summary(path),
-        **about,
-        "config": _config(path) if whole else {},
-        "result": _document(path / DONE) if whole and _here(path / DONE, folder) else {},
-        "series": series,
-        "mistakes": kept.get("mistakes", []),
-        "mistakes_of": kept.get("of"),
-        "mistakes_at": _written(path / MISTAKES),
-    }
-
-
-# Which there are --------------------------------------------------------------------------------------------------------------
-
-
-def _found(folder: Path) -> dict[str, Path]:
-    """Runs by name. Hidden folders and links are not entered: a link may lead out of the folder, or in a circle."""
-    found: dict[str, Path] = {}
-    left = ENTRIES
-
-    def search(path: Path, parts: tuple[str, ...]) -> None:
-        nonlocal left
-        is_run = _is_run(path)
-        if is_run:
-            name = printable("/".join(parts or (path.resolve().name,)))
-            while name in found:
-                name += "~"
-            found[name] = path
-        if len(parts) == DEEP:
-            return
-        try:
-            with os.scandir(path) as entries:
-                inside = []
-                for entry in entries:
-                    left -= 1
-                    if left < 0:
-                        break
-                    if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                        inside.append(entry.name)
-        except OSError:  # gone, or not ours to read
-            return
-        for each in sorted(inside):
-            if not (is_run and each in _INSIDE):
-                search(path / each, (*parts, each))
-
-    search(folder, ())
-    return found
+def _unknown(name: str) -> UnknownRun:
+    return UnknownRun(f"no run {name[:200]!r}; GET /runs lists those that are there")
 
 
 def _is_run(path: Path) -> bool:
     """Settings and metrics, or a lock where nothing has been measured yet."""
-    return _plain(path / CONFIG) and (_plain(path / METRICS) or _plain(path / LOCK))
+    return _is_plain(path / CONFIG) and (_is_plain(path / METRICS) or _is_plain(path / LOCK))
 
 
-def _plain(path: Path) -> bool:
+def _is_plain(path: Path) -> bool:
     return os.path.isfile(path) and not os.path.islink(path)  # noqa: PTH113, PTH114 - of Path, they raise where we may not look
 
 
-def _known(folder: Path, name: str) -> Path:
-    """The run of this name. The last search is used again for it, so that watching a run does not search each time."""
-    with _lock:
-        path = _searched.get(folder, {}).get(name)
-    if path is None or not _is_run(path):
-        found = _found(folder)
-        with _lock:
-            _searched[folder] = found
-        path = found.get(name)
-    if path is None or not _here(path, folder):
-        raise UnknownRun(f"no run {_text(name)[:200]!r}; GET /runs lists those that are there")
-    return path
+# Progress ---------------------------------------------------------------------------------------------------------------------
 
 
-def _here(path: Path, folder: Path) -> bool:
-    """Whether no part of the way to it, below the folder, has become a link in the meantime."""
-    return path.resolve() == folder.resolve() / path.relative_to(folder)
-
-
-def _remembered(path: Path) -> Metrics:
-    with _lock:
-        metrics = _watched.pop(path, None) or Metrics(path)
-        _watched[path] = metrics
-        while len(_watched) > KEPT:
-            _watched.popitem(last=False)
-    return metrics
-
-
-_lock = threading.Lock()
-_searched: dict[Path, dict[str, Path]] = {}
-_watched: OrderedDict[Path, Metrics] = OrderedDict()
-
-
-# How far they are -------------------------------------------------------------------------------------------------------------
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    config, last = _config(path), _last(path / METRICS)
-    changed = _changed(path)
+def _summarise(path: Path) -> dict[str, Any]:
+    config = _cached(_document, path / CONFIG)
+    trained, evaluated = _cached(_last_records, path / METRICS)
     model, data, recipe = (_mapping(config.get(key)) for key in ("model", "data", "recipe"))
-    steps = number(recipe.get("steps"))
+    newest = max(trained, evaluated, key=lambda record: number(record.get("step")) if record else -1.0)
+    shown = evaluated if _finite(evaluated.get("loss")) is not None else trained
+    steps = _finite(recipe.get("steps"))
     return {
-        "state": _state(path, changed),
-        "updated": changed,
-        "model": _name(model.get("name")),
-        "data": _name(data.get("name")),
-        "verb": _name(config.get("command", config.get("verb"))),  # `verb` in version 1
-        "steps": int(steps) if math.isfinite(steps) else None,
-        **last,
-        "majority": _finite(_kept(path / DONE).get("majority")) if not (path / DONE).parent.is_symlink() else None,
+        "state": _state(path),
+        "updated": _changed(path),
+        "model": _text(model.get("name")),
+        "data": _text(data.get("name")),
+        "verb": _text(config.get("command", config.get("verb"))),  # `verb` in version 1
+        "steps": None if steps is None else int(steps),
+        "step": int(newest.get("step", 0)),
+        "seconds": _finite(newest.get("seconds")),
+        "flops": _finite(newest.get("flops")),
+        "loss": _finite(shown.get("loss")),
+        "top1": _finite(evaluated.get("top1")),
+        "images_per_second": _finite(trained.get("images_per_second")),
+        "split": _text(shown.get("split")),
+        "majority": _finite(_result(path).get("majority")),
     }
 
 
-def _state(path: Path, changed: float) -> str:
+def _state(path: Path) -> str:
     """A run that has finished says so. One that is running holds its lock; where locks cannot be seen, its metrics change."""
-    if _plain(path / DONE):
+    if _is_plain(path / DONE):
         return "finished"
-    held = _held(path / LOCK)
-    return "running" if held or abs(time.time() - changed) < (QUIET if held is None else SETTLED) else "stopped"
-
-
-def _held(lock: Path) -> bool | None:
-    """Whether another process holds this lock; None where that cannot be told."""
+    held: bool | None = None
     try:
-        with plain_file(lock) as file:
-            return is_locked(file)
+        with plain_file(path / LOCK) as lock:
+            held = is_locked(lock)
     except FileNotFoundError:  # it is removed when a run ends
-        return False
+        held = False
     except OSError:
-        return None
+        pass
+    return "running" if held or abs(time.time() - _changed(path)) < (QUIET if held is None else SETTLED) else "stopped"
 
 
 def _changed(path: Path) -> float:
     """When something was last measured; -1 if the run has gone."""
-    for name in (METRICS, CONFIG):
-        if (written := _written(path / name)) is not None:
-            return written
-    return -1.0
+    dates = (_written(path / METRICS), _written(path / CONFIG))
+    return next((date for date in dates if date is not None), -1.0)
 
 
 def _written(path: Path) -> float | None:
@@ -233,63 +213,32 @@ def _written(path: Path) -> float | None:
         return None
 
 
-def _last(path: Path) -> dict[str, Any]:
-    """The newest numbers of a run, from the end of its file."""
-    try:
-        about = path.stat()
-        return _last_of(path, about.st_ino, about.st_size, about.st_mtime_ns)
-    except OSError:
-        return {"step": 0, "seconds": None, "flops": None, "loss": None, "top1": None, "images_per_second": None, "split": None}
+def _last_records(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The newest record of training and that of an evaluation, from the end of the file; empty where there is none."""
+    last: dict[bool, dict[str, Any]] = {}
+    with suppress(OSError), plain_file(path) as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - TAIL)
+        file.seek(begin)
+        # The first line may be the rest of one.
+        lines = file.read(TAIL).split(b"\n")[bool(begin) :]
+        for record in filter(None, map(record_of, reversed(lines))):
+            last.setdefault(record.get("split") == "train", record)
+            if len(last) == 2:
+                break
+    return last.get(True, {}), last.get(False, {})
 
 
-@lru_cache(maxsize=4 * LISTED)
-def _last_of(path: Path, inode: int, size: int, changed: int) -> dict[str, Any]:
-    """By what tells one version of the file from another, so that a run which rests is read once."""
-    trained: dict[str, Any] = {}
-    evaluated: dict[str, Any] = {}
-    with plain_file(path) as file:
-        end, rest = size, b""
-        while end > 0 and size - end < TAIL and not (trained and evaluated):
-            begin = max(0, end - (1 << 16))
-            file.seek(begin)
-            rest, *lines = (file.read(end - begin) + rest).split(b"\n")
-            if begin == 0:
-                lines.insert(0, rest)
-            for line in reversed(lines):
-                record = record_of(line) if len(line) <= LONGEST else None
-                if record is None:
-                    continue
-                if record.get("split") == "train":
-                    trained = trained or record
-                else:
-                    evaluated = evaluated or record
-            end = begin
-    newest = max(trained, evaluated, key=lambda record: number(record.get("step")) if record else -1.0)
-    shown = evaluated if math.isfinite(number(evaluated.get("loss"))) else trained
-    return {
-        "step": int(newest.get("step", 0)),
-        "seconds": _finite(newest.get("seconds")),
-        "flops": _finite(newest.get("flops")),
-        "loss": _finite(shown.get("loss")),
-        "top1": _finite(evaluated.get("top1")),
-        "images_per_second": _finite(trained.get("images_per_second")),
-        "split": _name(shown.get("split")),
-    }
+# Contents ---------------------------------------------------------------------------------------------------------------------
 
 
-# What is in them --------------------------------------------------------------------------------------------------------------
-
-
-def _series(metrics: Metrics, after: int) -> list[dict[str, Any]]:
+def _series(reader: MetricsReader, after: int) -> list[dict[str, Any]]:
     made = []
-    for (key, split), track in metrics.tracks.items():
+    for (key, split), track in reader.tracks.items():
         steps, values = track.points(after)
-        if not len(steps):
-            continue
-        one = {"key": _text(key), "split": _text(split), "points": _pairs(steps, values)}
-        if after < 0 and track.width > 1:
-            one["means"] = _pairs(*track.means())
-        made.append(one)
+        if len(steps):
+            made.append({"key": key, "split": split, "points": _pairs(steps, values)})
+            if after < 0 and track.width > 1:
+                made[-1]["means"] = _pairs(*track.means())
     return made
 
 
@@ -300,81 +249,62 @@ def _pairs(steps: Floats, values: Floats) -> list[list[float | int | None]]:
     ]
 
 
-def _config(path: Path) -> dict[str, Any]:
-    return _kept(path / CONFIG)
-
-
-def _kept(path: Path) -> dict[str, Any]:
-    """A document that seldom changes, read once."""
+def _cached(read: Callable[[Path], T], path: Path) -> T:
+    """What `read` gives for a file. Each version of it is read once, however often a page asks."""
     try:
         about = path.stat()
-        return dict(_kept_of(path, about.st_ino, about.st_size, about.st_mtime_ns))
     except OSError:
-        return {}
+        return read(path)
+    found: T = _read_version(read, path, about.st_ino, about.st_size, about.st_mtime_ns)
+    return found
 
 
-@lru_cache(maxsize=4 * LISTED)
-def _kept_of(path: Path, inode: int, size: int, changed: int) -> Mapping[str, Any]:
-    return _document(path)
+@lru_cache(maxsize=8 * LISTED)
+def _read_version(read: Callable[[Path], Any], path: Path, *version: int) -> Any:
+    return read(path)
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """A JSON object of at most `DOCUMENT` bytes, such as an answer can carry; empty where there is none."""
+def _result(path: Path) -> Mapping[str, Any]:
+    """Of a run that has finished; its folder may be a link that leads elsewhere."""
+    return {} if (path / DONE).parent.is_symlink() else _cached(_document, path / DONE)
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    """A JSON object of at most `DOCUMENT` bytes; empty where there is none."""
     try:
         with plain_file(path) as file:
             content = file.read(DOCUMENT + 1)
-        found = parse_json(content.decode("utf-8", "replace")) if len(content) <= DOCUMENT else {}
-        cleaned = _clean(found)
+        return _mapping(without_nan(parse_json(content.decode("utf-8", "replace"), most=DOCUMENT)))
     except (OSError, ValueError):
         return {}
-    return cleaned if isinstance(cleaned, dict) else {}
 
 
-def _mistakes(path: Path) -> dict[str, Any]:
+def _mistakes(path: Path) -> dict[str, Any] | None:
     """The images that the run got most wrong, if it kept them. Only data are passed on as images, never an address."""
-    kept = _document(path)
-    if not isinstance(kept.get("mistakes"), list):
-        return {}
+    document = _document(path)
+    if not isinstance(document.get("mistakes"), list):
+        return None
     shown = []
-    for one in kept["mistakes"]:
-        one = _mapping(one)
-        picture, labels, guesses = one.get("picture"), one.get("labels"), one.get("guesses")
+    for one in map(_mapping, document["mistakes"]):
+        labels, guesses, image = one.get("labels"), one.get("guesses"), _text(one.get("picture")) or ""
         shown.append(
             {
-                "id": _name(one.get("id")),
-                "label": " + ".join(str(label) for label in labels) if isinstance(labels, list) else None,
-                "guess": _name(one.get("guess")),
+                "id": _text(one.get("id")),
+                "label": " + ".join(map(str, labels)) if isinstance(labels, list) else None,
+                "guess": _text(one.get("guess")),
                 "probability": _finite(one.get("probability")),
                 "loss": _finite(one.get("loss")),
                 "guesses": guesses if isinstance(guesses, list) else [],
-                "picture": picture if isinstance(picture, str) and picture.startswith("data:image/") else None,
+                "picture": image if image.startswith("data:image/") else None,
             }
         )
-    of = {"split": _name(kept.get("split")), "step": _finite(kept.get("step")), "images": _finite(kept.get("images"))}
+    of = {"split": _text(document.get("split")), **{key: _finite(document.get(key)) for key in ("step", "images")}}
     return {"mistakes": shown, "of": of}
 
 
-def _clean(value: Any, level: int = 0) -> Any:
-    """What JSON in UTF-8 can carry: no NaN, no half of a surrogate pair, nothing nested without end."""
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (dict, list)) and level >= _NESTED:
-        return "…"
-    if isinstance(value, dict):
-        return {_text(key): _clean(inner, level + 1) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_clean(inner, level + 1) for inner in value]
-    return value
-
-
-def _text(value: str) -> str:
-    return value.encode("utf-8", "replace").decode("utf-8")
-
-
-def _name(value: object) -> str | None:
-    return _text(value) if isinstance(value, str) else None
+def _text(value: object) -> str | None:
+    """Without halves of surrogate pairs, such as names of files may hold."""
+    return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else None
 
 
 def _finite(value: object) -> float | None:
