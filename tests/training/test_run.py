@@ -81,6 +81,32 @@ def test_training_flops_are_counted_from_the_equations_of_the_model(tmp_path: Pa
     assert "% accuracy per minute" in html
 
 
+def test_a_budget_of_flops_is_a_number_of_steps(tmp_path: Path) -> None:
+    one = pretrain(tmp_path / "one", steps=1).result["flops"]
+    options: dict[str, Any] = dict(steps=None, flops=9.9 * one)
+    assert pretrain(tmp_path / "run", **options).steps == 9
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["recipe"]["steps"] == 9
+    assert f"steps 9: {9.9 * one:g} FLOPs as asked, {one:.4g} for each step of 32 images" in config["decisions"]
+    pretrain(tmp_path / "steps", steps=9)
+    assert digest(tmp_path / "run") == digest(tmp_path / "steps")
+    # At another image size a step costs more.
+    larger = pretrain(tmp_path / "larger", image_size=16, **options)
+    assert larger.steps == 1
+    assert pretrain(tmp_path / "replayed", config=str(tmp_path / "run"), **{**options, "flops": 2 * one}).steps == 2
+
+
+def test_a_budget_of_flops_is_not_counted_again_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = pretrain(tmp_path / "one", steps=1).result["flops"]
+    assert pretrain(tmp_path / "run", steps=None, flops=4 * one).steps == 4
+    with pytest.raises(VitreousError, match="--extend makes it longer"):
+        pretrain(tmp_path / "run", steps=None, flops=6 * one)
+    assert pretrain(tmp_path / "run", steps=None, flops=6 * one, extend=True).steps == 6
+    # As another version of torch might count them.
+    monkeypatch.setattr("vitreous.training.resolve.compute_cost", lambda config: pytest.fail("counted again"))
+    assert pretrain(tmp_path / "run", steps=None, flops=6 * one).already
+
+
 def test_masked_patches_count_the_flops_of_the_same_forward_pass(tmp_path: Path) -> None:
     result = pretrain(tmp_path / "run", objective="masked-patch", subset=None, steps=2)
     cost = vitreous.cost("ViT-Ti/2", image_size=8, classes=0, channels=1, width=32, depth=2, heads=2, mlp=64)
@@ -370,6 +396,14 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(set=("lr=fast",)), "--set lr=fast: expected a number"),
         (dict(recipe="imagenet-ViT-B/17"), "unknown recipe"),
         (dict(steps=5, epochs=2.0), "contradict each other"),
+        (dict(flops=1e9), "--steps 12 and --flops 1e+09 contradict each other; give one of them"),
+        (dict(flops=1e9, steps=None, epochs=2.0), "--epochs 2 and --flops 1e+09 contradict each other"),
+        (dict(flops=1e9, steps=None, set=("steps=3",)), "--flops 1e+09 and --set steps=3 contradict each other"),
+        (
+            dict(flops=1e6, steps=None),
+            "--flops 1e+06: one step of 32 images takes 6.1e+07; give more, or a smaller --batch-size",
+        ),
+        (dict(flops=0, steps=None), "--flops 0"),
         (dict(steps=0), "--steps 0: must be at least 1"),
         (dict(device="cuda:99"), "cuda:99"),
         (dict(micro_batch="many"), "--micro-batch many"),

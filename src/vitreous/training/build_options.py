@@ -24,11 +24,9 @@ from vitreous.weights.locate import check_source
 # Options that a recipe has as fields, so that `--set` could give them too.
 _ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess", "train"}
 
-# Given by hand, the first takes the place of the second in a config that is replayed.
-_INSTEAD_OF = {
-    "steps": "epochs", "epochs": "steps", "subset": "per_class", "per_class": "subset", "from_": "model", "model": "from_",
-    "recipe": "objective", "objective": "recipe",
-}  # fmt: skip
+# How long to train: given by hand, one of each group takes the place of the others in a config that is replayed.
+_LENGTHS = ("steps", "epochs", "flops")
+_ALTERNATIVES = (_LENGTHS, ("subset", "per_class"), ("from_", "model"), ("recipe", "objective"))
 
 
 def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOptions, Previous]:
@@ -48,7 +46,8 @@ def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOpti
         recorded = _as_typed(replayed.options)
         before = parse_set(recorded.pop("set", ()))
         by_hand = {*given, *typed_changes}
-        dropped = (_ALSO_FIELDS & by_hand) | {_INSTEAD_OF.get(name) for name in by_hand} | {"out", "config", "extend"}
+        dropped = (_ALSO_FIELDS & by_hand) | {"out", "config", "extend"}
+        dropped |= {name for group in _ALTERNATIVES for name in group if by_hand & {*group} - {name}}
         changes = {name: value for name, value in before.items() if name not in dropped} | typed_changes
         given = {**{name: value for name, value in recorded.items() if name not in dropped}, **given}
         given["set"] = tuple(f"{field}={value}" for field, value in changes.items())
@@ -68,13 +67,17 @@ def _check(options: TrainOptions) -> None:
             raise VitreousError(f"{what} is missing; for example: vitreous {options.command} photos/ --out runs/photos")
     if options.subset is not None and options.per_class is not None:
         raise VitreousError("--subset and --per-class both choose images; give one of them")
+    changes = recipe_changes(options.set)
+    lengths = [f"{option_name(name)} {value:g}" for name in _LENGTHS if (value := getattr(options, name)) is not None]
+    lengths += [f"--set {name}={changes[name]:g}" for name in _LENGTHS if changes.get(name) is not None]
+    if len(lengths) > 1:
+        raise VitreousError(f"{' and '.join(lengths)} contradict each other; give one of them")
     size = options.micro_batch
     if size not in (None, "auto") and not (size.isdecimal() and int(size) > 0):
         raise VitreousError(f"--micro-batch {size}: give a number of images, at least 1, or auto")
     check_outside(user_path(options.out), find_data_folder(options.data))
     choose_device(options.device)
     installed(parse_trackers(options.track))
-    changes = recipe_changes(options.set)
     for string in (options.preprocess, changes.get("preprocess"), changes.get("evaluation")):
         if string is not None:
             Preprocess(string)

@@ -99,8 +99,8 @@ def _decoders() -> dict[str, str | None]:
 # between two starts of a run unless `run_folder.FREE` names them.
 _RESOLVED = {
     "data", "out", "from_", "model", "objective", "train", "sweep", "sweep_share", "recipe", "set", "config", "steps", "epochs",
-    "batch_size", "image_size", "preprocess", "eval_every", "device", "precision", "micro_batch", "subset", "per_class",
-    "held_out", "extend",
+    "flops", "batch_size", "image_size", "preprocess", "eval_every", "device", "precision", "micro_batch", "subset",
+    "per_class", "held_out", "extend",
 }  # fmt: skip
 
 

@@ -81,6 +81,11 @@ class TrainOptions:
     ] = 0
     steps: Annotated[int | None, Between(1), _help("how many steps to take.")] = None
     epochs: Annotated[float | None, Between(1e-9, 1e9), _help("how often to see each image; instead of --steps.")] = None
+    flops: Annotated[
+        float | None,
+        Between(1, 1e40),
+        _help("how much to compute, as 2e13; instead of --steps. Becomes a number of steps, by `vitreous.cost`."),
+    ] = None
     batch_size: Annotated[int | None, Between(1), _help("images per step, over all ranks; learning rates follow.")] = None
     image_size: Annotated[
         ImageSize, _help("pixels, as 384 or 224,320. Default: small images' own, the checkpoint's, or 224.")
@@ -115,7 +120,7 @@ class TrainOptions:
         _help("validate on this share of the training images instead of the data's own split."),
     ] = None
     track: Annotated[str, _help("send metrics on: tensorboard, wandb, or tensorboard,wandb.")] = ""
-    extend: Annotated[bool, _help("with a larger --steps or --epochs: let the run in OUT become longer.")] = False
+    extend: Annotated[bool, _help("with a larger --steps, --epochs or --flops: let the run in OUT become longer.")] = False
 
     # Of a sweep's trial: validate on this share of what the run itself trains on.
     sweep_share: float | None = None

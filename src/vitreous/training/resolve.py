@@ -58,6 +58,8 @@ def resolve(
     extended = before is not None and (options.extend or before.extended)
     if before is not None and extended:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before.recipe["warmup"])
+    if before is not None and options.flops is not None and before.options.get("flops") == options.flops:
+        changes["steps"] = before.recipe["steps"]  # counted once, before the first step
     patience = changes.get("patience", replayed.recipe.get("patience") if replayed else None)
     # The sigmoid loss learns from an image without labels too: it belongs to no class.
     unlabelled = changes.get("loss") == "sigmoid"
@@ -162,7 +164,7 @@ def _recipe(
     steps = options.steps if options.steps is not None else changes.get("steps")
     epochs = options.epochs if options.epochs is not None else changes.get("epochs")
     changes = {name: value for name, value in changes.items() if name not in ("steps", "epochs")}
-    if count is None and steps is None:
+    if count is None and steps is None and options.flops is None:
         steps = recipe.steps
         if steps is None or epochs is not None:
             raise VitreousError(
@@ -173,6 +175,11 @@ def _recipe(
     recipe = replace_fields(recipe, changes)
     if "preprocess" in changes or "evaluation" in changes:
         recipe = _with_equal_scales(recipe, changes, said)
+    if options.flops is not None and steps is None:
+        batch_size = fit(recipe, images=count, batch_size=options.batch_size, steps=1, keep=keep)[0].batch_size
+        model, _, _ = _model(options, recipe, images, checkpoint, model_fields(options.set), size)
+        steps, reason = _count_steps(options.flops, model, batch_size)
+        said.append(reason)
     fitted, reasons_ = fit(
         recipe,
         images=count,
@@ -190,6 +197,17 @@ def _recipe(
                 f"{_by(size)}; change the string or --image-size"
             )
     return fitted, [*said, *reasons_]
+
+
+def _count_steps(flops: float, model: ModelConfig, batch_size: int) -> tuple[int, str]:
+    """As many as a budget of FLOPs allows."""
+    each = compute_cost(model).training_flops(batch_size)
+    if flops < each:
+        raise VitreousError(
+            f"--flops {flops:g}: one step of {batch_size:,} images takes {each:.3g}; give more, or a smaller --batch-size"
+        )
+    steps = int(flops // each)
+    return steps, f"steps {steps:,}: {flops:g} FLOPs as asked, {each:.4g} for each step of {batch_size:,} images"
 
 
 def _by(size: tuple[int, int] | None) -> str:
