@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from vitreous.evaluation.calibration import describe_confidence_gap
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.robustness import Robustness, RobustnessCurve
-from vitreous.reports.charts import Curve, LineChart, ReliabilityChart, line_chart, reliability_chart
+from vitreous.reports.charts import Curve, line_chart, reliability_chart
 
 
-@dataclass(frozen=True, eq=False)
-class CalibrationSection:
-    summary: str
-    chart: ReliabilityChart
-    bins: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class RobustnessSection:
-    summary: str
-    charts: Sequence[LineChart]
-    curves: Sequence[RobustnessCurve]
-
-
-def calibration_section(numbers: Mapping[str, Any]) -> CalibrationSection | None:
-    """None where the numbers do not have it."""
-    bins = [row for row in numbers.get("reliability") or () if row["n"]]
+def calibration_section(numbers: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Summary, chart and bins; None where the numbers do not have it."""
+    bins = [{**row, "interval": wilson(row["accuracy"], row["n"])} for row in numbers.get("reliability") or () if row["n"]]
     if not bins:
         return None
     n = sum(row["n"] for row in bins)
@@ -38,22 +24,21 @@ def calibration_section(numbers: Mapping[str, Any]) -> CalibrationSection | None
     summary = f"This model is {describe_confidence_gap(confidence, accuracy)}."
     if isinstance(ece := numbers.get("ece"), float):
         summary += f" Expected calibration error: {100 * ece:.2f} %."
-    chart = reliability_chart(bins, [wilson(row["accuracy"], row["n"]) for row in bins])
-    return CalibrationSection(summary, chart, bins)
+    return {"summary": summary, "chart": reliability_chart(bins), "bins": bins}
 
 
-def robustness_section(found: Robustness) -> RobustnessSection:
+def robustness_section(found: Robustness) -> dict[str, Any]:
+    """Summary, charts and the curves they draw."""
     name, worst = found.worst()
     summary = (
         f"Accuracy on the same {found.clean.n:,} random images after each corruption: "
         f"{100 * found.clean.accuracy:.1f} % as they are, {100 * worst.accuracy:.1f} % at worst ({name} {worst.strength:g}). "
         "Dashed: 95 % interval."
     )
-    charts = [_robustness_chart(curve, found) for curve in found.curves]
-    return RobustnessSection(summary, [chart for chart in charts if chart is not None], found.curves)
+    return {"summary": summary, "charts": [_robustness_chart(curve, found) for curve in found.curves], "curves": found.curves}
 
 
-def _robustness_chart(curve: RobustnessCurve, found: Robustness) -> LineChart | None:
+def _robustness_chart(curve: RobustnessCurve, found: Robustness) -> Markup | None:
     points = [(p.strength, p.accuracy, *p.interval) for p in curve.points]
     if curve.untouched is not None:
         points.append((curve.untouched, found.clean.accuracy, *found.clean.interval))

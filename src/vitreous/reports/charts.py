@@ -1,4 +1,4 @@
-"""Charts of the reports: where each tick, line and mark lies in an SVG; `templates/charts.html` draws them."""
+"""Charts of the reports as SVG: the scales are computed here, `templates/charts.html` draws."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
+from vitreous.reports.render import environment
 from vitreous.reports.series import Floats, running_mean, thin
 
 NOISY = 60
@@ -33,12 +35,6 @@ class Box:
 
     def y(self, share: float) -> float:
         return self.bottom - (self.bottom - self.top) * share
-
-
-@dataclass(frozen=True)
-class Tick:
-    at: float
-    label: str
 
 
 @dataclass(frozen=True)
@@ -85,37 +81,13 @@ class Curve:
         return self.values[np.isfinite(self.values)]
 
 
-@dataclass(frozen=True)
-class Line:
-    style: str
-    path: str
-    points: tuple[tuple[str, str], ...]
-    """Points with a gap on either side, which a line would not show."""
-
-
-@dataclass(frozen=True, eq=False)
-class LineChart:
-    title: str
-    label: str
-    """What the chart shows, for those who cannot see it."""
-    along: str
-    box: Box
-    x_ticks: Sequence[Tick]
-    y_ticks: Sequence[Tick]
-    lines: Sequence[Line]
-    keys: Sequence[Curve]
-    logarithmic: bool
-    data: str
-    """JSON, for the script that shows the value under the pointer."""
-
-
 # Small, so that the text stays legible on a phone.
 _CURVES = Box(left=56, right=432, top=10, bottom=216)
 
 
 def line_chart(
     title: str, curves: Sequence[Curve], *, along: str = "step", logarithmic: bool = False, percent: bool = False
-) -> LineChart | None:
+) -> Markup | None:
     """None if no curve has a finite value. `logarithmic` holds where all values are above zero and span a factor of 30.
 
     `along` names what lies along the horizontal axis.
@@ -141,23 +113,26 @@ def line_chart(
         series.append({"name": curve.name, "colour": curve.colour % 4, "points": points})
     scale = dict(along=along, x=[across.low, across.high], y=[up.low, up.high], log=up.logarithmic, percent=percent)
     ends = [f"{c.name} from {_label(c.finite[0], percent)} to {_label(c.finite[-1], percent)}" for c in curves if len(c.finite)]
-    return LineChart(
+    # There is no half of a step.
+    steps_shown = [tick for tick in across.ticks() if along != "step" or tick == round(tick)]
+    return _draw(
+        "line_chart",
         title=title,
         label=f"{title} by {along}: {'; '.join(ends)}",
         along=along,
         box=_CURVES,
-        # There is no half of a step.
-        x_ticks=[
-            Tick(_CURVES.x(across.share(tick)), f"{tick:,.0f}" if tick == round(tick) else f"{tick:.4g}")
-            for tick in across.ticks()
-            if along != "step" or tick == round(tick)
-        ],
-        y_ticks=[Tick(_CURVES.y(up.share(tick)), _label(tick, percent)) for tick in up.ticks()],
+        x_ticks=[(_CURVES.x(across.share(t)), f"{t:,.0f}" if t == round(t) else f"{t:.4g}") for t in steps_shown],
+        y_ticks=[(_CURVES.y(up.share(tick)), _label(tick, percent)) for tick in up.ticks()],
         lines=lines,
         keys=[curve for curve in curves if len(curve.finite) and curve.name != title],
         logarithmic=up.logarithmic,
         data=json.dumps({**scale, **vars(_CURVES), "series": series}, separators=(",", ":")),
     )
+
+
+def _draw(macro: str, **context: Any) -> Markup:
+    drawn: Markup = getattr(environment().get_template("charts.html").module, macro)(**context)
+    return drawn
 
 
 def _value_axis(finite: Floats, logarithmic: bool, percent: bool) -> Axis:
@@ -173,7 +148,8 @@ def _value_axis(finite: Floats, logarithmic: bool, percent: bool) -> Axis:
     return Axis(low, high) if high > low else Axis(low - room, low + room)
 
 
-def _line(steps: Floats, values: Floats, across: Axis, up: Axis, style: str) -> Line:
+def _line(steps: Floats, values: Floats, across: Axis, up: Axis, style: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Its style, its path, and points with a gap on either side, which a line would not show."""
     path, alone, pen = [], [], False
     finite = np.isfinite(values)
     for k, (step, value) in enumerate(zip(steps.tolist(), values.tolist(), strict=True)):
@@ -185,7 +161,7 @@ def _line(steps: Floats, values: Floats, across: Axis, up: Axis, style: str) -> 
         if not pen and (k + 1 == len(steps) or not finite[k + 1]):
             alone.append((x, y))
         pen = True
-    return Line(style, "".join(path), tuple(alone))
+    return style, "".join(path), alone
 
 
 def _label(value: float, percent: bool) -> str:
@@ -208,22 +184,10 @@ def _short(value: float) -> float | int:
 # Image sizes ------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class SizeChart:
-    label: str
-    box: Box
-    x_ticks: Sequence[Tick]
-    y_ticks: Sequence[Tick]
-    points: Sequence[tuple[float, float, float]]
-    """x, y and radius."""
-    target: tuple[float, float, str] | None
-    """The corner at the size that the preprocessing makes, and that size."""
-
-
 _SIZES = Box(left=52, right=612, top=16, bottom=336)
 
 
-def size_chart(width: NDArray[np.int64], height: NDArray[np.int64], target: tuple[int, int] | None) -> SizeChart:
+def size_chart(width: NDArray[np.int64], height: NDArray[np.int64], target: tuple[int, int] | None) -> Markup:
     """Width against height, both on logarithmic scales. `target` is a height and a width."""
     chosen = np.unique(np.linspace(0, len(width) - 1, min(SIZES, len(width))).astype(np.int64))
     extremes = [int(f(v)) for v in (width, height) for f in (np.argmin, np.argmax)]
@@ -240,11 +204,12 @@ def size_chart(width: NDArray[np.int64], height: NDArray[np.int64], target: tupl
     def y(value: float) -> float:
         return _SIZES.y(axis.share(value))
 
-    return SizeChart(
+    return _draw(
+        "size_chart",
         label=f"Width from {width.min():,} to {width.max():,} pixels, height from {height.min():,} to {height.max():,}.",
         box=_SIZES,
-        x_ticks=[Tick(x(tick), f"{tick:,}") for tick in ticks],
-        y_ticks=[Tick(y(tick), f"{tick:,}") for tick in ticks],
+        x_ticks=[(x(tick), f"{tick:,}") for tick in ticks],
+        y_ticks=[(y(tick), f"{tick:,}") for tick in ticks],
         points=[
             (x(wide), y(tall), min(9.0, 2.2 + 0.7 * math.log2(number)))
             for wide, tall, number in zip(*sizes.tolist(), numbers.tolist(), strict=True)
@@ -256,59 +221,18 @@ def size_chart(width: NDArray[np.int64], height: NDArray[np.int64], target: tupl
 # Calibration ------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ReliabilityBar:
-    label: str
-    x: float
-    width: float
-    accuracy: float
-    """Height of the bar."""
-    count: float
-    """Height of the bar below, which counts images."""
-    low: float
-    high: float
-    """Ends of the interval."""
-
-
-@dataclass(frozen=True, eq=False)
-class ReliabilityChart:
-    label: str
-    box: Box
-    counts: Box
-    most: int
-    x_ticks: Sequence[Tick]
-    y_ticks: Sequence[Tick]
-    bars: Sequence[ReliabilityBar]
-
-
 _ACCURACY, _COUNTS = Box(left=56, right=432, top=10, bottom=190), Box(left=56, right=432, top=200, bottom=236)
 
 
-def reliability_chart(bins: Sequence[Mapping[str, Any]], intervals: Sequence[tuple[float, float]]) -> ReliabilityChart:
-    """Bars of accuracy over confidence, each with its interval, and under them how many images each stands for."""
-    most = max(row["n"] for row in bins)
-    bars = []
-    for row, (low, high) in zip(bins, intervals, strict=True):
-        begin, end = _ACCURACY.x(row["low"]), _ACCURACY.x(row["high"])
-        confidence = f"confidence {100 * row['low']:.0f} to {100 * row['high']:.0f} %"
-        bars.append(
-            ReliabilityBar(
-                label=f"{confidence}: {row['n']:,} images, {100 * row['accuracy']:.1f} % correct",
-                x=begin + 1,
-                width=max(1.0, end - begin - 2),
-                accuracy=_ACCURACY.bottom - _ACCURACY.y(row["accuracy"]),
-                count=_COUNTS.bottom - _COUNTS.y(row["n"] / most),
-                low=_ACCURACY.y(low),
-                high=_ACCURACY.y(high),
-            )
-        )
+def reliability_chart(bins: Sequence[Mapping[str, Any]]) -> Markup:
+    """Bars of accuracy over confidence, each with its `interval`, and under them how many images each stands for."""
     quarters = [(share, f"{100 * share:.0f} %") for share in (0, 0.25, 0.5, 0.75, 1)]
-    return ReliabilityChart(
-        label="; ".join(f"{100 * row['confidence']:.0f} % sure, {100 * row['accuracy']:.0f} % correct" for row in bins),
+    return _draw(
+        "reliability_chart",
+        bins=bins,
+        most=max(row["n"] for row in bins),
         box=_ACCURACY,
         counts=_COUNTS,
-        most=most,
-        x_ticks=[Tick(_ACCURACY.x(share), label) for share, label in quarters],
-        y_ticks=[Tick(_ACCURACY.y(share), label) for share, label in quarters],
-        bars=bars,
+        x_ticks=[(_ACCURACY.x(share), label) for share, label in quarters],
+        y_ticks=[(_ACCURACY.y(share), label) for share, label in quarters],
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from vitreous.core.files import write_text
 from vitreous.evaluation.class_tables import class_table, confusion_tables
@@ -17,7 +18,7 @@ from vitreous.evaluation.headline import accuracy_headline
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.majority import beats_majority
 from vitreous.evaluation.validation_result import ValidationResult
-from vitreous.reports.charts import Curve, LineChart, line_chart
+from vitreous.reports.charts import Curve, line_chart
 from vitreous.reports.image_cards import ImageCard, prediction_bars
 from vitreous.reports.images import embed_image
 from vitreous.reports.render import render
@@ -119,7 +120,7 @@ def _facts(history: Records, outcome: ValidationResult | None) -> str:
     return ", ".join(parts) + "." if parts else ""
 
 
-def _charts(history: Records) -> list[LineChart]:
+def _charts(history: Records) -> list[Markup]:
     splits = _splits(history)
     keys = dict.fromkeys(key for record in history for key, value in record.items() if math.isfinite(number(value)))
     tops = [key for key in keys if key.startswith("top")]
