@@ -16,7 +16,7 @@ from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.accuracy import check_data, compute_metrics, most_confused, real_accuracy, worst_classes
 from vitreous.evaluation.calibration import compute_calibration
 from vitreous.evaluation.class_mapping import ClassMapping, align_classes
-from vitreous.evaluation.class_tables import confused_pairs
+from vitreous.evaluation.class_tables import count_cells, rank_confusions
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.predictions import Predictions
@@ -83,7 +83,8 @@ def test_everything_against_scikit_learn() -> None:
 def test_the_most_confused_without_a_matrix() -> None:
     logits, labels = drawn()
     whole = answers_of(logits, [(label,) for label in labels], align_classes(NAMES, NAMES))
-    expected = confused_pairs(metrics.confusion_matrix(labels, logits.argmax(axis=1), labels=range(7)), 30)
+    cells = count_cells(metrics.confusion_matrix(labels, logits.argmax(axis=1), labels=range(7)))
+    expected = [(*cell, cells[cell]) for cell in rank_confusions(cells, 30)]
     assert len({count for *_, count in expected}) < len(expected) <= 30  # some are equal, and their order is fixed
     assert most_confused(whole, 30) == expected
     whole.counts._confused = False

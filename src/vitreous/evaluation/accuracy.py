@@ -14,7 +14,7 @@ from vitreous.data.datasets.real_labels import apply_real_labels, read_real_labe
 from vitreous.data.source import Source, Stream
 from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.calibration import compute_calibration
-from vitreous.evaluation.class_tables import PAIRS
+from vitreous.evaluation.class_tables import PAIRS, rank_confusions
 from vitreous.evaluation.intervals import Method, mean_recall_interval, share_interval
 from vitreous.evaluation.majority import majority_rate
 from vitreous.evaluation.predictions import Predictions, classes_there
@@ -80,16 +80,10 @@ def compute_metrics(predictions: Predictions, *, method: Method = "wilson", seed
 
 
 def most_confused(predictions: Predictions, most: int = PAIRS) -> list[tuple[int, int, int]]:
-    """(class, taken for, images), the most confused first, as `confused_pairs`; from the rows, for any number of classes."""
-    cells = Counter(
-        (own[0], guess) for own, guess in zip(predictions.labels, predictions.top[:, 0].tolist(), strict=True) if own
-    )
-    there: Counter[int] = Counter()
-    for (truth, _), count in cells.items():
-        there[truth] += count
-    wrong = [cell for cell in cells if cell[0] != cell[1]]
-    wrong.sort(key=lambda cell: (-cells[cell], -cells[cell] / there[cell[0]], cell))
-    return [(*cell, cells[cell]) for cell in wrong[:most]]
+    """(true class, predicted class, images), the most images first; from the rows, for any number of classes."""
+    guesses = predictions.top[:, 0].tolist()
+    cells = Counter((own[0], guess) for own, guess in zip(predictions.labels, guesses, strict=True) if own)
+    return [(*cell, cells[cell]) for cell in rank_confusions(cells, most)]
 
 
 def worst_classes(numbers: Mapping[str, Any], most: int = 5) -> list[Mapping[str, Any]]:

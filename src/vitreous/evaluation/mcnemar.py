@@ -102,13 +102,18 @@ def paired_comparison(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Pa
     )
 
 
-def compare_predictions(first: Predictions, second: Predictions) -> PairedComparison:
-    """On the images that both have answered and that have labels for both, found by their place in the data."""
+def shared_rows(first: Predictions, second: Predictions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of both for the images that have labels for both, found by their place in the data."""
     _, ours, theirs = np.intersect1d(first.numbers, second.numbers, assume_unique=True, return_indices=True)
     known = first.labelled()[ours] & second.labelled()[theirs]
     if not known.any():
         raise VitreousError(f"{first.where} {first.split}: no image has a label for both checkpoints to be compared by")
-    return paired_comparison(first.right()[ours][known], second.right()[theirs][known])
+    return ours[known], theirs[known]
+
+
+def compare_predictions(first: Predictions, second: Predictions) -> PairedComparison:
+    ours, theirs = shared_rows(first, second)
+    return paired_comparison(first.right()[ours], second.right()[theirs])
 
 
 def _reach(one: float, other: float, phi: float) -> float:

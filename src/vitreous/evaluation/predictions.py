@@ -9,7 +9,7 @@ the batch size and the world size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,6 +68,11 @@ class Predictions:
     def right(self) -> NDArray[np.bool_]:
         """Whether the most probable class is one of its labels; an image without any is not right."""
         return np.array([bool(own) and own[0] == guess for own, guess in zip(self.labels, self.top[:, 0], strict=True)], bool)
+
+    def best(self, row: int, names: Sequence[str] | Mapping[int, str], most: int = TOP) -> list[tuple[str, float, bool]]:
+        """The most probable classes of a row by name, each with its probability and whether it is one of the labels."""
+        top = zip(self.top[row, :most].tolist(), self.probabilities[row, :most].tolist(), strict=True)
+        return [(names[k], probability, k in self.labels[row]) for k, probability in top]
 
 
 def predict_dataset(

@@ -25,13 +25,14 @@ from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation.class_tables import Cell
 from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inference.features import Features
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.inspection.attention_rollout import attention_map
 from vitreous.models.vit import ViT
-from vitreous.reports.image_cards import ImageCard, Neighbour, prediction_bars
+from vitreous.reports.image_cards import ImageCard, Neighbour
 from vitreous.reports.images import TINY, EmbeddedImage, embed_image, encode_image
 
 # Images of one wrong cell, and of all wrong cells.
@@ -47,20 +48,17 @@ _THUMBNAIL = 72
 _CPU_MACS, _OTHER_MACS = 5e12, 2e14
 _LEAST_LOOKED = 24
 
-Cell = tuple[int, int]
-"""True class and predicted class."""
-
 # Which ------------------------------------------------------------------------------------------------------------------------
 
 
-def group_cells(answers: Predictions) -> dict[Cell, list[int]]:
+def group_cells(predictions: Predictions) -> dict[Cell, list[int]]:
     """The rows of every cell of the confusion matrix: wrong ones highest loss first, correct ones lowest confidence first."""
     found: defaultdict[Cell, list[int]] = defaultdict(list)
-    for row, own in enumerate(answers.labels):
+    for row, own in enumerate(predictions.labels):
         if own:
-            found[own[0], int(answers.top[row, 0])].append(row)
+            found[own[0], int(predictions.top[row, 0])].append(row)
     for (truth, guess), rows in found.items():
-        keys = answers.probabilities[rows, 0] if truth == guess else -_finite(answers.losses[rows])
+        keys = predictions.probabilities[rows, 0] if truth == guess else -_finite(predictions.losses[rows])
         rows[:] = [rows[k] for k in np.argsort(keys, kind="stable")]
     return dict(found)
 
@@ -94,7 +92,7 @@ def _finite(losses: NDArray[np.float32]) -> NDArray[np.float32]:
 class Gallery:
     """The images that are on the page, by row of the predictions."""
 
-    answers: Predictions
+    predictions: Predictions
     names: Mapping[int, str]
     """Of the model's classes."""
     images: Mapping[int, EmbeddedImage]
@@ -107,14 +105,12 @@ class Gallery:
         return {row: self._card(row) for row in rows if row in self.images}
 
     def _card(self, row: int) -> ImageCard:
-        answers = self.answers
-        own, loss = answers.labels[row], answers.losses[row]
-        top = zip(answers.top[row].tolist(), answers.probabilities[row].tolist(), strict=True)
+        own, loss = self.predictions.labels[row], self.predictions.losses[row]
         return ImageCard(
-            answers.ids[row],
+            self.predictions.ids[row],
             self.images[row],
             truth=" + ".join(self.names[label] for label in own) or "unknown",
-            predictions=prediction_bars((self.names[k], value, k in own) for k, value in top),
+            predictions=self.predictions.best(row, self.names),
             loss=f"loss {loss:.3g}" if math.isfinite(loss) else "",
             attention=self.attention.get(row),
             neighbours=self.neighbours.get(row, ()),
@@ -124,7 +120,7 @@ class Gallery:
 def build_gallery(
     clf: Classifier,
     data: Source | Stream,
-    answers: Predictions,
+    predictions: Predictions,
     rows: Sequence[int],
     *,
     names: Mapping[int, str],
@@ -141,17 +137,17 @@ def build_gallery(
     features: dict[int, NDArray[np.float32]] = {}
     looks = _affordable(clf, preprocess, device)
     wants = training is not None and len(training) > 0
-    own = answers.features
+    own = predictions.features
     size, batch = 0, default_batch_size(preprocess, device)
     room = BYTES - (len(rows) * NEIGHBOURS * 3500 if wants and training_data is not None else 0)
     with Runner(clf.model, device, lean=True) as runner, progress_bar("images for the report", len(rows)) as advance:
-        for part in _batches(_contents(data, answers.numbers, answers.ids, rows), batch):
+        for part in _batches(_contents(data, predictions.numbers, predictions.ids, rows), batch):
             prepared: list[tuple[int, Tensor]] = []
             for row, content in part:
                 if size > room:
                     continue
                 try:
-                    seen = preprocess.transform(content, place=answers.ids[row])
+                    seen = preprocess.transform(content, place=predictions.ids[row])
                 except VitreousError:
                     # It was there a moment ago; the page does without.
                     continue
@@ -160,7 +156,7 @@ def build_gallery(
                 prepared.append((row, preprocess.scale(to_tensor(seen))))
             looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
             if looking:
-                for (row, _), map_ in zip(looking, _looked(clf, looking, answers.top[:, 0], device), strict=True):
+                for (row, _), map_ in zip(looking, _looked(clf, looking, predictions.top[:, 0], device), strict=True):
                     heats[row] = attention_overlay(map_)
                     size += len(heats[row])
             if wants and own is None and prepared:
@@ -171,7 +167,7 @@ def build_gallery(
     if training is not None and wants:
         known = {row: own[row] for row in images} if own is not None else features
         near = _nearest(known, training, training_data)
-    return Gallery(answers, names, images, heats, near)
+    return Gallery(predictions, names, images, heats, near)
 
 
 def attention_overlay(values: NDArray[np.float32]) -> str:
@@ -218,7 +214,7 @@ def _nearest(
 
     def neighbour(there: int, similarity: float) -> Neighbour:
         label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
-        return Neighbour(pictures.get(there), label, similarity, training.ids[there])
+        return pictures.get(there), label, similarity, training.ids[there]
 
     return {row: tuple(map(neighbour, found.rows[k].tolist(), found.similarities[k].tolist())) for k, row in enumerate(rows)}
 

@@ -36,6 +36,6 @@ class ValidationResult:
     mistakes: tuple[Mistake, ...]
     """The worst first."""
     per_class: tuple[PerClass, ...] = ()
-    """Where images have several labels, these are not the confusion's: each label counts. Empty: they follow from it."""
+    """Where images have several labels, these are not the confusion's: each label counts."""
     majority: float | None = None
     """What always predicting the largest class of the training images would get; None where nobody has counted."""

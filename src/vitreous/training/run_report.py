@@ -13,13 +13,13 @@ import numpy as np
 from markupsafe import Markup
 
 from vitreous.core.files import write_text
-from vitreous.evaluation.class_tables import class_table, confusion_tables
+from vitreous.evaluation.class_tables import class_table, confusion_tables, count_cells
 from vitreous.evaluation.headline import accuracy_headline
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.majority import beats_majority
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.reports.charts import Curve, line_chart
-from vitreous.reports.image_cards import ImageCard, prediction_bars
+from vitreous.reports.image_cards import ImageCard
 from vitreous.reports.images import embed_image
 from vitreous.reports.render import render
 from vitreous.reports.series import number, read_series
@@ -77,8 +77,8 @@ def write_report(
         records=_record_table(history),
         split=outcome.split if outcome else "",
         mistakes=_mistake_cards(outcome) if outcome else [],
-        confusion=confusion_tables(outcome) if outcome else None,
-        classes=class_table(outcome) if outcome else None,
+        confusion=confusion_tables(dict(enumerate(outcome.classes)), count_cells(outcome.confusion)) if outcome else None,
+        classes=class_table(outcome.classes, outcome.per_class) if outcome and outcome.per_class else None,
         notes=notes,
         settings=settings[:SETTINGS],
         settings_count=len(settings),
@@ -165,7 +165,7 @@ def _mistake_cards(outcome: ValidationResult) -> list[ImageCard]:
             mistake.id,
             embed_image(mistake.picture),
             truth=" + ".join(mistake.truth),
-            predictions=prediction_bars((name, value, name in mistake.truth) for name, value in mistake.guesses[:5]),
+            predictions=[(name, value, name in mistake.truth) for name, value in mistake.guesses[:5]],
             loss=f"loss {mistake.loss:.3g}" if math.isfinite(mistake.loss) else "loss not finite",
         )
         for mistake in outcome.mistakes[:MISTAKES]
