@@ -21,11 +21,10 @@ def one_hot(layers: int = 4, grid: tuple[int, int] = (2, 4)) -> np.ndarray:
     return maps
 
 
-@pytest.mark.parametrize("ending", ["webp", "gif", "GIF"])
-def test_a_frame_for_each_layer_that_repeats_for_ever(tmp_path: Path, ending: str) -> None:
-    path = animation(np.full((80, 160, 3), 255, np.uint8), one_hot(), tmp_path / f"attention.{ending}")
-    with Image.open(path) as found:
-        assert found.format == ending.upper()
+def test_a_frame_for_each_layer_that_repeats_for_ever(tmp_path: Path) -> None:
+    animation(np.full((80, 160, 3), 255, np.uint8), one_hot(), tmp_path / "attention.webp")
+    with Image.open(tmp_path / "attention.webp") as found:
+        assert found.format == "WEBP"
         assert found.n_frames == 4
         assert found.info["loop"] == 0
         size, durations, brightest = found.size, [], []
@@ -42,11 +41,11 @@ def test_a_frame_for_each_layer_that_repeats_for_ever(tmp_path: Path, ending: st
     assert durations[-1] > durations[0]
 
 
-@pytest.mark.parametrize("ending", ["webp", "gif"])
-def test_equal_maps_give_equal_bytes(tmp_path: Path, ending: str) -> None:
+def test_equal_maps_give_equal_bytes(tmp_path: Path) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    one, two = (animation(picture, one_hot(), tmp_path / f"{name}.{ending}").read_bytes() for name in "ab")
-    assert one == two
+    for name in "ab":
+        animation(picture, one_hot(), tmp_path / f"{name}.webp")
+    assert (tmp_path / "a.webp").read_bytes() == (tmp_path / "b.webp").read_bytes()
 
 
 def test_the_number_of_the_layer_is_drawn() -> None:
@@ -61,8 +60,8 @@ def test_the_number_of_the_layer_is_drawn() -> None:
 
 @pytest.mark.parametrize("size", [(8, 8), (8, 20), (600, 300), (224, 224), (1, 1)])
 def test_every_size_of_picture(tmp_path: Path, size: tuple[int, int]) -> None:
-    path = animation(np.full((*size, 3), 128, np.uint8), np.ones((1, 3, 3)), tmp_path / "one.webp")
-    with Image.open(path) as found:
+    animation(np.full((*size, 3), 128, np.uint8), np.ones((1, 3, 3)), tmp_path / "one.webp")
+    with Image.open(tmp_path / "one.webp") as found:
         assert max(found.size) <= 2 * 320 + 60
         assert min(found.size) > 60
         assert found.width % 2 == 0
@@ -70,23 +69,14 @@ def test_every_size_of_picture(tmp_path: Path, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "maps", "said"),
+    ("maps", "said"),
     [
-        ("a.mp4", np.ones((2, 3, 3)), "is .webp or .gif"),
-        ("a", np.ones((2, 3, 3)), "is .webp or .gif"),
-        ("a.gif", np.full((2, 3, 3), np.nan), "not finite"),
-        ("a.webp", np.ones((3, 3)), "expected .layers, rows, columns"),
-        ("a.webp", np.ones((0, 3, 3)), "empty"),
+        (np.full((2, 3, 3), np.nan), "not finite"),
+        (np.ones((3, 3)), "expected .layers, rows, columns"),
+        (np.ones((0, 3, 3)), "empty"),
     ],
 )
-def test_faults_are_named_and_leave_nothing(tmp_path: Path, name: str, maps: np.ndarray, said: str) -> None:
+def test_faults_are_named_and_leave_nothing(tmp_path: Path, maps: np.ndarray, said: str) -> None:
     with pytest.raises(VitreousError, match=said):
-        animation(np.zeros((8, 8, 3), np.uint8), maps, tmp_path / name)
+        animation(np.zeros((8, 8, 3), np.uint8), maps, tmp_path / "a.webp")
     assert not list(tmp_path.iterdir())
-
-
-def test_without_webp_gif_is_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("PIL.features.check", lambda feature: False)
-    with pytest.raises(VitreousError, match=r"\.gif"):
-        animation(np.zeros((8, 8, 3), np.uint8), one_hot(), tmp_path / "a.webp")
-    animation(np.zeros((8, 8, 3), np.uint8), one_hot(), tmp_path / "a.gif")

@@ -125,7 +125,6 @@ def test_what_a_mean_leaves_behind_is_not_drawn() -> None:
         (np.zeros((0, 4)), "auto", "none of them empty"),
         (np.zeros(4), "auto", r"shape \(4,\)"),
         (np.eye(3), "tsne", "at least 4 images, not 3; choose pca"),
-        (np.eye(3), "umap", "unknown projection 'umap'"),
     ],
 )
 def test_what_cannot_be_mapped_is_named(features: NDArray[np.float64], method: str, said: str) -> None:

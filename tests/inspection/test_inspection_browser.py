@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from vitreous.classifier import Classifier
-from vitreous.inspection.inspect_model import Cloud, InputImage, inspect_model
+from vitreous.inference.features import Features
+from vitreous.inspection.data_map import DataMap, project_features
+from vitreous.inspection.inspect_model import InputImage, inspect_model
 from vitreous.inspection.inspection_dir import write_inspection_dir
 
 from conftest import random_checkpoint
@@ -25,9 +28,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = [InputImage(f"{k}.png", clf.preprocess(random.integers(90, 256, (20, 20, 3), dtype=np.uint8))) for k in range(2)]
     thumbnails = np.zeros((4, 40, 40, 3), np.uint8)
     thumbnails[:, ..., 0] = np.arange(4)[:, None, None] * 60  # known by how red they are
-    features = np.array([[0.0, 0], [3, 0.1], [0, 1], [3, 1.2]], np.float32)  # PCA keeps them at the corners of a rectangle
-    cloud = Cloud("photos", features, np.array([0, 1, 0, 1]), ("a", "b", "c", "d"), CLASSES, thumbnails)
-    found = inspect_model(clf, images, closely=2, cloud=cloud, projection="pca")
+    values = np.array([[0.0, 0], [3, 0.1], [0, 1], [3, 1.2]], np.float32)  # PCA keeps them at the corners of a rectangle
+    features = Features(values, ((0,), (1,), (0,), (1,)), ("a", "b", "c", "d"), np.arange(4), CLASSES)
+    data_map = DataMap("photos", features, thumbnails, *project_features(values, "pca"))
+    found = replace(inspect_model(clf, images, closely=2), data_map=data_map)
     out = tmp_path_factory.mktemp("page") / "out"
     write_inspection_dir(out, found, {"checkpoint": "runs/a", "images_of": "photos", "notes": ["a note"]}, began=0.0)
     return out / "report.html"

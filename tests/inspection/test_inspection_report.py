@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from sklearn.neighbors import NearestNeighbors
 
 from html_page import Page
 from vitreous.classifier import Classifier
+from vitreous.inference.features import Features
 from vitreous.inspection import captions as sentences
 from vitreous.inspection.captions import READINGS
+from vitreous.inspection.data_map import DataMap, project_features
 from vitreous.inspection.distance import compute_distance, uniform_distance
 from vitreous.inspection.file_names import safe_stem, unique_stems
-from vitreous.inspection.inspect_model import Cloud, InputImage, Inspection, inspect_model
+from vitreous.inspection.inspect_model import InputImage, Inspection, inspect_model
 from vitreous.inspection.inspection_dir import collect_numbers, write_inspection_dir
 from vitreous.inspection.inspection_report import tile_maps
 from vitreous.inspection.report_map import ACROSS, HEIGHT, WIDTH, class_colours, make_sprite, place_points
@@ -36,10 +39,11 @@ def random(*shape: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(seed).random(shape)
 
 
-def cloud_of(n: int, classes: tuple[str, ...], ids: tuple[str, ...] | None = None) -> Cloud:
-    labels = np.arange(n) % (len(classes) + 1) - 1
-    pictures = (255 * random(n, 40, 40, 3)).astype(np.uint8)
-    return Cloud("photos (test)", random(n, 6).astype(np.float32), labels, ids or tuple(map(str, range(n))), classes, pictures)
+def map_of(n: int, classes: tuple[str, ...], ids: tuple[str, ...]) -> DataMap:
+    labels = tuple((label,) if label >= 0 else () for label in (np.arange(n) % (len(classes) + 1) - 1).tolist())
+    pictures, values = (255 * random(n, 40, 40, 3)).astype(np.uint8), random(n, 6).astype(np.float32)
+    features = Features(values, labels, ids, np.arange(n), classes)
+    return DataMap("photos (test)", features, pictures, *project_features(values))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,8 @@ def found() -> Inspection:
     images = [
         InputImage(f"{HOSTILE[k]}.png", clf.preprocess((255 * random(20, 20, 3, seed=k)).astype(np.uint8))) for k in range(3)
     ]
-    return inspect_model(clf, images, closely=2, cloud=cloud_of(60, HOSTILE, tuple(f"{HOSTILE[0]}{k}" for k in range(60))))
+    data_map = map_of(60, HOSTILE, tuple(f"{HOSTILE[0]}{k}" for k in range(60)))
+    return replace(inspect_model(clf, images, closely=2), data_map=data_map)
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,12 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageDraw, ImageFont, features
+from PIL import Image, ImageDraw, ImageFont
 
-from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_file
 from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.overlay import fit_image, overlay
 
-_FORMATS = {".webp": "WEBP", ".gif": "GIF"}
 _FRAME = 400  # milliseconds for a layer
 _REST = 1600  # and for the last one, before it begins again
 _SIDE = 320  # pixels of the image, at most
@@ -22,26 +20,15 @@ _MARGIN, _STRIP = 12, 46
 _INK, _QUIET, _LINE, _MARK = "#1d2129", "#5d6675", "#dcd9d0", "#2457a6"
 
 
-def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> Path:
-    """The image, and beside it what each layer's map (layers, rows, columns) lights up; `.webp` or `.gif` by the path's name.
+def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> None:
+    """The image, and beside it what each layer's map (layers, rows, columns) lights up, as WebP.
 
     It repeats for ever, with the layer's number below. Each layer's map is stretched by itself, as a still one is.
     """
-    kind = _FORMATS.get(path.suffix.lower())
-    if kind is None:
-        raise VitreousError(f"{path}: an animation is .webp or .gif; choose one of these endings")
-    if kind == "WEBP" and not features.check("webp"):
-        raise VitreousError(f"{path}: this Pillow was built without WebP; choose a name that ends in .gif")
-    drawn = frames(picture, maps)
-    durations = [_FRAME] * (len(drawn) - 1) + [_REST]
-    if kind == "GIF":
-        drawn = _in_few_colours(drawn)
-        options = {"optimize": False, "disposal": 1}
-    else:
-        options = {"quality": 82, "method": 4}
+    first, *rest = frames(picture, maps)
+    durations = [_FRAME] * len(rest) + [_REST]
     with atomic_file(path) as part:
-        drawn[0].save(part, format=kind, save_all=True, append_images=drawn[1:], duration=durations, loop=0, **options)
-    return path
+        first.save(part, format="WEBP", save_all=True, append_images=rest, duration=durations, loop=0, quality=82, method=4)
 
 
 def frames(picture: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
@@ -49,16 +36,6 @@ def frames(picture: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
     values = check_finite(maps, "the attention maps", ("layers", "rows", "columns"))
     seen = fit_image(picture, _SIDE, _SIDE)
     return [_frame(seen, values[layer], layer, len(values)) for layer in range(len(values))]
-
-
-def _in_few_colours(drawn: list[Image.Image]) -> list[Image.Image]:
-    """One palette for all: else the input, which stands still, would flicker and be stored again with every layer."""
-    width, height = drawn[0].size
-    together = Image.new("RGB", (width, height * len(drawn)))
-    for number, frame in enumerate(drawn):
-        together.paste(frame, (0, number * height))
-    palette = together.quantize(256, Image.Quantize.FASTOCTREE)
-    return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in drawn]
 
 
 def _frame(seen: NDArray[np.uint8], map: NDArray[np.float64], layer: int, layers: int) -> Image.Image:

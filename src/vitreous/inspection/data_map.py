@@ -8,15 +8,17 @@ and how wide they are, means little.
 from __future__ import annotations
 
 import importlib
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.errors import VitreousError
+from vitreous.inference.features import Features
 from vitreous.inspection.checked_arrays import check_finite
 
-Projection = Literal["auto", "tsne", "pca"]
+Projection = Literal["auto", "pca", "tsne", "none"]
 ENOUGH = 30  # images from which neighbourhoods say more than a plain projection
 _FEWEST = 4  # for t-SNE: below, every image is every other's neighbour
 _COMPONENTS = 50  # that t-SNE is given: the rest is mostly noise, and costs time (its authors' advice)
@@ -24,13 +26,20 @@ _PERPLEXITY = 30.0  # neighbours that count, where there are images enough
 _REMEDY = "pip install 'vitreous[demo]', or choose the projection pca"
 
 
+@dataclass(frozen=True, eq=False)
+class DataMap:
+    where: str
+    features: Features
+    thumbnails: NDArray[np.uint8]  # (n, side, side, 3)
+    points: NDArray[np.float64]  # (n, 2)
+    method: str
+
+
 def project_features(features: ArrayLike, method: str = "auto") -> tuple[NDArray[np.float64], str]:
     """Points (n, 2) of features (n, D), and the method that was used: `tsne` or `pca`.
 
     Equal features give equal points. `auto` is t-SNE where scikit-learn is installed and there are at least 30 images.
     """
-    if method not in get_args(Projection):
-        raise unknown_name("projection", method, get_args(Projection))
     values = check_finite(features, "features", ("images", "dimensions"))
     count = len(values)
     if method == "tsne" and count < _FEWEST:

@@ -30,7 +30,8 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference.batches import check_fixed_size, decode_images
 from vitreous.inference.features import Features, compute_features
 from vitreous.inference.image_list import NamedImage, image_list
-from vitreous.inspection.inspect_model import Cloud, InputImage
+from vitreous.inspection.data_map import DataMap, Projection, project_features
+from vitreous.inspection.inspect_model import InputImage
 
 SCENES = "builtin:objects"
 _POINTS = 2000  # images on the map of the data: more would hide each other
@@ -180,10 +181,16 @@ def drawn_scenes(clf: Classifier, preprocess: Preprocess, count: int, batch_size
 # The map of the data ----------------------------------------------------------------------------------------------------------
 
 
-def load_cloud(
-    clf: Classifier, source: Source | Stream, preprocess: Preprocess, batch_size: int | None, device: str, seed: int
-) -> tuple[Cloud, list[str]]:
-    """Features of some of the data, for its map, with thumbnails."""
+def map_data(
+    clf: Classifier,
+    source: Source | Stream,
+    preprocess: Preprocess,
+    projection: Projection,
+    batch_size: int | None,
+    device: str,
+    seed: int,
+) -> tuple[DataMap, list[str]]:
+    """Features of some of the data, projected, with thumbnails."""
     sample = sampled(source, _POINTS, seed)
     found = compute_features(
         clf,
@@ -205,7 +212,7 @@ def load_cloud(
     for row, content in _contents(sample, found):
         thumbnails[row] = _thumbnail(content)
     where = f"{source.where} ({source.split})"
-    return Cloud(where, found.values, found.targets(), found.ids, found.classes, thumbnails), notes
+    return DataMap(where, found, thumbnails, *project_features(found.values, projection)), notes
 
 
 def _contents(sample: Source | Stream, found: Features) -> Iterator[tuple[int, Content]]:

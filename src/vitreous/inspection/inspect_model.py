@@ -7,9 +7,8 @@ of the others nothing stays in memory but their numbers (see statistics.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from vitreous.data.transforms.denormalise import denormalise
 from vitreous.inference.predictions import TopClasses
 from vitreous.inference.runner import Runner
 from vitreous.inspection.attention_rollout import class_activation, compute_rollout
-from vitreous.inspection.data_map import project_features
+from vitreous.inspection.data_map import DataMap
 from vitreous.inspection.distance import uniform_distance
 from vitreous.inspection.embedding_filters import filters
 from vitreous.inspection.eval_mode import eval_mode
@@ -35,8 +34,6 @@ from vitreous.inspection.statistics import Statistics, compute_statistics
 from vitreous.models.config import Size
 from vitreous.models.resnet import ResNet
 from vitreous.models.vit import ViT
-
-Projection = Literal["auto", "pca", "tsne", "none"]
 
 GUESSES = 5
 FEW = 16  # images below which means say little; the paper takes 128 (appendix D.7)
@@ -54,37 +51,17 @@ class InputImage:
 
 
 @dataclass(frozen=True, eq=False)
-class Cloud:
-    """What a map of the data is drawn from: features of some of its images."""
-
-    where: str
-    values: NDArray[np.float32]  # (n, D)
-    labels: NDArray[np.int64]  # (n,), -1 where there is none
-    ids: tuple[str, ...]
-    classes: tuple[str, ...]
-    thumbnails: NDArray[np.uint8]  # (n, side, side, 3)
-
-
-@dataclass(frozen=True, eq=False)
-class DataMap:
-    cloud: Cloud
-    points: NDArray[np.float64]  # (n, 2)
-    method: str
-
-
-@dataclass(frozen=True, eq=False)
 class ImageInspection:
-    """A closer look at one image. Of a ResNet there is `activation`, of all others the rest."""
+    """A closer look at one image."""
 
     name: str
     stem: str  # of its files
     picture: NDArray[np.uint8]  # (height, width, 3), as the model got it
-    classes: tuple[str, ...] = ()  # the most likely, best first; none without a head
-    probabilities: tuple[float, ...] = ()
-    rollout: NDArray[np.float32] | None = None  # (rows, columns)
-    gradient: NDArray[np.float32] | None = None  # (rows, columns)
-    heads: NDArray[np.float32] | None = None  # (layers, heads, rows, columns)
-    activation: NDArray[np.float32] | None = None  # (rows, columns)
+    classes: tuple[str, ...]  # the most likely, best first; none without a head
+    probabilities: tuple[float, ...]
+    maps: Mapping[str, NDArray[np.float32]]
+    """By the folder they are written to, (rows, columns): `rollout` and `gradient_rollout`, and of every layer and head
+    `attention`, (layers, heads, rows, columns); of a ResNet `class_activation`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +72,9 @@ class Inspection:
     survey: Statistics | None  # None: it has no attention
     filters: NDArray[np.float32] | None  # (k, height, width, channels)
     positions: NDArray[np.float32] | None  # (rows, columns, rows, columns)
-    data_map: DataMap | None
     surveyed: tuple[str, ...] = ()  # names of the images that means are over
     notes: tuple[str, ...] = ()
+    data_map: DataMap | None = None
 
     @property
     def has_patches(self) -> bool:
@@ -126,8 +103,6 @@ def inspect_model(
     apart: Sequence[InputImage] = (),
     batch_size: int | None = None,
     count: int | None = None,
-    cloud: Cloud | None = None,
-    projection: Projection = "auto",
 ) -> Inspection:
     """Statistics are over `images` (about `count` of them, for the progress bar). The first `closely` of them are looked at
     closely, or instead of them those in `apart`. The model stays where it is.
@@ -164,11 +139,7 @@ def inspect_model(
     if isinstance(clf.model, ViT):
         positions, *why = _compute_if_present(position_similarity, clf)
         notes += why
-    data_map = None
-    if cloud is not None and projection != "none":
-        points, method = project_features(cloud.values, projection)
-        data_map = DataMap(cloud, points, method)
-    return Inspection(clf, image_size, looks, found, kernels, positions, data_map, tuple(names), tuple(notes))
+    return Inspection(clf, image_size, looks, found, kernels, positions, tuple(names), tuple(notes))
 
 
 def _compute_if_present(
@@ -226,27 +197,21 @@ def inspect_images(clf: Classifier, images: Sequence[InputImage], batch_size: in
 
 def _inspect_batch(clf: Classifier, images: Sequence[InputImage], stems: Sequence[str]) -> Iterator[ImageInspection]:
     batch = clf.prepare(torch.stack([image.pixels for image in images]))
-    guesses = _predict_top(clf, batch)
-    maps = _compute_maps(clf.model, batch)
+    best = [TopClasses((), ())] * len(batch)
+    if clf.config.classes:
+        with Runner(clf.model) as runner:
+            best = clf.top(runner.run(batch).logits, GUESSES)
+    maps = {name: values.detach().float().cpu().numpy() for name, values in _compute_maps(clf.model, batch)}
     for row, (image, stem) in enumerate(zip(images, stems, strict=True)):
         own = {name: values[row] for name, values in maps.items()}
-        yield ImageInspection(image.name, stem, denormalise(clf.preprocess, image.pixels), *guesses[row], **own)
+        yield ImageInspection(image.name, stem, denormalise(clf.preprocess, image.pixels), *best[row], own)
 
 
-def _predict_top(clf: Classifier, batch: Tensor) -> list[TopClasses]:
-    if not clf.config.classes:
-        return [TopClasses((), ())] * len(batch)
-    with Runner(clf.model) as runner:
-        return clf.top(runner.run(batch).logits, GUESSES)
-
-
-def _compute_maps(model: nn.Module, batch: Tensor) -> dict[str, NDArray[np.float32]]:
-    """By the fields of `Look`, image by image."""
-    wanted: dict[str, Callable[[], Tensor]] = {}
-    if isinstance(model, ViT):
-        wanted["rollout"] = lambda: compute_rollout(model, batch)
-        wanted["gradient"] = lambda: compute_gradient_rollout(model, batch)
-        wanted["heads"] = lambda: class_token_attention(model, batch).transpose(0, 1)  # images first
-    elif isinstance(model, ResNet) and model.config.classes:
-        wanted["activation"] = lambda: class_activation(model, batch)
-    return {name: make().detach().float().cpu().numpy() for name, make in wanted.items()}
+def _compute_maps(model: nn.Module, batch: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """As `ImageInspection.maps`, images first."""
+    if isinstance(model, ResNet):
+        yield "class_activation", class_activation(model, batch)
+    else:
+        yield "rollout", compute_rollout(model, batch)
+        yield "gradient_rollout", compute_gradient_rollout(model, batch)
+        yield "attention", class_token_attention(model, batch).transpose(0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,16 +13,17 @@ from vitreous.classifier import load
 from vitreous.core.device import choose_device
 from vitreous.core.errors import VitreousError, check_at_least, unknown_name
 from vitreous.core.table import table
+from vitreous.inspection.data_map import Projection
 from vitreous.inspection.images import (
     data_images,
     data_split,
     drawn_scenes,
     fixed_size,
     folders_of,
-    load_cloud,
+    map_data,
     named_images,
 )
-from vitreous.inspection.inspect_model import Projection, inspect_model
+from vitreous.inspection.inspect_model import inspect_model
 from vitreous.inspection.inspection_dir import check_inspection_dir, write_inspection_dir
 from vitreous.models.config import Size
 
@@ -126,20 +127,12 @@ def run_inspection(options: InspectOptions) -> Inspected:
     with contextlib.closing(many.images):
         # Read at once: a misspelt name ends it here and not after the long work.
         apart = list(named.images) if named is not None and named is not many else []
-        cloud = None
+        data_map = None
         if source is not None and options.projection != "none":
-            cloud, cloud_notes = load_cloud(clf, source, preprocess, batch_size, device, seed)
-            notes += cloud_notes
-        found = inspect_model(
-            clf,
-            many.images,
-            closely=closely,
-            apart=apart,
-            batch_size=batch_size,
-            count=many.count,
-            cloud=cloud,
-            projection=options.projection,
-        )
+            data_map, map_notes = map_data(clf, source, preprocess, options.projection, batch_size, device, seed)
+            notes += map_notes
+        found = inspect_model(clf, many.images, closely=closely, apart=apart, batch_size=batch_size, count=many.count)
+        found = replace(found, data_map=data_map)
     readable = found.survey.images if found.survey is not None else many.count - len(many.bad)
     if many is named and found.looks and readable > len(found.looks):
         notes.append(f"{len(found.looks)} of {readable:,} images are looked at closely")

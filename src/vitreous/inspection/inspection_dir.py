@@ -41,8 +41,9 @@ from vitreous.core.progress import progress_bar
 from vitreous.core.untrusted_json import without_nan
 from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
-from vitreous.inspection.inspect_model import DataMap, ImageInspection, Inspection
-from vitreous.inspection.inspection_report import Seen, render_report
+from vitreous.inspection.data_map import DataMap
+from vitreous.inspection.inspect_model import ImageInspection, Inspection
+from vitreous.inspection.inspection_report import look_card, render_report
 from vitreous.inspection.overlay import fit_image, overlay
 from vitreous.models.vit import ViT
 
@@ -70,9 +71,9 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
     with atomic_folder(out) as part:
         _write_numbers(part, found)
         drawn = {name: _draw_figure(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
-        seen = {look.stem: _write_image(part, look) for look in _with_progress("pictures", found.looks)}
+        cards = [_write_image(part, look) for look in _with_progress("pictures", found.looks)]
         told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **collect_numbers(found)}
-        (part / PAGE).write_text(render_report(found, told, drawn, seen), encoding="utf-8")
+        (part / PAGE).write_text(render_report(found, told, drawn, cards), encoding="utf-8")
         told["files"] = sorted([*_files(part), NUMBERS])
         told["seconds"] = round(time.monotonic() - began, 3)
         (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
@@ -136,11 +137,8 @@ def collect_numbers(found: Inspection) -> dict[str, Any]:
         {"image": look.name, "file": look.stem, "classes": list(look.classes), "probabilities": list(look.probabilities)}
         for look in found.looks
     ]
-    if found.data_map is not None:
-        cloud = found.data_map.cloud
-        told["data_map"] = {"data": cloud.where, "images": len(cloud.ids), "method": found.data_map.method}
-    else:
-        told["data_map"] = None
+    shown = found.data_map
+    told["data_map"] = shown and {"data": shown.where, "images": len(shown.features), "method": shown.method}
     return told
 
 
@@ -172,9 +170,9 @@ def _write_numbers(part: Path, found: Inspection) -> None:
 
 
 def _map_rows(data_map: DataMap) -> Iterator[tuple[str, str, float, float]]:
-    cloud = data_map.cloud
-    for name, label, (x, y) in zip(cloud.ids, cloud.labels.tolist(), data_map.points.tolist(), strict=True):
-        yield escape_formula(name), escape_formula(cloud.classes[label]) if label >= 0 else "", x, y
+    features = data_map.features
+    for name, own, (x, y) in zip(features.ids, features.labels, data_map.points.tolist(), strict=True):
+        yield escape_formula(name), escape_formula(features.classes[own[0]]) if own else "", x, y
 
 
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -190,9 +188,8 @@ def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obj
 def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
     """Name and maker of each that this model has."""
     survey, kernels, positions, data_map = found.survey, found.filters, found.positions, found.data_map
-    looks = [look for look in found.looks if look.rollout is not None]
-    if looks:
-        rollouts, gradients = (np.stack([getattr(look, name) for look in looks]) for name in ("rollout", "gradient"))
+    if looks := [look for look in found.looks if "rollout" in look.maps]:
+        rollouts, gradients = (np.stack([look.maps[name] for look in looks]) for name in ("rollout", "gradient_rollout"))
         pictures, names = [enlarge(look.picture) for look in looks], [look.name for look in looks]
         yield "rollout", lambda: figures.plot_rollout(pictures, rollouts, gradients, names)
     if survey is not None:
@@ -210,8 +207,8 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
         yield "token_norms", lambda: figures.plot_token_norms(survey.norms_quantiles, survey.leading_norms)
         yield "token_similarity", lambda: figures.plot_token_similarity(survey.similarity, survey.change)
     if data_map is not None:
-        cloud = data_map.cloud
-        yield "data_map", lambda: figures.plot_data_map(data_map.points, cloud.labels, cloud.classes, data_map.method)
+        points, features, method = data_map.points, data_map.features, data_map.method
+        yield "data_map", lambda: figures.plot_data_map(points, features.targets(), features.classes, method)
 
 
 def _draw_figure(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
@@ -219,30 +216,28 @@ def _draw_figure(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
     return png.read_bytes()
 
 
-def _write_image(part: Path, look: ImageInspection) -> Seen:
-    picture = enlarge(look.picture)
-    seen: dict[str, Any] = {"picture": picture}
-    for name, folder, values in (
-        ("rollout", "rollout", look.rollout),
-        ("gradient", "gradient_rollout", look.gradient),
-        ("activation", "class_activation", look.activation),
-    ):
-        if values is not None:
-            place = part / folder
-            place.mkdir(exist_ok=True)
+_CAPTIONS = {"rollout": "attention rollout", "gradient_rollout": "weighted by gradients", "class_activation": "evidence for {}"}
+
+
+def _write_image(part: Path, look: ImageInspection) -> dict[str, Any]:
+    """Gives what the page shows of it."""
+    picture, moving = enlarge(look.picture), part / "animation" / f"{look.stem}.webp"
+    views = {"the image": picture}
+    for folder, values in look.maps.items():
+        place = part / folder
+        place.mkdir(exist_ok=True)
+        if folder == "attention":
+            np.save(place / f"{look.stem}.npy", values.astype(np.float16))
+            figures.save(figures.plot_attention(picture, values), place, look.stem)
+            moving.parent.mkdir(exist_ok=True)
+            animation(picture, values.mean(axis=1), moving)
+        else:
             np.save(place / f"{look.stem}.npy", values)
             # What spoke against the class is no reason for it; shares are never below 0.
-            seen[name] = overlay(picture, np.maximum(values, 0))
-            Image.fromarray(seen[name]).save(place / f"{look.stem}.png")
-    if look.heads is not None:
-        for folder in ("attention", "animation"):
-            (part / folder).mkdir(exist_ok=True)
-        np.save(part / "attention" / f"{look.stem}.npy", look.heads.astype(np.float16))
-        figures.save(figures.plot_attention(picture, look.heads), part / "attention", look.stem)
-        moving = part / "animation" / f"{look.stem}.webp"
-        animation(picture, look.heads.mean(axis=1), moving)
-        seen["animation"] = moving.read_bytes()
-    return Seen(**seen)
+            lit = overlay(picture, np.maximum(values, 0))
+            Image.fromarray(lit).save(place / f"{look.stem}.png")
+            views[_CAPTIONS[folder].format(*look.classes[:1])] = lit
+    return look_card(look, views, moving.read_bytes() if moving.exists() else None)
 
 
 def enlarge(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.inspection import captions
-from vitreous.inspection.captions import READINGS, Reading
+from vitreous.inspection.captions import READINGS
 from vitreous.inspection.figures import DPI
 from vitreous.inspection.inspect_model import ImageInspection, Inspection
-from vitreous.inspection.report_map import MapChart, map_chart
-from vitreous.reports.image_cards import PredictionBar, prediction_bars
-from vitreous.reports.images import EmbeddedImage, data_uri, embed_image, encode_image
+from vitreous.inspection.report_map import map_chart
+from vitreous.reports.images import data_uri, embed_image, encode_image
 from vitreous.reports.render import format_count, render
 
 # Pixels that a page counts for an inch; figures have more, for screens that have more.
@@ -29,63 +27,10 @@ _SIDE = 448
 _TILE = 16
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """Images of a closer look, (height, width, 3)."""
-
-    picture: NDArray[np.uint8]
-    rollout: NDArray[np.uint8] | None = None
-    gradient: NDArray[np.uint8] | None = None
-    activation: NDArray[np.uint8] | None = None
-    animation: bytes | None = None
-    """WebP."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    uri: str
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
-class HeadMaps:
-    """The attention of every layer and head as one image, which the script takes apart."""
-
-    uri: str
-    layers: int
-    heads: int
-    rows: int
-    columns: int
-
-
-@dataclass(frozen=True)
-class LookCard:
-    """One image, looked at closely."""
-
-    name: str
-    views: Sequence[tuple[str, EmbeddedImage]]
-    predictions: Sequence[PredictionBar]
-    heads: HeadMaps | None
-    animation: str | None
-    files: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Section:
-    name: str
-    reading: Reading
-    shows: str
-    """What this model shows."""
-    figure: Figure | None = None
-    looks: Sequence[LookCard] = ()
-    map: MapChart | None = None
-    files: Sequence[tuple[str, str]] = ()
-    """Address and path of each."""
-
-
-def render_report(found: Inspection, about: Mapping[str, Any], drawn: Mapping[str, bytes], seen: Mapping[str, Seen]) -> str:
-    """`about` is what inspect.json has, `drawn` the figures by name, as PNG, `seen` the images by stem."""
+def render_report(
+    found: Inspection, about: Mapping[str, Any], drawn: Mapping[str, bytes], cards: Sequence[Mapping[str, Any]]
+) -> str:
+    """`about` is what inspect.json has, `drawn` the figures by name, as PNG, `cards` the images (`look_card`)."""
     return render(
         "inspection.html",
         title=f"Inside {about['checkpoint']}",
@@ -93,7 +38,7 @@ def render_report(found: Inspection, about: Mapping[str, Any], drawn: Mapping[st
         verdict_style="plain",
         facts=_facts(about),
         notes=about["notes"],
-        sections=list(_sections(found, drawn, seen)),
+        sections=list(_sections(found, drawn, cards)),
         settings=_settings(about),
     )
 
@@ -117,22 +62,22 @@ def _facts(about: Mapping[str, Any]) -> str:
     return f"Means over {survey['images']:,} images of {about['images_of']}; {looked}." if survey else f"{looked}."
 
 
-def _sections(found: Inspection, drawn: Mapping[str, bytes], seen: Mapping[str, Seen]) -> Iterator[Section]:
-    """All that this model has."""
+def _sections(found: Inspection, drawn: Mapping[str, bytes], cards: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All that this model has: how each is read, and what this model `shows`."""
 
-    def with_figure(name: str, shows: str, ending: str, reading: str = "") -> Section:
+    def section(name: str, shows: str, files: Sequence[str], **parts: Any) -> dict[str, Any]:
+        empty: dict[str, Any] = {"figure": None, "looks": (), "map": None}
+        return {"name": name, "reading": READINGS[name], "shows": shows, "files": _links(files), **empty, **parts}
+
+    def with_figure(name: str, shows: str, ending: str, reading: str = "") -> dict[str, Any]:
         """`ending` is that of the file with the numbers."""
-        figure = _figure(drawn[name])
-        return Section(reading or name, READINGS[reading or name], shows, figure, files=_figure_files(name, ending))
+        return section(reading or name, shows, _figure_files(name, ending), figure=_figure(drawn[name]))
 
     survey = found.survey
-    maps = [look.rollout for look in found.looks if look.rollout is not None]
-    looks = [_look_card(look, seen[look.stem]) for look in found.looks]
-    if maps:
-        files = _links(["figures/rollout.png", "figures/rollout.svg"])
-        yield Section("rollout", READINGS["rollout"], captions.concentration([*maps]), looks=looks, files=files)
-    elif any(look.activation is not None for look in found.looks):
-        yield Section("class_activation", READINGS["class_activation"], "", looks=looks)
+    if maps := [look.maps["rollout"] for look in found.looks if "rollout" in look.maps]:
+        yield section("rollout", captions.concentration(maps), _figure_files("rollout"), looks=cards)
+    elif found.looks:
+        yield section("class_activation", "", [], looks=cards)
     if survey is not None:
         yield with_figure("attention_distance", captions.distance(survey.distance, found.uniform_distance), "csv")
         yield with_figure("entropy", captions.entropy(survey.entropy, found.tokens), "csv")
@@ -146,58 +91,46 @@ def _sections(found: Inspection, drawn: Mapping[str, bytes], seen: Mapping[str, 
         yield with_figure("token_norms", shows, "csv")
         yield with_figure("token_similarity", captions.similarity(survey.similarity, survey.change), "csv")
     if found.data_map is not None:
-        cloud = found.data_map.cloud
-        yield Section(
-            "data_map",
-            READINGS["data_map"],
-            captions.neighbours(cloud.values, cloud.labels),
-            map=map_chart(found.data_map),
-            files=_figure_files("data_map", "csv"),
-        )
+        features = found.data_map.features
+        shows = captions.neighbours(features.values, features.targets())
+        yield section("data_map", shows, _figure_files("data_map", "csv"), map=map_chart(found.data_map))
 
 
-def _figure(png: bytes) -> Figure:
+def _figure(png: bytes) -> dict[str, Any]:
     with Image.open(io.BytesIO(png)) as opened:
         width, height = (round(pixels * _PAGE_DPI / DPI) for pixels in opened.size)
-    return Figure(data_uri("png", png), width, height)
+    return {"uri": data_uri("png", png), "width": width, "height": height}
 
 
-def _figure_files(name: str, ending: str) -> list[tuple[str, str]]:
-    return _links([f"figures/{name}.png", f"figures/{name}.svg", f"{name}.{ending}"])
+def _figure_files(name: str, *numbers: str) -> list[str]:
+    return [f"figures/{name}.png", f"figures/{name}.svg", *(f"{name}.{ending}" for ending in numbers)]
 
 
 def _links(paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Address and path of each."""
     return [(quote(path), path) for path in paths]
 
 
-def _look_card(look: ImageInspection, seen: Seen) -> LookCard:
-    views = {
-        "the image": seen.picture,
-        "attention rollout": seen.rollout,
-        "weighted by gradients": seen.gradient,
-        f"evidence for {look.classes[0]}" if look.classes else "": seen.activation,
+def look_card(look: ImageInspection, views: Mapping[str, NDArray[np.uint8]], animation: bytes | None) -> dict[str, Any]:
+    """One image, looked at closely; `views` are images by caption, (height, width, 3), `animation` is WebP."""
+    files = [f"{folder}/{look.stem}.npy" for folder in look.maps]
+    return {
+        "name": look.name,
+        "views": [(caption, embed_image(pixels, _SIDE)) for caption, pixels in views.items()],
+        "predictions": [(name, value, False) for name, value in zip(look.classes, look.probabilities, strict=True)],
+        "heads": _head_maps(look.maps["attention"]) if "attention" in look.maps else None,
+        "animation": data_uri("webp", animation) if animation is not None else None,
+        "files": _links([*files, f"animation/{look.stem}.webp"] if animation is not None else files),
     }
-    folders = {"rollout": "rollout", "gradient": "gradient_rollout", "activation": "class_activation", "heads": "attention"}
-    files = [f"{folder}/{look.stem}.npy" for name, folder in folders.items() if getattr(look, name) is not None]
-    if seen.animation is not None:
-        files.append(f"animation/{look.stem}.webp")
-    predictions = zip(look.classes, look.probabilities, strict=True)
-    return LookCard(
-        look.name,
-        views=[(caption, embed_image(pixels, _SIDE)) for caption, pixels in views.items() if pixels is not None],
-        predictions=prediction_bars(((name, value, False) for name, value in predictions), digits=1),
-        heads=_head_maps(look.heads) if look.heads is not None else None,
-        animation=data_uri("webp", seen.animation) if seen.animation is not None else None,
-        files=_links(files),
-    )
 
 
-def _head_maps(maps: NDArray[np.float32]) -> HeadMaps:
+def _head_maps(maps: NDArray[np.float32]) -> dict[str, Any]:
+    """The attention of every layer and head as one image, which the script takes apart."""
     layers, heads, rows, columns = maps.shape
     factor = -(-_TILE // max(rows, columns))
     enlarged = maps.repeat(factor, axis=2).repeat(factor, axis=3)
     uri = encode_image(Image.fromarray(tile_maps(enlarged)), "PNG", optimize=True)
-    return HeadMaps(uri, layers, heads, rows * factor, columns * factor)
+    return {"uri": uri, "layers": layers, "heads": heads, "rows": rows * factor, "columns": columns * factor}
 
 
 def tile_maps(maps: NDArray[np.floating]) -> NDArray[np.uint8]:

@@ -7,14 +7,13 @@ thousand small ones would take far more room.
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.inspection.inspect_model import DataMap
+from vitreous.inspection.data_map import DataMap
 from vitreous.reports.images import encode_image
 
 WIDTH, HEIGHT, _EDGE = 720, 520, 14
@@ -31,67 +30,29 @@ _COLOURS = ("#4f83cc", "#d9822b", "#3f9c6b", "#c94f4f", "#8b6fc0", "#a3764f", "#
 _METHODS = {"tsne": "t-SNE, which keeps neighbours together", "pca": "PCA, the two directions in which features vary most"}
 
 
-@dataclass(frozen=True)
-class MapClass:
-    label: int
-    name: str
-    colour: str
-    count: int
-
-
-@dataclass(frozen=True)
-class MapPoint:
-    id: str
-    of: MapClass
-    x: float
-    y: float
-
-
-@dataclass(frozen=True)
-class MapChart:
-    title: str
-    width: int
-    height: int
-    radius: float
-    points: Sequence[MapPoint]
-    legend: Sequence[MapClass]
-    hidden: int
-    """Classes that are not in the legend."""
-    thumbnails: str
-    """Data URI of all thumbnails, `across` in a row, each of `side` pixels."""
-    across: int
-    side: int
-
-
-def map_chart(data_map: DataMap) -> MapChart:
-    cloud = data_map.cloud
-    colours = class_colours(len(cloud.classes))
-    labels, counts = np.unique(cloud.labels, return_counts=True)
+def map_chart(data_map: DataMap) -> dict[str, Any]:
+    """As `templates/inspection.html` draws it; `thumbnails` is one image with `across` in a row, each of `side` pixels."""
+    features, targets = data_map.features, data_map.features.targets()
+    colours = class_colours(len(features.classes))
+    labels, counts = np.unique(targets, return_counts=True)
     classes = {
-        label: MapClass(label, cloud.classes[label], colours[label], count)
-        if label >= 0
-        else MapClass(label, "no class", "#888888", count)
+        label: (features.classes[label], colours[label], count) if label >= 0 else ("no class", "#888888", count)
         for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
     }
-    legend = list(classes.values())
-    if len(legend) > _LISTED:
-        legend = sorted(legend, key=lambda of: -of.count)[:_LISTED]
-    places = place_points(data_map.points).tolist()
-    return MapChart(
-        title=f"{len(cloud.ids):,} images of {cloud.where}, placed by {_METHODS.get(data_map.method, data_map.method)}",
-        width=WIDTH,
-        height=HEIGHT,
-        radius=3 if len(cloud.ids) > _MANY else 4.5,
-        points=[
-            MapPoint(id_, classes[label], x, y)
-            for id_, label, (x, y) in zip(cloud.ids, cloud.labels.tolist(), places, strict=True)
-        ],
-        legend=legend,
-        hidden=len(classes) - len(legend),
-        thumbnails=make_sprite(cloud.thumbnails),
-        across=ACROSS,
-        side=cloud.thumbnails.shape[1],
-    )
+    by_count = sorted(classes, key=lambda label: -classes[label][2])
+    method = _METHODS.get(data_map.method, data_map.method)
+    return {
+        "title": f"{len(features):,} images of {data_map.where}, placed by {method}",
+        "width": WIDTH,
+        "height": HEIGHT,
+        "radius": 3 if len(features) > _MANY else 4.5,
+        "points": zip(features.ids, targets.tolist(), place_points(data_map.points).tolist(), strict=True),
+        "classes": classes,
+        "legend": list(classes) if len(classes) <= _LISTED else by_count[:_LISTED],
+        "thumbnails": make_sprite(data_map.thumbnails),
+        "across": ACROSS,
+        "side": data_map.thumbnails.shape[1],
+    }
 
 
 def class_colours(count: int) -> list[str]:
