@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.ops import Range
+from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import allocate_parameters, build_on_meta
 from vitreous.models.cost import compute_cost
 from vitreous.models.names import parse_name
@@ -86,7 +86,7 @@ def largest(profiler: profile) -> int:
 def test_a_real_step_needs_what_is_computed(
     name: str, micro_batch: int, optimizer: Any, precision: Any, checkpointing: bool, average: bool, shape: dict[str, Any]
 ) -> None:
-    """Never more than 3 % above the estimate, never less than 85 % of it."""
+    """Within 3 %."""
     estimate = memory_per_device(
         parse_name(name, **shape),
         micro_batch=micro_batch,
@@ -96,19 +96,23 @@ def test_a_real_step_needs_what_is_computed(
         activation_checkpointing=checkpointing,
     )
     measured = peak_of_a_step(name, micro_batch, optimizer, precision, checkpointing, average, **shape)
-    assert 0.85 <= measured / estimate.total <= 1.03, (measured, estimate)
+    assert 0.97 <= measured / estimate.total <= 1.03, (measured, estimate)
+
+
+def masked(model: Any, target: MaskTarget) -> MaskedPatches:
+    return MaskedPatches(model, 0.5, target, Preprocess("range(-1,1)"))
 
 
 @pytest.mark.parametrize("target", ["mean", "downsized", "pixels"])
 def test_masked_patches_need_what_is_computed(target: MaskTarget) -> None:
     """The answers of `downsized`, 8,192 numbers a patch, are most of it."""
     config = parse_name("ViT-Ti/4", **{**SMALL, "classes": 0}, mask_token=True)
-    estimate = memory_per_device(config, micro_batch=16, optimizer="adam", masked=(0.5, target))
+    estimate = memory_per_device(config, micro_batch=16, optimizer="adam", objective=lambda model: masked(model, target))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         model = allocate_parameters(build_on_meta(config))
         model.initialise()
         assert isinstance(model, ViT)
-        objective = MaskedPatches(model, 0.5, target, (Range(-1, 1),))
+        objective = masked(model, target)
         optimiser = torch.optim.AdamW(objective.parameters(), fused=True)
         for _ in range(2):
             losses, sums = objective(torch.zeros(16, 3, 32, 32))
@@ -117,7 +121,7 @@ def test_masked_patches_need_what_is_computed(target: MaskTarget) -> None:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
     measured = largest(profiler)
-    assert 0.75 <= measured / estimate.total <= 1.03, (measured, estimate)
+    assert 0.9 <= measured / estimate.total <= 1.03, (measured, estimate)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_parts_agree_with_cost(name: str, shape: dict[str, Any]) -> None:
     assert memory.parameters == memory.gradients == 4 * cost.parameters
     assert memory.optimizer == 8 * cost.parameters
     assert memory.average == 0
-    assert memory.activations == 7 * cost.activation_bytes
+    assert 7 * cost.activation_bytes < memory.activations  # and what operations need for themselves
     assert memory_per_device(config, micro_batch=7, optimizer="sgd").optimizer == 4 * cost.parameters
 
 
@@ -142,7 +146,7 @@ def test_checkpointing_by_hand() -> None:
         - memory_per_device(shallow, micro_batch=3, activation_checkpointing=kept).activations
         for kept in (True, False)
     }
-    assert more[True] == 3 * 3 * 65 * 96 * 4
+    assert more[True] == 3 * 3 * 65 * 96 * 4  # three blocks more, three images
     assert more[False] > 10 * more[True]
 
 
@@ -177,36 +181,18 @@ def test_accumulation_by_hand() -> None:
 
 def test_bfloat16_halves_most_of_it() -> None:
     config = parse_name("ViT-S/16", image_size=224, depth=3)
-    full = memory_per_device(config, micro_batch=1)
-    half = memory_per_device(config, micro_batch=1, precision="bfloat16")
-    assert 0.5 < half.activations / full.activations < 0.6  # the residual stream and the norms stay float32
+    full = memory_per_device(config, micro_batch=64)
+    half = memory_per_device(config, micro_batch=64, precision="bfloat16")
+    assert 0.5 < half.activations / full.activations < 0.65  # the residual stream and the norms stay float32
     assert half.parameters == full.parameters
-    copies = half.buffers - full.buffers
-    assert 0.9 * 2 * compute_cost(config).parameters < copies < 2 * compute_cost(config).parameters
 
 
 def test_the_caller_s_mode_does_not_matter() -> None:
     config = parse_name("ViT-Ti/4", **{**SMALL, "width": 48})
     with torch.inference_mode():
         inside = memory_per_device(config, micro_batch=1)
-    from vitreous.training import memory
-
-    memory._kept.cache_clear()
     assert memory_per_device(config, micro_batch=1) == inside
     assert inside.activations > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (dict(micro_batch=0), "micro_batch=0: must be at least 1"),
-        (dict(micro_batch=1, processes=0), "processes=0"),
-        (dict(micro_batch=1, processes=6, shard=4), "shard group of 4 does not divide the 6 processes"),
-    ],
-)
-def test_nonsense_is_refused(options: dict[str, int], why: str) -> None:
-    with pytest.raises(VitreousError, match=why):
-        memory_per_device(parse_name("ViT-Ti/4", **SMALL), **options)  # type: ignore[arg-type]
 
 
 def test_a_resnet_has_no_blocks_to_compute_again() -> None:

@@ -415,7 +415,7 @@ def test_a_replayed_config_keeps_what_was_measured(tmp_path: Path, monkeypatch: 
 
     pretrain(tmp_path / "run", set=("dropout=0.2",))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["micro_batch"] == 32
-    monkeypatch.setattr(passes, "free_memory", lambda: 1_500_000)
+    monkeypatch.setattr(passes, "free_memory", lambda device: 1_500_000)
     with silence():
         vitreous.pretrain(config=str(tmp_path / "run"), out=str(tmp_path / "again"))
     assert digest(tmp_path / "run") == digest(tmp_path / "again")

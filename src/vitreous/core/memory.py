@@ -1,4 +1,4 @@
-"""How much memory this process may still take, by the system and its control groups."""
+"""How much memory this process may still take: of an accelerator, or by the system and its control groups."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+
 _MEMINFO, _CGROUP, _CGROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_CPU = torch.device("cpu")
 
 
-def free_memory() -> int | None:
-    """Bytes that this process may still take: what the system has, or what its control groups leave. None: unknown."""
+def free_memory(device: torch.device = _CPU) -> int | None:
+    """Bytes that this process may still take: what the device or the system has, or its control groups leave. None: unknown."""
+    if device.type in ("cuda", "xpu"):
+        return int(getattr(torch, device.type).mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
     try:
         lines = _MEMINFO.read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

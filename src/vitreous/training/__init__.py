@@ -9,7 +9,6 @@ Modules:
     ema               Polyak average of the weights
     loop              batch, loss, gradient, step
     memory            memory estimate
-    micro_batch       `--micro-batch auto`
     mistakes          `mistakes.json`
     objectives/       classification, masked patches
     optim             parameter groups and optimisers

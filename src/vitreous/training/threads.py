@@ -26,7 +26,7 @@ from vitreous.core.untrusted_json import read_json
 from vitreous.models.config import config_to_json
 from vitreous.models.cost import compute_cost
 from vitreous.training.config import RunConfig, RunRecord
-from vitreous.training.objectives.build import build_objective
+from vitreous.training.objectives.build import build_objective, trial_pass
 from vitreous.training.optim import freeze
 
 VARIABLE = "OMP_NUM_THREADS"  # set by the user or by torchrun: respected, and nothing is measured
@@ -63,22 +63,16 @@ def measure(config: RunConfig, most: int) -> tuple[float, float]:
     """Seconds of a forward and backward pass with one thread and with all; weights and random state are left alone."""
     batch = config.micro_batch or config.recipe.batch_size
     images = max(1, min(batch, int(MACS / max(1.0, compute_cost(config.model).macs))))
-    shape = (images, config.model.channels, *config.model.image_size)
     found: dict[int, list[float]] = {1: [], most: []}
     with torch.random.fork_rng(devices=[]), using_threads(most):
-        objective = build_objective(
-            dataclasses.replace(config, options=dataclasses.replace(config.options, engine="eager"))
-        ).train()
+        eager = dataclasses.replace(config, options=dataclasses.replace(config.options, engine="eager"))
+        objective = build_objective(eager).train()
         freeze(objective, config.recipe)
-        pixels, targets = torch.zeros(shape), torch.zeros(images, max(1, len(config.classes)))
         for _ in range(ROUNDS + 1):
             for threads, times in found.items():  # in turn: what else the machine does then disturbs both alike
                 torch.set_num_threads(threads)
                 began = time.perf_counter()
-                with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
-                    losses, _ = objective(pixels, targets)
-                losses.sum().backward()
-                objective.zero_grad(set_to_none=True)
+                trial_pass(objective, config.model, images, config.precision)
                 times.append(time.perf_counter() - began)
     one, all_ = (statistics.median(times[1:]) for times in found.values())  # the first also makes what is made once
     return one, all_

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 from vitreous.core.errors import VitreousError
 from vitreous.data.sampling import derive_key
 from vitreous.models.build import Model, allocate_parameters, build_on_meta, build_with_tensors
+from vitreous.models.config import ModelConfig
 from vitreous.models.vit import ViT
 from vitreous.training.config import RunConfig
 from vitreous.training.objectives.classification import Classification
@@ -34,13 +35,24 @@ def build_objective(config: RunConfig) -> Objective:
     if isinstance(model, ViT):
         model.lean = True  # the last layer only for the tokens that are read
     if config.options.activation_checkpointing:
-        _checkpoint_activations(model)
+        checkpoint_activations(model)
     if config.options.engine == "compile":
         _compile(model, config.device)
     return OBJECTIVES[config.recipe.objective].from_config(model, config)
 
 
-def _checkpoint_activations(model: Model) -> None:
+def trial_pass(objective: Objective, config: ModelConfig, images: int, precision: str, device: str = "cpu") -> None:
+    """Forward and backward, once, on black images; the weights and their gradients are as before."""
+    pixels = torch.zeros(images, config.channels, *config.image_size, device=device)
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16"):
+        losses, _ = objective(pixels, torch.zeros(images, max(1, config.classes), device=device))
+    losses.sum().backward()
+    objective.zero_grad(set_to_none=True)
+    if torch.device(device).type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def checkpoint_activations(model: Model) -> None:
     """Keep only what enters each block, and compute the rest again in the backward pass: less memory, a third more work."""
     if not isinstance(model, ViT):
         raise VitreousError(f"--activation-checkpointing is for models with blocks; {model.config.name} has none")

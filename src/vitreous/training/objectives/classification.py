@@ -87,7 +87,5 @@ def balanced_weights(counts: Sequence[int]) -> Tensor:
     A class without images has none; its weight, never used, is 0.
     """
     images = torch.tensor(counts, dtype=torch.float64)
-    present = images > 0
-    weights = torch.zeros_like(images)
-    weights[present] = images.sum() / (present.sum() * images[present])
-    return weights.float()
+    weights = images.sum() / ((images > 0).sum() * images)
+    return torch.where(images > 0, weights, 0.0).float()

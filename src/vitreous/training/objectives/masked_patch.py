@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.ops import Scale
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import Model
 from vitreous.models.initialise import lecun_normal_
 from vitreous.models.vit import ViT
 from vitreous.training.config import RunConfig
 from vitreous.training.objectives.objective import Objective
-from vitreous.training.objectives.patch_targets import PatchTarget, check_levels, pixel_levels, scales_of
+from vitreous.training.objectives.patch_targets import PatchTarget, pixel_levels
 from vitreous.training.recipes.recipe import MaskTarget
 from vitreous.training.validation import Evaluation, HeldOut, mean_metrics
 
@@ -83,32 +82,28 @@ class MaskedPatches(Objective):
     masks_patches = True
     model: ViT
 
-    def __init__(self, model: ViT, share: float, target: MaskTarget, scales: tuple[Scale, ...]) -> None:
-        """`scales` are those of the preprocessing (`patch_targets.scales_of`): labels are made of pixels."""
+    def __init__(self, model: ViT, share: float, target: MaskTarget, preprocess: Preprocess) -> None:
+        """`preprocess` is that of the images: labels are made of pixels."""
         super().__init__()
-        _check(model, share)
-        self.model = model
-        self.share = share
-        self.scales = scales
-        self.target = PatchTarget.of(target, model.config)
+        config = model.config
+        if config.norm_after_pool and config.pooled_width != config.width:
+            raise VitreousError(f"{config.name} normalises pooled features, not patches; use pool='token' or pool='gap'")
+        self.model, self.share, self.preprocess = model, share, preprocess
+        self.target = PatchTarget(target, config.step, config.channels)
         self.sums = () if target == "pixels" else ("top1",)
-        self.predictor = nn.Linear(model.config.width, self.target.outputs)
+        self.predictor = nn.Linear(config.width, self.target.outputs)
         with torch.no_grad():
             lecun_normal_(self.predictor.weight)  # flax's default, as the authors leave it for their tanh layer
             nn.init.zeros_(self.predictor.bias)
         for unused in (model.head, model.distillation_head, model.representation, model.pool):
             if unused is not None:  # gets no gradient here, which DDP would wait for
                 unused.requires_grad_(False)
-        self._checked = False
 
     @classmethod
     def from_config(cls, model: Model, config: RunConfig) -> Self:
         assert isinstance(model, ViT)
-        recipe, channels = config.recipe, config.model.channels
-        scales, held_out = (scales_of(Preprocess(text, channels)) for text in (recipe.preprocess, recipe.evaluation))
-        if scales != held_out:
-            raise VitreousError(f"preprocess={recipe.preprocess} and evaluation={recipe.evaluation} end in different values")
-        return cls(model, recipe.mask_share, recipe.mask_target, scales)
+        recipe = config.recipe
+        return cls(model, recipe.mask_share, recipe.mask_target, Preprocess(recipe.preprocess, config.model.channels))
 
     def validate(self, held_out: HeldOut) -> Evaluation:
         metrics = mean_metrics(held_out, self.sums)
@@ -118,17 +113,10 @@ class MaskedPatches(Objective):
     def score_as_metric(score: float) -> dict[str, float]:
         return {"loss": -score}
 
-    def trust_images(self) -> None:
-        """Let the first images pass unseen, which are otherwise checked for having been scaled as is said."""
-        self._checked = True
-
     def forward(self, images: Tensor, targets: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss (B,) in float32. `targets`, the labels that other objectives need, play no part."""
-        if not self._checked and not torch.compiler.is_compiling():  # once: it would make a GPU wait at every step
-            check_levels(images, self.scales)
-            self._checked = True
         with torch.no_grad():
-            targets_BNP = self.target(pixel_levels(images, self.scales))
+            targets_BNP = self.target(pixel_levels(images, self.preprocess))
         patches_BND, grid = self.model.patches(images)
         corruption = draw_corruption(patches_BND.shape[0], patches_BND.shape[1], self.share, images.device)
         assert self.model.mask_token is not None
@@ -148,16 +136,3 @@ class MaskedPatches(Objective):
         loss_BKP = F.cross_entropy(logits_BKPC.flatten(0, 2), targets_BKP.flatten(), reduction="none").view_as(targets_BKP)
         right_BKP = logits_BKPC.detach().argmax(dim=3) == targets_BKP
         return loss_BKP.mean(dim=(1, 2)), {"top1": right_BKP.float().mean(dim=(1, 2)).sum()}
-
-
-def _check(model: ViT, share: float) -> None:
-    if not isinstance(model, ViT):
-        name = getattr(getattr(model, "config", None), "name", type(model).__name__)
-        raise VitreousError(f"{name} has no patches to mask; --objective masked-patch needs a Vision Transformer, as ViT-B/16")
-    config = model.config
-    if model.mask_token is None:
-        raise VitreousError(f"{config.name} has no mask token, which masked-patch needs; create it with mask_token=True")
-    if not 0 < share <= 1:
-        raise VitreousError(f"mask_share={share:g} must lie above 0 and not above 1; the paper's is 0.5")
-    if config.norm_after_pool and config.pooled_width != config.width:
-        raise VitreousError(f"{config.name} normalises pooled features, not patches; use pool='token' or pool='gap'")

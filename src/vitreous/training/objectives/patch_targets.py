@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.ops import Range, Scale
+from vitreous.data.transforms.denormalise import undo_scaling
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import Size, ViTConfig
+from vitreous.models.config import Size
 from vitreous.training.recipes.recipe import MaskTarget
 
 SHADES = 8  # 3 bits a channel
@@ -41,10 +41,6 @@ class PatchTarget:
                 f"mask_target={self.kind} needs images with 1 or 3 channels, not {self.channels}; use mask_target=pixels"
             )
 
-    @classmethod
-    def of(cls, kind: MaskTarget, config: ViTConfig) -> PatchTarget:
-        return cls(kind, config.step, config.channels)
-
     @property
     def cells(self) -> Size:
         """Predictions down and across a patch. One of fewer than 4 pixels is not made larger for it."""
@@ -65,54 +61,18 @@ class PatchTarget:
 
     def __call__(self, levels: Tensor) -> Tensor:
         """(B, patches, predictions) from `pixel_levels`: whole numbers below `classes`, or values in -1..1."""
-        if self.kind == "pixels":
-            return pixel_values(levels, self.patch)
+        if self.kind == "pixels":  # brought to -1..1 whatever the model's own scale is
+            return regions(levels, self.patch).permute(0, 1, 3, 4, 2).flatten(2).float() / 127.5 - 1.0
         return colours(levels, self.patch, self.cells)
 
 
-def scales_of(preprocess: Preprocess) -> tuple[Scale, ...]:
-    """What `pixel_levels` has to undo. Crops and flips after a scale do not change what a value means."""
-    scales = tuple(op for op in preprocess.ops if isinstance(op, Scale))
-    for op in scales:
-        if isinstance(op, Range) and op.low == op.high:
-            raise VitreousError(
-                f"preprocessing {str(preprocess)!r}: {op} leaves nothing of the pixels to predict; try range(-1,1)"
-            )
-    return scales
-
-
-def unscaled(images: Tensor, scales: tuple[Scale, ...]) -> Tensor:
-    """The inverse of the preprocessing's scales: values in 0..255, but for rounding errors of about 1e-5."""
-    pixels = images.float()
-    for op in reversed(scales):
-        pixels = op.undo(pixels)
-    return pixels
-
-
-def pixel_levels(images: Tensor, scales: tuple[Scale, ...]) -> Tensor:
+def pixel_levels(images: Tensor, preprocess: Preprocess) -> Tensor:
     """Preprocessed images (B, C, H, W) as the 8-bit levels they came from.
 
     Levels are whole after all of the paper's training operations, and rounding makes them exactly so again. After a
     `bilinear-plain` resize, which leaves fractions, they are the nearest ones.
     """
-    if images.dtype in (torch.bfloat16, torch.float16):  # fewer steps than levels
-        raise VitreousError(
-            f"masked-patch labels cannot be made of {images.dtype} images; give them in float32, under autocast"
-        )
-    return unscaled(images, scales).round().clamp(0, 255).to(torch.uint8)
-
-
-def check_levels(images: Tensor, scales: tuple[Scale, ...]) -> None:
-    """Refuse images that were scaled in another way, as far as their range tells: their labels would be wrong, or constant."""
-    if images.numel() == 0:
-        return
-    low, high = (float(edge) for edge in torch.aminmax(unscaled(images, scales)))
-    if not (low > -0.5 and high < 255.5):
-        string = "|".join(str(op) for op in scales) or "no scale"
-        raise VitreousError(
-            f"images become pixels from {low:.0f} to {high:.0f} where 0 to 255 are possible: "
-            f"they were not preprocessed with {string}; give the scales of their own preprocessing"
-        )
+    return undo_scaling(preprocess, images.float()).round().clamp(0, 255).to(torch.uint8)
 
 
 def regions(levels: Tensor, patch: Size) -> Tensor:
@@ -136,11 +96,6 @@ def colours(levels: Tensor, patch: Size, cells: Size) -> Tensor:
     for channel in range(1, shades.shape[2]):
         number = number * SHADES + shades[:, :, channel]
     return number.flatten(2).long()
-
-
-def pixel_values(levels: Tensor, patch: Size) -> Tensor:
-    """All values of each patch, (B, N, down x across x channels), brought to -1..1 whatever the model's own scale is."""
-    return regions(levels, patch).permute(0, 1, 3, 4, 2).flatten(2).float() / 127.5 - 1.0
 
 
 def _area_sums(values: Tensor, cells: int) -> Tensor:
