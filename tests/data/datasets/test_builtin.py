@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from scipy import ndimage, stats
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.builtin import BUILTIN, builtin_names, open_builtin
+from vitreous.data.datasets.builtin import BUILTIN, open_builtin
 from vitreous.data.source import SPLITS, Source
 from vitreous.data.synthetic.paint import paint
 from vitreous.data.synthetic.random_draws import derive_keys
@@ -271,7 +271,6 @@ def test_scenes_and_seeds_draw_different_keys() -> None:
 
 
 def test_it_is_listed_as_it_is() -> None:
-    assert builtin_names().keys() == {entry.name for entry in BUILTIN}
     assert {entry.name for entry in BUILTIN if entry.kind == "real"} == {"digits"}
     for entry in BUILTIN:
         data = open_builtin(entry.name)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from vitreous.core.errors import VitreousError, unknown_name
-from vitreous.data.source import SPLITS, Dataset, Source
+from vitreous.data.source import SPLITS, Dataset
 from vitreous.data.sources.arrays import Arrays
 from vitreous.data.synthetic import letters
+from vitreous.data.synthetic.generated import LARGEST
 from vitreous.data.synthetic.random_draws import derive_keys, draw_uniform
-from vitreous.data.synthetic.rendered import LARGEST, TASKS, Rendered
+from vitreous.data.synthetic.rendered import TASKS, Rendered
 
 _DIGITS = {"train": 1_097, "validation": 200, "test": 500}
 
@@ -41,54 +43,40 @@ BUILTIN = (
     Entry("letters", "rendered", len(letters.LETTERS), letters.IMAGES, "which letter; printed, grey, light on dark"),
 )
 
-_OPTIONS = {  # smallest, largest
-    "size": (8, 2048),
-    "count": (1, LARGEST),  # images to train on
-    "seed": (0, LARGEST),
-}
-
-
-def builtin_names() -> dict[str, str]:
-    return {entry.name: entry.description for entry in BUILTIN}
-
 
 def open_builtin(name: str) -> Dataset:
     """The data set called `builtin:<name>`."""
-    base, asked, text = name.partition("?")
-    if base not in builtin_names():
-        raise unknown_name("built-in data set", base, builtin_names())
+    base, mark, text = name.partition("?")
+    entries = {entry.name: entry for entry in BUILTIN}
+    if base not in entries:
+        raise unknown_name("built-in data set", base, entries)
     where = f"builtin:{name}"
     if base == "digits":
-        if asked:
+        if mark:
             raise VitreousError(f"{where}: the digits are what they are and take no options; write builtin:digits")
         return _open_digits()
     small = base == "letters"  # which are still letters where the smallest symbols of a scene would be a pixel or two
-    options = _parse_options(where, text, smallest=8 if small else 16) if asked else {}
+    options = _parse_options(where, text, smallest=8 if small else 16) if mark else {}
     size, seed = options.get("size", 32 if small else 64), options.get("seed", 0)
-    entry = next(entry for entry in BUILTIN if entry.name == base)
-    images = {**entry.images, "train": options.get("count", entry.images["train"])}
-    splits: dict[str, Source] = {}
-    for split, count in images.items():
-        if small:
-            splits[split] = letters.Letters(where, split, count=count, size=size, seed=seed)
-        else:
-            splits[split] = Rendered(where, split, base, count=count, size=size, seed=seed)
+    images = {**entries[base].images, "train": options.get("count", entries[base].images["train"])}
+    make = letters.Letters if small else partial(Rendered, task=base)
+    splits = {split: make(where, split, count=count, size=size, seed=seed) for split, count in images.items()}
     note = f"{where}: rendered images, not photographs; {size} x {size} pixels, seed {seed}"
     return Dataset(where, splits["train"].classes, splits, notes=(note,))
 
 
 def _parse_options(where: str, text: str, smallest: int) -> dict[str, int]:
+    limits = {"size": (smallest, 2048), "count": (1, LARGEST), "seed": (0, LARGEST)}  # count: of images to train on
     options: dict[str, int] = {}
     for part in text.split("&"):
         key, equals, value = part.partition("=")
         if not equals:
             raise VitreousError(f"{where}: {part!r} is not an option; write builtin:NAME?size=64&count=100000&seed=0")
-        if key not in _OPTIONS:
-            raise unknown_name(f"option of {where}:", key, _OPTIONS)
+        if key not in limits:
+            raise unknown_name(f"option of {where}:", key, limits)
         if key in options:
             raise VitreousError(f"{where}: {key} is given twice; leave one out")
-        low, high = _OPTIONS[key]
-        low = smallest if key == "size" else low
+        low, high = limits[key]
         if not re.fullmatch("[0-9]{1,19}", value) or not low <= int(value) <= high:
             raise VitreousError(f"{where}: {key}={value} must be a whole number from {low} to {high}")
         options[key] = int(value)

@@ -42,21 +42,12 @@ class Letters(Generated):
     edition = 1
     classes = tuple(f"{'small' if letter.islower() else 'capital'}-{letter}" for letter in LETTERS)
 
-    def labels(self, index: int) -> tuple[int, ...]:
-        return (int(self._labels(self._check_index(index), 1)[0]),)
-
-    def targets(self) -> NDArray[np.int64]:
-        return self._labels(0, self._count)
-
-    def counts(self) -> NDArray[np.int64]:
-        return np.bincount(self.targets(), minlength=len(self.classes))
-
     def read(self, index: int) -> NDArray[np.uint8]:
         key = int(self._keys(self._check_index(index), 1)[0])
         return _draw_letter(self.labels(index)[0], Draws(key, 1, _DRAWS), self.size)
 
     def _labels(self, first: int, count: int) -> NDArray[np.int64]:
-        return (draw_uniform(self._keys(first, count), 0) * len(LETTERS)).astype(np.int64)
+        return (draw_uniform(self._keys(first, count), 0) * len(LETTERS)).astype(np.int64)[:, None]
 
 
 def _draw_letter(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:

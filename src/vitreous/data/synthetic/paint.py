@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from vitreous.data.synthetic.random_draws import draw_bytes
 from vitreous.data.synthetic.scenes import Colour, Scene, Surface, Thing
 from vitreous.data.synthetic.symbols import BAR, CELLS, REACH, SHAPES, cosine_sine, distance_tables
-from vitreous.data.synthetic.textures import Plane, evaluate_texture
+from vitreous.data.synthetic.textures import FAMILIES, Plane
 
 
 def paint(scene: Scene, size: int) -> NDArray[np.uint8]:
@@ -18,7 +18,9 @@ def paint(scene: Scene, size: int) -> NDArray[np.uint8]:
     softness = scene.softness * max(1.0, size / 64)
     for thing in scene.things:
         _paint_thing(canvas, thing, places, softness)
-    _apply_light(canvas, scene, places)
+    turn, strength = scene.light
+    c, s = cosine_sine(turn)
+    canvas *= 1 + ((places - 0.5) * (c * strength))[None, :] + ((places - 0.5) * (s * strength))[:, None]
     if scene.noise:
         grain = draw_bytes(scene.key, 3 * size * size).reshape(canvas.shape)
         canvas += (grain.astype(np.float32) - 127.5) * (scene.noise * 2 / 255)
@@ -28,9 +30,7 @@ def paint(scene: Scene, size: int) -> NDArray[np.uint8]:
 def _fill_surface(surface: Surface, x: Plane, y: Plane) -> Plane:
     """(3, y, x)"""
     first, second = _as_column(surface.first), _as_column(surface.second)
-    if surface.look.family == "flat":
-        return np.broadcast_to(first, (3, len(y), len(x))).copy()
-    return evaluate_texture(surface.look, x, y) * (second - first) + first
+    return FAMILIES[surface.look.family](surface.look, x, y) * (second - first) + first
 
 
 def _as_column(colour: Colour) -> Plane:
@@ -86,10 +86,3 @@ def measure_distance(thing: Thing, x: Plane, y: Plane) -> Plane:
 def _blend(part: Plane, over: Plane, distance: Plane, pixels: float) -> None:
     cover = (0.5 - distance * pixels).clip(0, 1)
     part += (over - part) * cover
-
-
-def _apply_light(canvas: Plane, scene: Scene, places: Plane) -> None:
-    turn, strength = scene.light
-    if strength:
-        c, s = cosine_sine(turn)
-        canvas *= 1 + ((places - 0.5) * (c * strength))[None, :] + ((places - 0.5) * (s * strength))[:, None]

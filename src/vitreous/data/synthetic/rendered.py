@@ -12,17 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError
 from vitreous.data.synthetic.generated import Generated
 from vitreous.data.synthetic.paint import paint
 from vitreous.data.synthetic.scenes import ANGLES, GRID, MOST, SCENES, compose_scene, draw_facts
 from vitreous.data.synthetic.symbols import GLYPHS, SHAPES, SYMBOLS
 
 Matrix = NDArray[np.int64]
-
-LARGEST = 2**63 - 1  # what Python's len() can say
-_LISTED = 10**9  # items whose labels fit into the memory of a large machine
-_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -84,30 +79,9 @@ class Rendered(Generated):
         super().__init__(where, split, count=count, size=size, seed=seed)
         self.task, self.classes, self.scene = task, TASKS[task].classes, SCENES.index(TASKS[task].scene)
 
-    def labels(self, index: int) -> tuple[int, ...]:
-        return tuple(label for label in self._labels(self._check_index(index), 1)[0].tolist() if label >= 0)
-
     def read(self, index: int) -> NDArray[np.uint8]:
         return paint(compose_scene(TASKS[self.task].scene, int(self._keys(self._check_index(index), 1)[0])), self.size)
-
-    def targets(self) -> Matrix:
-        self._check_listable()
-        return np.concatenate([rows[:, 0] for rows in self._blocks()])
-
-    def counts(self) -> Matrix:
-        self._check_listable()
-        counted = np.zeros(len(self.classes), np.int64)
-        for rows in self._blocks():
-            counted += np.bincount(rows[rows >= 0], minlength=len(self.classes))
-        return counted
-
-    def _check_listable(self) -> None:
-        if self._count > _LISTED:
-            raise VitreousError(f"{self.where}: too many items to list their labels; choose count={_LISTED} or less")
 
     def _labels(self, first: int, count: int) -> Matrix:
         task = TASKS[self.task]
         return task.answer(draw_facts(task.scene, self._keys(first, count)))
-
-    def _blocks(self) -> list[Matrix]:
-        return [self._labels(first, min(_BLOCK, self._count - first)) for first in range(0, self._count, _BLOCK)]

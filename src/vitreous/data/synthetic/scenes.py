@@ -104,10 +104,10 @@ def _compose_single(draws: Draws, luma: float, known: list[int]) -> tuple[Thing,
     radius = draws.between(0.19, 0.36)
     x, y = (draws.between(0.8 * radius, 1 - 0.8 * radius) for _ in "xy")
     things = _draw_bars(draws, luma, draws.below(3))
-    for _ in range(draws.below(4)):  # at most half as large as the one that counts
-        things.append(
-            _draw_symbol(draws, luma, draws.below(len(SYMBOLS)), draws.unit(), draws.unit(), draws.between(0.05, 0.09))
-        )
+    things += [  # at most half as large as the one that counts
+        _draw_symbol(draws, luma, draws.below(len(SYMBOLS)), draws.unit(), draws.unit(), draws.between(0.05, 0.09))
+        for _ in range(draws.below(4))
+    ]
     things.append(_draw_symbol(draws, luma, known[0], x, y, radius))
     if draws.chance(0.35):
         things.append(_draw_crossing_bar(draws, x, y, radius))
@@ -169,14 +169,14 @@ def _compose_sign(draws: Draws, luma: float, known: list[int]) -> tuple[Thing, .
 # Their parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _draw_symbol(draws: Draws, luma: float, symbol: int, x: float, y: float, radius: float, turn: float | None = None) -> Thing:
+def _draw_symbol(draws: Draws, luma: float, symbol: int, x: float, y: float, radius: float) -> Thing:
     """A symbol in a colour, texture and style of its own, lighter or darker than what is behind it."""
     own = _draw_contrasting_luma(draws, luma)
     surface = _draw_surface(draws, own, draws.between(0.0, 0.14)) if radius > 0.12 else _draw_plain_surface(draws, own)
     rim = (_draw_colour(draws, _draw_contrasting_luma(draws, own)), draws.between(0.08, 0.14))
     return Thing(
         symbol, x, y, radius,
-        draws.unit() if turn is None else turn,
+        draws.unit(),
         surface,
         style="outline" if draws.chance(0.35) else "fill",
         width=draws.between(0.1, 0.15),

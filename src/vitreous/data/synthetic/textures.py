@@ -29,11 +29,6 @@ class Texture:
     key: int = 0  # of its noise
 
 
-def evaluate_texture(look: Texture, x: Plane, y: Plane) -> Plane:
-    """Values for pixel centres at `x` and `y`, in images: 0 is one edge and 1 the other. Shape (y, x)."""
-    return FAMILIES[look.family](look, x, y)
-
-
 def make_cloud(key: int, x: Plane, y: Plane, coarsest: int = 3, octaves: int = 3) -> Plane:
     """Random values on lattices, each twice as fine and half as strong as the last, smoothly joined; 0 to 1."""
     total = np.zeros((len(y), len(x)), np.float32)
@@ -86,21 +81,9 @@ def _texture_axes(look: Texture, x: Plane, y: Plane) -> tuple[Plane, Plane]:
     return along, across
 
 
-def _flat(look: Texture, x: Plane, y: Plane) -> Plane:
-    return np.zeros((len(y), len(x)), np.float32)
-
-
-def _clouds(look: Texture, x: Plane, y: Plane) -> Plane:
-    return _sharpen(make_cloud(look.key, x, y, max(2, int(look.frequency / 2))), look.hardness)
-
-
 def _gradient(look: Texture, x: Plane, y: Plane) -> Plane:
     c, s = cosine_sine(look.turn)
     return np.clip(0.5 + (x * c - 0.5 * c)[None, :] + (y * s - 0.5 * s)[:, None], 0, 1)
-
-
-def _stripes(look: Texture, x: Plane, y: Plane) -> Plane:
-    return _sharpen(_wave(_texture_axes(look, x, y)[0]), look.hardness)
 
 
 def _checks(look: Texture, x: Plane, y: Plane) -> Plane:
@@ -129,11 +112,12 @@ def _wood(look: Texture, x: Plane, y: Plane) -> Plane:
     return _sharpen(_wave(np.sqrt(along * along + across * across)), look.hardness)
 
 
+# Values for pixel centres at `x` and `y`, in images: 0 is one edge and 1 the other. Shape (y, x).
 FAMILIES: dict[str, Callable[[Texture, Plane, Plane], Plane]] = {
-    "flat": _flat,
-    "clouds": _clouds,
+    "flat": lambda look, x, y: np.zeros((len(y), len(x)), np.float32),
+    "clouds": lambda look, x, y: _sharpen(make_cloud(look.key, x, y, max(2, int(look.frequency / 2))), look.hardness),
     "gradient": _gradient,
-    "stripes": _stripes,
+    "stripes": lambda look, x, y: _sharpen(_wave(_texture_axes(look, x, y)[0]), look.hardness),
     "checks": _checks,
     "dots": _dots,
     "bricks": _bricks,
