@@ -71,7 +71,7 @@ DEEP = nested(100_000)
         ("model.safetensors.index.json", _read_shard_index),
         ("x.jsonl", open_manifest),
         ("real.json", read_real_labels),
-        ("index.json", lambda path: _read_index(str(path), 0)),
+        ("index.json", lambda path: _read_index(str(path))),
         ("results.jsonl", _read),
         ("state.json", lambda path: _checked(path.parent)),
         ("metrics.jsonl", lambda path: record_of(path.read_bytes())),

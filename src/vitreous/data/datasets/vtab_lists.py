@@ -17,8 +17,8 @@ from vitreous.data.conventions import TARS
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import image_dataset
 from vitreous.data.datasets.vtab_tasks import VtabTask
-from vitreous.data.shards.index import INDEX
-from vitreous.data.shards.reader import Shards, open_shards
+from vitreous.data.shards.index import INDEX, read_index_beside
+from vitreous.data.shards.reader import Shards, open_shard_lists
 from vitreous.data.source import Dataset, Policy
 
 FIRST, SECOND, BOTH, TEST = "train800", "val200", "train800val200", "test"
@@ -105,61 +105,38 @@ def has_shards(folder: Path) -> bool:
 def open_task_shards(place: DatasetDir, task: VtabTask, sweep: bool, bad_shards: Policy) -> Dataset:
     names = _name_parts(sweep, bool(_list_shards(place.root, BOTH)))
     files = {split: [path for name in own for path in _need_shards(place, name)] for split, own in names.items()}
-    opened = {path: open_shards(str(path), bad_shards=bad_shards) for own in files.values() for path in own}
-    classes = _choose_classes(place, task, list(opened.values()))
-    splits = {split: _join_streams(place, split, classes, [opened[path] for path in own]) for split, own in files.items()}
-    noted = [note for data in opened.values() for note in data.notes]
-    notes = (
-        (f"{place.where}: {noted[0]} (and so for {len(noted) - 1:,} more shards)" if len(noted) > 1 else noted[0],)
-        if noted
-        else ()
-    )
-    return Dataset(place.where, classes, splits, notes)
+    index = read_index_beside([shard for own in files.values() for shard in own])
+    opened = open_shard_lists(place.where, files, index, bad_shards)
+    classes = _choose_classes(place, task, opened.classes)
+    splits = {
+        split: dataclasses.replace(stream, classes=classes)
+        for split, stream in opened.splits.items()
+        if isinstance(stream, Shards)
+    }
+    return Dataset(place.where, classes, splits, opened.notes)
 
 
-def _list_shards(folder: Path, name: str) -> list[Path]:
+def _list_shards(folder: Path, name: str) -> list[str]:
     try:
         entries = sorted(os.listdir(folder))  # noqa: PTH208
     except OSError:
         return []
-    return [folder / entry for entry in entries if entry.startswith((f"{name}-", f"{name}.")) and entry.endswith(TARS)]
+    return [str(folder / entry) for entry in entries if entry.startswith((f"{name}-", f"{name}.")) and entry.endswith(TARS)]
 
 
-def _need_shards(place: DatasetDir, name: str) -> list[Path]:
+def _need_shards(place: DatasetDir, name: str) -> list[str]:
     found = _list_shards(place.root, name)
     if not found:
         raise VitreousError(f"{place.where}: no {name}-*.tar in {place.root}, beside the other shards; fetch or make it")
     return found
 
 
-def _choose_classes(place: DatasetDir, task: VtabTask, opened: list[Dataset]) -> tuple[str, ...]:
+def _choose_classes(place: DatasetDir, task: VtabTask, found: tuple[str, ...]) -> tuple[str, ...]:
     """The task's, for labels that are numbers; the shards' own names where they have as many."""
-    numbered = all(name.isascii() and name.isdigit() for data in opened for name in data.classes)
-    found = {name: None for data in opened for name in data.classes}
-    if numbered and len(found) <= task.classes:
-        return task.names
-    if not numbered and len(found) == task.classes:
-        indexed = [data.classes for data in opened if len(data.classes) == task.classes]
-        return indexed[0] if indexed else tuple(sorted(found))
+    numbered = all(name.isascii() and name.isdigit() for name in found)
+    if len(found) == task.classes or (numbered and len(found) < task.classes):
+        return task.names if numbered else found
     raise VitreousError(
         f"{place.where}: the shards have {len(found):,} classes, {task.title} has {task.classes:,}; "
         f"is it another task's, or is an {INDEX} with their names missing?"
-    )
-
-
-def _join_streams(place: DatasetDir, split: str, classes: tuple[str, ...], opened: list[Dataset]) -> Shards:
-    """One stream over shards that were opened one by one."""
-    parts = [stream for data in opened for stream in data.splits.values() if isinstance(stream, Shards)]
-    lengths: list[int] | None = []
-    for part in parts:
-        lengths = None if lengths is None or part.lengths is None else [*lengths, *part.lengths]
-    return dataclasses.replace(
-        parts[0],
-        where=place.where,
-        split=split,
-        classes=classes,
-        shards=tuple(shard for part in parts for shard in part.shards),
-        names=tuple(name for part in parts for name in part.names),
-        lengths=None if lengths is None else tuple(lengths),
-        skipped=[],
     )

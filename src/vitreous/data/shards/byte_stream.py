@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from vitreous.core.errors import VitreousError, one_line
 
+RETRIES = 3  # of a read that fails, until a megabyte has come
 DELAY = 0.5  # seconds before the first further attempt; doubled for each, up to LONGEST_DELAY
 LONGEST_DELAY = 30.0
 _ENOUGH = 1 << 20  # an attempt that brought this many bytes was no failure: the count of retries starts again
@@ -62,11 +63,25 @@ def base_name(shard: str) -> str:
 # Bytes --------------------------------------------------------------------------------------------------------------------
 
 
-class ShardBytes(io.RawIOBase):
-    """A shard's bytes. A read that fails is tried again where it stopped, and only then is the shard at fault."""
+def open_bytes(shard: str, buffer: int = io.DEFAULT_BUFFER_SIZE) -> IO[bytes]:
+    """A shard's bytes. Those of a file here can be searched, others come in their order."""
+    try:
+        if not is_remote(shard):
+            return Path(shard).open("rb", buffer)
+        raw = RemoteBytes(shard)
+        raw.connect()
+        return io.BufferedReader(raw, buffer)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise Missing("no such file") from error
+    except PermissionError as error:  # which is also how object stores answer for what is not there
+        raise (Missing if is_remote(shard) else Unreadable)("may not be read") from error
 
-    def __init__(self, shard: str, retries: int) -> None:
-        self._shard, self._retries = shard, retries
+
+class RemoteBytes(io.RawIOBase):
+    """The bytes of a shard elsewhere. A read that fails is tried again where it stopped; only then is the shard at fault."""
+
+    def __init__(self, shard: str) -> None:
+        self._shard = shard
         self._file: IO[bytes] | None = None
         self._position = self._failures = self._since_failure = 0
         self.size: int | None = None
@@ -74,23 +89,6 @@ class ShardBytes(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return not is_remote(self._shard)
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_CUR:
-            offset += self._position
-        elif whence == os.SEEK_END:
-            self.connect()
-            offset += self.size or 0
-        if self._file is not None:
-            self._file.seek(offset)
-        self._position = offset
-        return offset
 
     def close(self) -> None:
         self._drop()
@@ -102,7 +100,7 @@ class ShardBytes(io.RawIOBase):
             assert self._file is not None
             try:
                 data = self._file.read(len(buffer))
-                if not data and self.size is not None and self._position < self.size and not self.seekable():
+                if not data and self.size is not None and self._position < self.size:
                     raise OSError(f"the connection ended after {self._position:,} of {self.size:,} bytes")
             except MemoryError:
                 raise
@@ -120,14 +118,9 @@ class ShardBytes(io.RawIOBase):
         while self._file is None:
             try:
                 size, mark = self._open()
-            except (Fault, VitreousError, MemoryError):
+            except (Fault, VitreousError, MemoryError, FileNotFoundError, IsADirectoryError, PermissionError):
                 raise
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-                raise Missing("no such file") from error
-            except PermissionError as error:  # which is also how object stores answer for what is not there
-                raise (Missing if is_remote(self._shard) else Unreadable)("may not be read") from error
             except Exception as error:
-                self._drop()
                 self._failed(error)
                 continue
             if (self.size, self.mark) != (None, None) and (size, mark) != (self.size, self.mark):
@@ -136,7 +129,7 @@ class ShardBytes(io.RawIOBase):
 
     def _failed(self, error: Exception) -> None:
         self._drop()
-        if self._failures >= self._retries:
+        if self._failures >= RETRIES:
             raise Unreadable(f"cannot be read ({one_line(error)}; tried {self._failures + 1} times)") from error
         time.sleep(min(DELAY * 2**self._failures, LONGEST_DELAY))
         self._failures += 1
@@ -152,15 +145,12 @@ class ShardBytes(io.RawIOBase):
         """Opens the file where reading resumes; its size, and its mark if it has one."""
         if is_http(self._shard):
             self._file, begins, size, mark = _open_http(self._shard, self._position)
-        elif is_remote(self._shard):
+        else:
             files, path = open_filesystem(self._shard)
             self._file = files.open(path, "rb")
             size, mark, begins = getattr(self._file, "size", None), None, 0
             with contextlib.suppress(OSError, ValueError):  # not every file system can begin in the middle
                 begins = self._file.seek(self._position)
-        else:
-            self._file = Path(self._shard).open("rb")  # noqa: SIM115
-            begins, size, mark = self._file.seek(self._position), Path(self._shard).stat().st_size, None
         while begins < self._position:
             passed = len(self._file.read(min(self._position - begins, 1 << 20)))
             if not passed:

@@ -19,24 +19,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import cache_dir, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.shards.byte_stream import (
     Fault,
-    ShardBytes,
+    RemoteBytes,
     base_name,
     is_http,
     is_remote,
     open_filesystem,
     printable_address,
 )
-from vitreous.data.shards.index import INDEX, assign_splits, distinct_names, find_shards, read_index_beside
+from vitreous.data.shards.index import INDEX, Index, assign_splits, distinct_names, find_shards, read_index_beside
 from vitreous.data.shards.samples import Label, read_samples
 from vitreous.data.source import Dataset, Item, Policy, Skipped, Stream
 
@@ -55,7 +55,6 @@ class Shards(Stream):
     names: tuple[str, ...]  # of the shards, as ids begin
     lengths: tuple[int, ...] | None = None  # how many items each shard has, where an index says so
     bad_shards: Policy = "stop"
-    retries: int = 3
     skipped: list[Skipped] = field(default_factory=list)
 
     def count(self) -> int | None:
@@ -70,7 +69,7 @@ class Shards(Stream):
         delivered = without_image = bad = 0
         first_bad = ""
         try:
-            for sample in read_samples(self.shards[shard], self.retries):
+            for sample in read_samples(self.shards[shard]):
                 if sample.image is None and not sample.fault:
                     if sample.texts and self.bad_shards == "stop":
                         raise Fault(f"{sample.key} has labels and no image; members of one key must follow each other")
@@ -100,51 +99,52 @@ class Shards(Stream):
             self.skipped.append(Skipped(place, f"{without_image:,} samples without an image", delivered))
 
 
-def open_shards(pattern: str, *, bad_shards: Policy = "stop", retries: int = 3) -> Dataset:
+def open_shards(pattern: str, *, bad_shards: Policy = "stop") -> Dataset:
     """The data set that a path, a glob, a brace range, a folder or an address of shards names."""
-    where, shards = printable_address(pattern), find_shards(pattern, retries)
+    where, shards = printable_address(pattern), find_shards(pattern)
     if bad_shards == "stop":
         for shard in shards:
             if not is_remote(shard) and not Path(shard).is_file():
                 raise VitreousError(f"{shard}: no such shard; fetch it, or name only those that are there")
-    index = read_index_beside(shards, retries)
-    notes: list[str] = []
-    lengths: list[int] | None
-    own_classes: dict[str, tuple[str, ...]] = {}
-    splits = assign_splits(where, shards, index)
+    index = read_index_beside(shards)
+    return open_shard_lists(where, assign_splits(where, shards, index), index, bad_shards)
+
+
+def open_shard_lists(where: str, splits: Mapping[str, list[str]], index: Index | None, bad_shards: Policy) -> Dataset:
+    """The data set that has these shards in each of its splits."""
+    shards = [shard for members in splits.values() for shard in members]
+    notes: tuple[str, ...] = ()
+    lengths: dict[str, int | None]
     if index is not None:
         classes, own_classes = index.classes, index.own_classes
-        known = [index.lengths.get(base_name(shard)) for shard in shards]
-        lengths = [length for length in known if length is not None]
-        if len(lengths) < len(shards):
-            if index.lengths:
-                notes.append(f"{INDEX} does not list {len(shards) - len(lengths):,} of {len(shards):,} shards")
-            lengths = None
+        lengths = {shard: index.lengths.get(base_name(shard)) for shard in shards}
+        unlisted = list(lengths.values()).count(None)
+        if index.lengths and unlisted:
+            notes = (f"{INDEX} does not list {unlisted:,} of {len(shards):,} shards",)
     else:
-        contents = _scan_shards(where, shards, bad_shards, retries)
-        classes, named = _collect_classes(where, contents)
-        lengths = [content.length for content in contents] if all(content.whole for content in contents) else None
-        if named:  # where the data says numbers, they mean the same in every split
-            for split, members in splits.items():
-                own = {label for member in members for label in contents[member].labels}
-                own_classes[split] = tuple(name for name in classes if name in own)
-        total = "" if lengths is None else f"{sum(lengths):,} samples, "
-        notes.append(f"no {INDEX} beside the shards: they were read through for their labels ({total}{len(classes):,} classes)")
-    names = distinct_names(shards)
+        contents = dict(zip(shards, _scan_shards(where, shards, bad_shards), strict=True))
+        labels = {split: {label for shard in members for label in contents[shard][1]} for split, members in splits.items()}
+        classes, named = _collect_classes(where, set().union(*labels.values()))
+        # Where the data says numbers, they mean the same in every split.
+        own_classes = {split: tuple(name for name in classes if name in own) for split, own in labels.items() if named}
+        lengths = {shard: length for shard, (length, _) in contents.items()}
+        total = "" if None in lengths.values() else f"{sum(filter(None, lengths.values())):,} samples, "
+        notes = (f"no {INDEX} beside the shards: they were read through for their labels ({total}{len(classes):,} classes)",)
+    names = dict(zip(shards, distinct_names(shards), strict=True))
+    known = {shard: length for shard, length in lengths.items() if length is not None}
     streams = {
         split: Shards(
             where=where,
             split=split,
             classes=classes,
-            shards=tuple(shards[member] for member in members),
-            names=tuple(names[member] for member in members),
-            lengths=None if lengths is None else tuple(lengths[member] for member in members),
+            shards=tuple(members),
+            names=tuple(names[shard] for shard in members),
+            lengths=tuple(known[shard] for shard in members) if len(known) == len(lengths) else None,
             bad_shards=bad_shards,
-            retries=retries,
         )
         for split, members in splits.items()
     }
-    return Dataset(where, classes, streams, tuple(notes), own_classes=own_classes)
+    return Dataset(where, classes, streams, notes, own_classes=own_classes)
 
 
 def _shard_error(place: str, fault: Fault) -> VitreousError:
@@ -154,18 +154,15 @@ def _shard_error(place: str, fault: Fault) -> VitreousError:
 # Shards without an index --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Content:
-    length: int
-    labels: dict[Label, int]  # how often each occurs
-    whole: bool = True
+Scanned: TypeAlias = tuple[int | None, list[Label]]
+"""How many samples a shard has, None where it is broken, and the labels in it."""
 
 
-def _scan_shards(where: str, shards: Sequence[str], bad_shards: Policy, retries: int) -> list[_Content]:
+def _scan_shards(where: str, shards: Sequence[str], bad_shards: Policy) -> list[Scanned]:
     """What the labels in each shard are, as far as a broken one goes. Cached while no shard changes."""
     total, marks = 0, []
     for shard in shards:
-        size, mark = _size_and_mark(shard, retries)
+        size, mark = _size_and_mark(shard)
         marks.append((printable_address(shard), size, mark))
         total += (SCAN_BYTES if size is None else size) if is_remote(shard) else 0
         if total > SCAN_BYTES:
@@ -173,24 +170,22 @@ def _scan_shards(where: str, shards: Sequence[str], bad_shards: Policy, retries:
                 f"{where}: no {INDEX} beside these shards, and they are too large to fetch only for their labels; "
                 f'put an {INDEX} with {{"classes": ["cat", "dog"]}} (names in their order) there'
             )
-    key = hashlib.sha256(json.dumps([1, marks]).encode(errors="surrogatepass")).hexdigest()
+    key = hashlib.sha256(json.dumps([2, marks]).encode(errors="surrogatepass")).hexdigest()
     cached = cache_dir() / "shards" / f"{key}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        entries = read_json(cached, most=1 << 30)
-        return [_Content(entry["length"], dict(entry["labels"])) for entry in entries]
-    contents = [_scan_shard(shard, bad_shards, retries) for shard in shards]
-    if all(content.whole for content in contents) and all(mark for _, _, mark in marks):
-        entries = [{"length": content.length, "labels": list(content.labels.items())} for content in contents]
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return [(length, labels) for length, labels in read_json(cached, most=1 << 30)]
+    contents = [_scan_shard(shard, bad_shards) for shard in shards]
+    if all(length is not None for length, _ in contents) and all(mark for _, _, mark in marks):
         with contextlib.suppress(VitreousError):  # a cache that cannot be written costs time and nothing else
-            write_text(cached, json.dumps(entries))
+            write_text(cached, json.dumps(contents))
     return contents
 
 
-def _scan_shard(shard: str, bad_shards: Policy, retries: int) -> _Content:
-    labels: Counter[Label] = Counter()
+def _scan_shard(shard: str, bad_shards: Policy) -> Scanned:
+    labels: set[Label] = set()
     length = 0
     try:
-        for sample in read_samples(shard, retries, pixels=False):
+        for sample in read_samples(shard, pixels=False):
             length += sample.image is not None or bool(sample.fault)
             try:
                 labels.update(sample.labels())
@@ -200,13 +195,12 @@ def _scan_shard(shard: str, bad_shards: Policy, retries: int) -> _Content:
     except Fault as fault:
         if bad_shards == "stop":
             raise _shard_error(printable_address(shard), fault) from fault
-        return _Content(length, dict(labels), whole=False)
-    return _Content(length, dict(labels))
+        return None, list(labels)
+    return length, list(labels)
 
 
-def _collect_classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[str, ...], bool]:
+def _collect_classes(where: str, labels: set[Label]) -> tuple[tuple[str, ...], bool]:
     """The classes, and whether the data itself names them."""
-    labels = {label for content in contents for label in content.labels}
     names = sorted(label for label in labels if isinstance(label, str))
     numbers = [label for label in labels if isinstance(label, int)]
     if names and numbers:
@@ -219,14 +213,14 @@ def _collect_classes(where: str, contents: Sequence[_Content]) -> tuple[tuple[st
     return (tuple(names), True) if names else (tuple(str(number) for number in range(highest + 1)), False)
 
 
-def _size_and_mark(shard: str, retries: int) -> tuple[int | None, str | None]:
+def _size_and_mark(shard: str) -> tuple[int | None, str | None]:
     """The size, and what changes when the content does; None where that is not known."""
     try:
         if not is_remote(shard):
             found = Path(shard).stat()
             return found.st_size, f"{Path(shard).resolve()} {found.st_mtime_ns}"
         if is_http(shard):
-            with ShardBytes(shard, retries) as file:
+            with RemoteBytes(shard) as file:
                 file.connect()
                 return file.size, file.mark
         files, path = open_filesystem(shard)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import re
 import reprlib
 import tarfile
@@ -19,7 +18,7 @@ from typing import Any, TypeAlias
 
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.conventions import SUFFIXES
-from vitreous.data.shards.byte_stream import Fault, ShardBytes, Unreadable
+from vitreous.data.shards.byte_stream import Fault, Unreadable, open_bytes
 from vitreous.data.source import Item
 
 Label: TypeAlias = int | str
@@ -102,12 +101,12 @@ class Sample:
         return Item(f"{name}/{self.key}", tuple(labels), self.image, f"{place}: {self.member}")
 
 
-def read_samples(shard: str, retries: int, pixels: bool = True) -> Iterator[Sample]:
+def read_samples(shard: str, pixels: bool = True) -> Iterator[Sample]:
     """The samples of one shard. Where it breaks, the sample before is not given: its last members may be lost."""
     sample: Sample | None = None
     with contextlib.ExitStack() as stack:
         try:
-            archive: Any = _open_tar(stack, shard, retries, buffer=1 << 18 if pixels else 1 << 12)
+            archive: Any = _open_tar(stack, shard, buffer=1 << 18 if pixels else 1 << 12)
             while (info := archive.next()) is not None:
                 archive.members.clear()  # or a large shard's list would grow without end
                 folder, slash, name = info.name.rpartition("/")
@@ -127,18 +126,14 @@ def read_samples(shard: str, retries: int, pixels: bool = True) -> Iterator[Samp
         yield sample
 
 
-def _open_tar(stack: contextlib.ExitStack, shard: str, retries: int, buffer: int) -> tarfile.TarFile:
-    raw = stack.enter_context(ShardBytes(shard, retries))
-    file = io.BufferedReader(raw, buffer)
-    raw.connect()
-    packed = file.peek(2)[:2] == b"\x1f\x8b"
-    options: dict[str, Any] = {"tarinfo": _Header, "encoding": "utf-8"}
+def _open_tar(stack: contextlib.ExitStack, shard: str, buffer: int) -> tarfile.TarFile:
+    file: Any = stack.enter_context(open_bytes(shard, buffer))
+    seekable = file.seekable()  # then members that are not used need not be read
+    if file.peek(2)[:2] == b"\x1f\x8b":
+        file, seekable = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb")), False
     try:
-        if packed:
-            unpacked = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
-            return stack.enter_context(tarfile.open(fileobj=unpacked, mode="r|", **options))
-        # With seeking, members that are not used need not be read.
-        return stack.enter_context(tarfile.open(fileobj=file, mode="r:" if raw.seekable() else "r|", **options))
+        mode: Any = "r:" if seekable else "r|"
+        return stack.enter_context(tarfile.open(fileobj=file, mode=mode, tarinfo=_Header, encoding="utf-8"))
     except Unreadable:
         raise
     except (Fault, *_BROKEN) as error:
