@@ -13,9 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import python_multipart
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import parse_options_header
+from python_multipart.multipart import File, FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from vitreous.core.untrusted_json import parse_json
@@ -27,7 +26,6 @@ FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
 Kind = Literal["form", "json", "image"]
 FIELD, KEY = "file", "image"
 AROUND = 65_536  # bytes of a body that may be something else than the image: headers of parts, quotes
-_PARTS = 8  # of a form that are read before it is refused for having several
 _PLACES = ("url", "uri", "path", "href", "link", "image_url", "src")
 _PLACE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]{1,20}:/|www\.|~|\.{0,2}/|[a-z]:[\\/]|\\\\)", re.IGNORECASE)
 _SEND = f"send the image's bytes: as the body (image/*), in a form's field {FIELD!r}, or as base64 under {KEY!r} in JSON"
@@ -121,22 +119,31 @@ def _too_large(limits: Limits) -> ErrorResponse:
 # A form -----------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Part:
-    name: str | None = None
-    content: bytearray = field(default_factory=bytearray)
-    header: bytearray = field(default_factory=bytearray)
-    value: bytearray = field(default_factory=bytearray)
-
-
 def _from_form(body: bytes, boundary: bytes) -> bytes:
-    parts = _parts(body, boundary)
-    for part in parts:
-        _check_name(part.name or "", FIELD, "field")
-    if len(parts) != 1:
-        many = "several images" if parts else f"no field {FIELD!r}"
-        raise ErrorResponse(400, f"{many} in the form", "one request has one image; requests at the same time are run together")
-    return bytes(parts[0].content)
+    parts: list[Any] = []
+    ends: list[bool] = []
+
+    def add(part: Any) -> None:
+        _check_name((part.field_name or b"").decode("utf-8", "replace"), FIELD, "field")
+        if parts:
+            raise ErrorResponse(400, "several images in the form", "requests at the same time are run together")
+        parts.append(part)
+
+    # In memory whatever its size: by default the parser writes what is larger than a megabyte to a file.
+    config = {"MAX_MEMORY_FILE_SIZE": len(body)}
+    try:
+        FormParser(FORM, add, add, lambda: ends.append(True), boundary, config=config).write(body)
+    except FormParserError:
+        raise ErrorResponse(400, "the form cannot be read", f"let your HTTP library write it; {_SEND}") from None
+    if not ends:
+        raise ErrorResponse(400, "the form ends before its last boundary", "it was truncated on the way; send it again")
+    if not parts:
+        raise ErrorResponse(400, f"no field {FIELD!r} in the form", _SEND)
+    part = parts[0]
+    if not isinstance(part, File):  # a part without a file name
+        return bytes(part.value or b"")
+    part.file_object.seek(0)
+    return part.file_object.read()
 
 
 def _check_name(name: str, wanted: str, what: str) -> None:
@@ -146,53 +153,6 @@ def _check_name(name: str, wanted: str, what: str) -> None:
         )
     if name != wanted:
         raise ErrorResponse(400, f"unknown {what} {quoted(name)}", f"the image's {what} is called {wanted!r}; {_SEND}")
-
-
-def _parts(body: bytes, boundary: bytes) -> list[_Part]:
-    parts: list[_Part] = []
-    ended = False
-
-    def begin() -> None:
-        if len(parts) >= _PARTS:
-            raise ErrorResponse(400, f"more than {_PARTS} fields in the form", f"it has one field, {FIELD!r}")
-        parts.append(_Part())
-
-    def header_field(data: bytes, start: int, end: int) -> None:
-        parts[-1].header += data[start:end]
-
-    def header_value(data: bytes, start: int, end: int) -> None:
-        parts[-1].value += data[start:end]
-
-    def header_end() -> None:
-        part = parts[-1]
-        if part.header.lower() == b"content-disposition":
-            name = parse_options_header(bytes(part.value))[1].get(b"name", b"")
-            part.name = name.decode("utf-8", "replace")
-        part.header, part.value = bytearray(), bytearray()
-
-    def data(data: bytes, start: int, end: int) -> None:
-        parts[-1].content += data[start:end]
-
-    def end() -> None:
-        nonlocal ended
-        ended = True
-
-    callbacks: Any = {
-        "on_part_begin": begin,
-        "on_header_field": header_field,
-        "on_header_value": header_value,
-        "on_header_end": header_end,
-        "on_part_data": data,
-        "on_end": end,
-    }
-    try:
-        parser = python_multipart.MultipartParser(boundary, callbacks)
-        parser.write(body)
-    except FormParserError:
-        raise ErrorResponse(400, "the form cannot be read", f"let your HTTP library write it; {_SEND}") from None
-    if not ended:
-        raise ErrorResponse(400, "the form ends before its last boundary", "it was cut off on the way; send it again")
-    return parts
 
 
 # JSON -------------------------------------------------------------------------------------------------------------------------
