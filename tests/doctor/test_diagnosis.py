@@ -28,6 +28,7 @@ from vitreous.data.splits import choose_training_splits
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.doctor import confirmation as confirmation_module
+from vitreous.doctor import diagnosis as diagnosis_module
 from vitreous.doctor import duplicate_findings as copies_module
 from vitreous.doctor import scan as scan_module
 from vitreous.doctor.diagnosis import FILES, check_doctor_dir, diagnose, write_doctor_dir
@@ -326,7 +327,8 @@ def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatc
     everyone = [Pair(a, b, 0.99, "same image") for a in range(24) for b in range(a + 1, 24)]
     monkeypatch.setattr(copies_module, "find_near_duplicates", lambda *args, **options: everyone)
     done: list[int] = []
-    found = [f for f in find_copies(seen, shown=lambda title, total: nullcontext(done.append)) if f.similarity is not None]
+    monkeypatch.setattr(copies_module, "progress_bar", lambda title, total: nullcontext(done.append))
+    found = [f for f in find_copies(seen) if f.similarity is not None]
     assert sum(done) == len(everyone)  # also those that need no look are done with
     assert [(finding.kind, finding.count) for finding in found] == [("label-conflict", 24)]
     assert len(looked) < 80 < len(everyone)
@@ -348,7 +350,9 @@ def test_every_long_part_shows_its_progress_to_the_end(sound: Path, tmp_path: Pa
 
         return nullcontext(advance)
 
-    diagnose(open_data(str(sound)), open_data(str(other)), preprocess=PLAIN, shown=show)
+    for module in (diagnosis_module, copies_module):
+        monkeypatch.setattr(module, "progress_bar", show)
+    diagnose(open_data(str(sound)), open_data(str(other)), preprocess=PLAIN)
     assert shown == [
         [f"examining {sound}", 18, 18],
         ["comparing images", 18, 18],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitreous.doctor.finding_types import KINDS, Kind
+from vitreous.doctor.finding_types import KINDS
 from vitreous.doctor.findings import Finding, RequiredSize
 from vitreous.doctor.preview import Preview
 from vitreous.doctor.scan import Scan
@@ -37,53 +37,6 @@ class Figure:
     about: str = ""
 
 
-@dataclass(frozen=True)
-class FindingCard:
-    detail: str
-    about: str
-    figures: Sequence[Figure]
-    paths: Sequence[str]
-    hidden: int
-    """Images that are neither pictured nor listed."""
-
-
-@dataclass(frozen=True)
-class KindSection:
-    """All findings of one kind."""
-
-    kind: Kind
-    findings: int
-    images: int
-    corrupting: int
-    cards: Sequence[FindingCard]
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    name: str
-    bars: Sequence[tuple[int, float]]
-    """Images of each split, and that number as a share of the longest bar."""
-
-
-@dataclass(frozen=True)
-class ClassBars:
-    splits: Sequence[str]
-    rows: Sequence[ClassRow]
-    hidden: int
-    gap: int
-    """The row before which the hidden classes are; -1 where all are shown."""
-
-
-@dataclass(frozen=True)
-class PreviewRow:
-    which: str
-    size: str
-    scale: str
-    id: str
-    failure: str
-    figures: Sequence[Figure]
-
-
 def render_report(
     scan: Scan,
     against: Scan | None,
@@ -102,7 +55,7 @@ def render_report(
         "doctor.html",
         title=f"{scan.dataset.where}: doctor’s report",
         where=scan.dataset.where,
-        verdict=verdict(findings),
+        verdict=describe_verdict(findings),
         verdict_style="bad" if summary["corrupt"] else "good",
         facts=_facts(scan, against),
         sections=_kind_sections(scan, against, findings, workers),
@@ -114,7 +67,7 @@ def render_report(
     )
 
 
-def verdict(findings: Sequence[Finding]) -> str:
+def describe_verdict(findings: Sequence[Finding]) -> str:
     worst = [finding for finding in findings if finding.corrupts]
     if worst:
         kinds = dict.fromkeys(finding.kind for finding in worst)
@@ -131,7 +84,7 @@ def _facts(scan: Scan, against: Scan | None) -> str:
     return f"{len(scan):,} images ({parts}), {named}{compared}."
 
 
-def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding], workers: int) -> list[KindSection]:
+def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding], workers: int) -> list[dict[str, Any]]:
     grouped = {kind: [finding for finding in findings if finding.kind == kind] for kind in KINDS}
     shown = [finding for some in grouped.values() for finding in some[:SHOWN]]
     ours = make_thumbnails(scan, (item for finding in shown for item in finding.items[:PICTURES]), workers)
@@ -139,7 +92,7 @@ def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding]
     if against is not None:
         theirs = make_thumbnails(against, (item for finding in shown for item in finding.others[:PICTURES]), workers)
 
-    def card(finding: Finding) -> FindingCard:
+    def card(finding: Finding) -> dict[str, Any]:
         # Paths of the data set that was compared with come last.
         own = [(k, scan, item, ours[item]) for k, item in enumerate(finding.items) if item in ours]
         first = len(finding.items)
@@ -151,16 +104,22 @@ def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding]
             [] if finding.labels else [*finding.splits, *([format_count(finding.count, "image")] if finding.count > 1 else [])]
         )
         hidden = max(0, finding.count - len(figures) - len(left)) + max(0, len(left) - LISTED)
-        return FindingCard(finding.detail, ", ".join(about), figures, left[:LISTED], hidden)
+        return {
+            "detail": finding.detail,
+            "about": ", ".join(about),
+            "figures": figures,
+            "paths": left[:LISTED],
+            "hidden": hidden,
+        }
 
     return [
-        KindSection(
-            KINDS[kind],
-            findings=len(some),
-            images=sum(finding.count for finding in some),
-            corrupting=sum(finding.corrupts for finding in some),
-            cards=[card(finding) for finding in some[:SHOWN]],
-        )
+        {
+            "kind": KINDS[kind],
+            "findings": len(some),
+            "images": sum(finding.count for finding in some),
+            "corrupting": sum(finding.corrupts for finding in some),
+            "cards": [card(finding) for finding in some[:SHOWN]],
+        }
         for kind, some in grouped.items()
         if some
     ]
@@ -177,19 +136,24 @@ def _figure(scan: Scan, finding: Finding, number: int, item: int, content: bytes
     )
 
 
-def _class_bars(counts: Mapping[str, Mapping[str, int]]) -> ClassBars:
-    """`counts` holds, for each split, the classes and their numbers of images."""
+def _class_bars(counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """`counts` holds, for each split, the classes and their numbers of images.
+
+    A bar has its number of images, and that as a share of the longest one of its split.
+    """
     splits = list(counts)
     totals = {name: sum(counts[split].get(name, 0) for split in splits) for name in counts[splits[0]]}
     ranked = sorted(totals, key=lambda name: (-totals[name], name))
     shown = ranked if len(ranked) <= BARS else [*ranked[: BARS // 2], *ranked[-BARS // 2 :]]
     longest = {split: max(1, *(counts[split].get(name, 0) for name in shown)) for split in splits}
-    rows = [ClassRow(name, [(n := counts[split].get(name, 0), n / longest[split]) for split in splits]) for name in shown]
+    rows = [
+        {"name": name, "bars": [(n := counts[split].get(name, 0), n / longest[split]) for split in splits]} for name in shown
+    ]
     hidden = len(ranked) - len(shown)
-    return ClassBars(splits, rows, hidden, gap=BARS // 2 if hidden else -1)
+    return {"splits": splits, "rows": rows, "hidden": hidden, "gap": BARS // 2 if hidden else -1}
 
 
-def _preview_row(scan: Scan, preview: Preview) -> PreviewRow:
+def _preview_row(scan: Scan, preview: Preview) -> dict[str, Any]:
     name = f"the {preview.which} image"
     figures = []
     if preview.original is not None:
@@ -198,8 +162,14 @@ def _preview_row(scan: Scan, preview: Preview) -> PreviewRow:
         caption = f"draw {number}" if len(preview.outcomes) > 1 else "afterwards"
         image = EmbeddedImage(data_uri("jpeg", _enlarged(outcome)))
         figures.append(Figure(image, alt=f"{name}, {caption}", caption=caption))
-    size, id_ = _size(scan, preview.item), scan.id(preview.item)
-    return PreviewRow(preview.which, size, preview.scale, id_, preview.failure, figures)
+    return {
+        "which": preview.which,
+        "size": _size(scan, preview.item),
+        "scale": preview.scale,
+        "id": scan.id(preview.item),
+        "failure": preview.failure,
+        "figures": figures,
+    }
 
 
 def _enlarged(image: Image.Image) -> bytes:

@@ -8,30 +8,21 @@ Near duplicates are proposed by their fingerprints and confirmed by the images.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.progress import Advance
+from vitreous.core.progress import progress_bar
 from vitreous.doctor.confirmation import Proposed, confirm_pairs
 from vitreous.doctor.duplicates import Pair, find_near_duplicates
 from vitreous.doctor.findings import OTHER, Finding, split_order
 from vitreous.doctor.scan import Scan
 from vitreous.doctor.union_find import UnionFind
 
-Shown = Callable[[str, int | None], AbstractContextManager[Advance]]
-"""How progress is shown: a title and a total in, something to call with how many more are done."""
 
-
-def no_progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
-    """No progress is shown."""
-    return nullcontext(lambda more: None)
-
-
-def find_copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown = no_progress) -> Iterator[Finding]:
+def find_copies(scan: Scan, *, near: bool = True, workers: int = 0) -> Iterator[Finding]:
     """Within one data set, and across its splits."""
     exact = _group_equal(_usable_items(scan), scan.records["digest"])
     for group in exact:
@@ -40,15 +31,13 @@ def find_copies(scan: Scan, *, near: bool = True, workers: int = 0, shown: Shown
     if near and scan.prints is not None:
         same = {group[0]: group for group in exact}
         prints = scan.prints.of(_representatives(scan, exact))
-        with shown("comparing images", len(prints.rows)) as advance:
+        with progress_bar("comparing images", len(prints.rows)) as advance:
             pairs = find_near_duplicates(prints, advance=advance)
         proposed = [(p.first, p.second, p) for p in pairs]
-        yield from _group_near(scan, same, _confirm(scan, scan, proposed, workers, shown))
+        yield from _group_near(scan, same, _confirm(scan, scan, proposed, workers))
 
 
-def find_copies_between(
-    scan: Scan, other: Scan, *, near: bool = True, workers: int = 0, shown: Shown = no_progress
-) -> Iterator[Finding]:
+def find_copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: int = 0) -> Iterator[Finding]:
     """What of one data set is in another one too."""
     both = np.concatenate([scan.records["digest"], other.records["digest"]])
     known: set[int] = set()
@@ -66,11 +55,11 @@ def find_copies_between(
         alone[list(known)] = False
         ours, theirs = scan.prints.of(alone), other.prints.of(_representatives(other, others))
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
-        with shown("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
+        with progress_bar("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
             pairs = find_near_duplicates(ours, theirs, advance=advance)
         proposed = [(p.first, p.second, p) for p in pairs]
         found: dict[int, list[Proposed]] = defaultdict(list)
-        for entry in _confirm(scan, other, proposed, workers, shown):
+        for entry in _confirm(scan, other, proposed, workers):
             found[entry[0]].append(entry)
         for item, entries in found.items():
             matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
@@ -80,10 +69,10 @@ def find_copies_between(
             )
 
 
-def _confirm(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int, shown: Shown) -> list[Proposed]:
+def _confirm(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int) -> list[Proposed]:
     if not pairs:
         return []
-    with shown("looking at likely copies again", len(pairs)) as advance:
+    with progress_bar("looking at likely copies again", len(pairs)) as advance:
         return confirm_pairs(scan, other, pairs, workers, advance)
 
 

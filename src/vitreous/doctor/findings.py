@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitreous.core.errors import first_few
 from vitreous.data.conventions import SPLIT_NAMES
@@ -142,8 +141,7 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
             most, least = int(count.argmax()), int(np.where(count > 0, count, count.max() + 1).argmin())
             said = f"{classes[most]} has {count[most]:,} images, {classes[least]} has {count[least]:,}"
             yield Finding("imbalance", said, (split,), classes=(classes[most], classes[least]))
-        without = scan.unlabelled(split)
-        if len(without):
+        if without := scan.unlabelled(split).tolist():
             yield _group_finding(scan, "unlabelled", split, "no label", without)
     for names in _similar_names(classes[i] for i in np.flatnonzero(everywhere)):
         holding = [split for split, count in labelled.items() if any(count[classes.index(name)] for name in names)]
@@ -171,8 +169,9 @@ def image_findings(scan: Scan, demand: RequiredSize | None = None) -> Iterator[F
     height, width = records["height"].astype(np.int64), records["width"].astype(np.int64)
     shorter, longer = np.minimum(height, width), np.maximum(height, width)
     usual = float(np.median(shorter[usable])) if usable.any() else 0.0
-    told: list[tuple[str, NDArray[np.bool_], Sequence[str] | str]] = [
-        ("rotated", records["orientation"] != 1, [f"EXIF orientation {value}" for value in range(256)]),
+    # Kind, images concerned, and what is said of each, with what its record holds.
+    checks = [
+        ("rotated", records["orientation"] != 1, "EXIF orientation {orientation}"),
         ("animated", records["frames"] > 1, "only the first of its frames or pages is used"),
         ("blank", records["deviation"].max(axis=1) < BLANK, "all of one colour"),
         ("extreme-aspect", longer >= LONG * shorter, f"one side is {LONG} times as long as the other, or more"),
@@ -181,45 +180,29 @@ def image_findings(scan: Scan, demand: RequiredSize | None = None) -> Iterator[F
             (shorter < TINY_SIDE) & (shorter < TINY_SHARE * usual),
             f"shorter side below {min(TINY_SIDE, TINY_SHARE * usual):.0f} pixels, where {usual:.0f} is usual",
         ),
-        ("misnamed", records["misnamed"], ""),
-        ("suspicious", records["odd"] & (records["problem"] == b""), ""),
-        ("unusual-mode", ~np.isin(records["mode"], [mode.encode() for mode in USUAL_MODES]), ""),
+        ("misnamed", records["misnamed"], "{format} by its content, not by its name"),
+        ("suspicious", records["odd"] & (records["problem"] == b""), "{odd}"),
+        ("unusual-mode", ~np.isin(records["mode"], [mode.encode() for mode in USUAL_MODES]), "mode {mode}"),
     ]
     if demand:
         small, size = (height < demand.height) | (width < demand.width), f"{demand.height} x {demand.width}"
-        if demand.enlarges:
-            told.append(("upscaled", small, f"smaller than the {size} of the preprocessing"))
-        else:
-            told.append(("too-small", small, f"a part of {size} cannot be cut out of it"))
+        enlarged = ("upscaled", small, f"smaller than the {size} of the preprocessing")
+        checks.append(enlarged if demand.enlarges else ("too-small", small, f"a part of {size} cannot be cut out of it"))
     for split in scan.splits:
         part = np.zeros(len(scan), bool)
         part[scan.part(split)] = True
-        for kind, concerned, text in told:
-            for detail, items in _group_by_detail(scan, kind, np.flatnonzero(concerned & usable & part), text).items():
+        for kind, concerned, text in checks:
+            groups: dict[str, list[int]] = defaultdict(list)
+            for item in np.flatnonzero(concerned & usable & part).tolist():
+                words = {name: records[name][item].decode() for name in ("format", "mode")}
+                detail = text.format(**words, orientation=records["orientation"][item], odd=scan.texts.get(item, ""))
+                groups[detail].append(item)
+            for detail, items in groups.items():
                 yield _group_finding(scan, kind, split, detail, items)
 
 
-def _group_by_detail(
-    scan: Scan, kind: str, items: NDArray[np.int64], text: Sequence[str] | str
-) -> dict[str, NDArray[np.int64]]:
-    if isinstance(text, str) and text:
-        return {text: items} if len(items) else {}
-    groups: dict[str, list[int]] = defaultdict(list)
-    for item in items.tolist():
-        record = scan.records[item]
-        if kind == "rotated":
-            groups[text[record["orientation"]]].append(item)
-        elif kind == "misnamed":
-            groups[f"{record['format'].decode()} by its content, not by its name"].append(item)
-        elif kind == "unusual-mode":
-            groups[f"mode {record['mode'].decode()}"].append(item)
-        else:
-            groups[scan.texts.get(item, "")].append(item)
-    return {detail: np.array(found, np.int64) for detail, found in groups.items()}
-
-
-def _group_finding(scan: Scan, kind: str, split: str, detail: str, items: NDArray[np.int64]) -> Finding:
-    listed = tuple(items[:LISTED].tolist())
+def _group_finding(scan: Scan, kind: str, split: str, detail: str, items: Sequence[int]) -> Finding:
+    listed = tuple(items[:LISTED])
     return Finding(kind, detail, (split,), tuple(scan.id(item) for item in listed), listed, count=len(items))
 
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
 from vitreous.commands.demo.model_steps import save_figure
+from vitreous.core.progress import silence
 from vitreous.data.loading.loader import Loader
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
@@ -79,7 +80,8 @@ def _deep(path: Path) -> None:
 
 def doctor_finds(folder: Path, out: Path, planted: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
     """Each planted fault beside what the doctor says of that file; and all else that it says would corrupt a result."""
-    found = diagnose(open_data(folder), None, preprocess=Preprocess(TRAINING), near=True, workers=2)
+    with silence():
+        found = diagnose(open_data(folder), preprocess=Preprocess(TRAINING), workers=2)
     write_doctor_dir(out, found)
     rows = []
     for what, path, kind in planted:
