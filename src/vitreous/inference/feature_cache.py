@@ -17,7 +17,8 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,36 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import Model
 from vitreous.models.config import config_to_json
 
-VERSION = 1  # of the entries; to be raised when a model's features come out otherwise than before
+VERSION = 2  # of the entries; to be raised when they, or a model's features, come out otherwise than before
 MOST_BYTES = 20_000_000_000  # in all; beyond, what was not used for longest goes
 _SLOW = 20_000  # items from which hashing is worth a word
 
 
 @dataclass(frozen=True, eq=False)
-class CacheEntry:
-    """What lies in an entry."""
+class Features:
+    """In the order of the data, without what could not be read."""
 
-    values: NDArray[np.float32]
-    numbers: NDArray[np.int64]
-    ids: tuple[str, ...]
+    values: NDArray[np.float32]  # (n, D)
     labels: tuple[tuple[int, ...], ...]
-    bad: tuple[tuple[str, str], ...]
+    ids: tuple[str, ...]
+    numbers: NDArray[np.int64]  # of each in the source; in a stream, how many items came before it
+    classes: tuple[str, ...]
+    bad: tuple[tuple[str, str], ...] = ()  # place and reason of what could not be read
+    notes: tuple[str, ...] = ()  # what became of the cache, and shards that were left out
+    cached: bool = False  # it was on disk; the model was not run
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def some(self, rows: Sequence[int] | NDArray[np.int64]) -> Features:
+        """These rows alone."""
+        rows = np.asarray(rows, np.int64)
+        labels, ids = tuple(self.labels[row] for row in rows), tuple(self.ids[row] for row in rows)
+        return replace(self, values=self.values[rows], labels=labels, ids=ids, numbers=self.numbers[rows])
+
+    def targets(self) -> NDArray[np.int64]:
+        """The first label of each, -1 where there is none."""
+        return np.array([labels[0] if labels else -1 for labels in self.labels], np.int64)
 
 
 def folder() -> Path:
@@ -130,33 +147,34 @@ def _content(data: Source, index: int) -> bytes:
 # Entries ---------------------------------------------------------------------------------------------------------------
 
 
-def read(key: str, data: Source | Stream, bad_images: Policy) -> tuple[CacheEntry | None, tuple[str, ...]]:
+def read(key: str, classes: tuple[str, ...], bad_images: Policy) -> tuple[Features | None, tuple[str, ...]]:
     """The entry, if there is a whole one, and what is to be said. One with bad images is none for who stops at them."""
     path = folder() / f"{key}.safetensors"
     if not path.exists():
         return None, ()
     try:
         with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in ("values", "numbers", "label_ids", "label_ends", "about")}
+            arrays = {name: file.get_tensor(name) for name in ("values", "numbers", "about")}
             if (file.metadata() or {}).get("sha256") != _checksum(arrays):
                 raise ValueError("its checksum differs")
-        kept = _unpacked(arrays)
+        about = parse_json(arrays["about"].tobytes(), most=1 << 30)
+        ids, labels, bad = tuple(about["ids"]), tuple(map(tuple, about["labels"])), tuple(map(tuple, about["bad"]))
+        found = Features(arrays["values"], labels, ids, arrays["numbers"], classes, bad, cached=True)
+        if not len(found.values) == len(found.numbers) == len(ids) == len(labels):
+            raise ValueError("its parts have different lengths")
         with contextlib.suppress(OSError):
             os.utime(path)  # it was used: the last to go
     except (OSError, SafetensorError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         return None, (f"{path}: a damaged cache entry ({one_line(error, 80)}); the features are computed again",)
-    return (None, ()) if kept.bad and bad_images == "stop" else (kept, ())
+    return (None, ()) if bad and bad_images == "stop" else (found, ())
 
 
-def write(key: str, kept: CacheEntry) -> tuple[str, ...]:
+def write(key: str, found: Features) -> tuple[str, ...]:
     """What is to be said, if it could not be written."""
-    ends = np.cumsum([len(own) for own in kept.labels], dtype=np.int64)
-    about = json.dumps({"ids": kept.ids, "bad": kept.bad}).encode("ascii")
+    about = json.dumps({"ids": found.ids, "labels": found.labels, "bad": found.bad}).encode("ascii")
     arrays: dict[str, NDArray[Any]] = {
-        "values": np.ascontiguousarray(kept.values, np.float32),
-        "numbers": np.ascontiguousarray(kept.numbers, np.int64),
-        "label_ids": np.array([label for own in kept.labels for label in own], np.int64),
-        "label_ends": ends,
+        "values": np.ascontiguousarray(found.values, np.float32),
+        "numbers": np.ascontiguousarray(found.numbers, np.int64),
         "about": np.frombuffer(about, np.uint8),
     }
     try:
@@ -166,17 +184,6 @@ def write(key: str, kept: CacheEntry) -> tuple[str, ...]:
     except (VitreousError, SafetensorError, OSError, MemoryError) as error:
         return (f"the features could not be kept for the next time: {one_line(error)}",)
     return ()
-
-
-def _unpacked(arrays: dict[str, NDArray[Any]]) -> CacheEntry:
-    about = parse_json(arrays["about"].tobytes(), most=1 << 30)
-    flat, ends = arrays["label_ids"].tolist(), arrays["label_ends"].tolist()
-    labels = tuple(tuple(flat[start:end]) for start, end in zip([0, *ends], ends, strict=False))
-    values, numbers = arrays["values"].astype(np.float32, copy=False), arrays["numbers"].astype(np.int64, copy=False)
-    ids, bad = tuple(about["ids"]), tuple((place, why) for place, why in about["bad"])
-    if not len(values) == len(numbers) == len(ids) == len(labels):
-        raise ValueError("its parts have different lengths")
-    return CacheEntry(values, numbers, ids, labels, bad)
 
 
 def _checksum(arrays: dict[str, NDArray[Any]]) -> str:
@@ -190,8 +197,8 @@ def _checksum(arrays: dict[str, NDArray[Any]]) -> str:
 def _make_room() -> None:
     entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry) for entry in folder().glob("*.safetensors"))
     size = sum(entry[1] for entry in entries)
-    for _, own, path in entries[:-1]:  # the newest stays however large it is
+    for _, freed, path in entries[:-1]:  # the newest stays however large it is
         if size <= MOST_BYTES:
             return
         path.unlink(missing_ok=True)
-        size -= own
+        size -= freed
