@@ -44,17 +44,17 @@ def check_fields(instance: Any, label: Label) -> None:
 
 def check_value(hint: Any, value: Any, name: str, label: Label) -> None:
     plain, notes = split_annotated(hint)
-    what = label(name, reprlib.repr(value))
-    if not _fits(value, plain):
-        choices = [choice for choice in _choices(plain) if isinstance(choice, str)]
-        if choices and isinstance(value, str):
-            meant = did_you_mean(value, choices).rstrip()
-            raise VitreousError(f"{what} must be one of {', '.join(choices)}{meant and '; '}{meant}")
-        raise VitreousError(f"{what} must be {_describe(plain)}")
-    for limits in notes:
+    problem = None if _fits(value, plain) else f"be {_describe(plain)}"
+    choices = [choice for choice in _choices(plain) if isinstance(choice, str)]
+    if problem and choices and isinstance(value, str):
+        meant = did_you_mean(value, choices).rstrip()
+        problem = f"be one of {', '.join(choices)}{meant and '; '}{meant}"
+    for limits in notes if not problem else ():
         numbers = value if isinstance(value, tuple) else (value,)
         if isinstance(limits, Between) and not all(n is None or limits.least <= n <= limits.most for n in numbers):
-            raise VitreousError(f"{what} must {limits}")
+            problem = str(limits)
+    if problem:
+        raise VitreousError(f"{label(name, reprlib.repr(value))} must {problem}")
 
 
 def check_names(names: Mapping[str, Any], kind: Any, what: str) -> None:
@@ -118,6 +118,6 @@ def _describe(hint: Any) -> str:
         if kinds[-1] is not Ellipsis:
             return "height and width"
         return {int: "whole numbers", float: "finite numbers"}.get(kinds[0], "a list of texts")
-    if get_origin(hint) is dict:
+    if get_origin(hint) in (dict, Mapping):
         return "an object"
     return _WORDS.get(hint) or (", ".join(map(str, get_args(hint))) if get_args(hint) else f"a {hint.__name__}")

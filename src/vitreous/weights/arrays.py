@@ -7,9 +7,11 @@ Whatever is broken, truncated, oversized or not an array is one clear error. Not
 from __future__ import annotations
 
 import math
+import re
 import warnings
 import zipfile
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -180,15 +182,8 @@ class ShardedArrays(Arrays):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            where: dict[str, str] = read_json(path)["weight_map"]
-            names = sorted(set(where.values()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise VitreousError(f"{path}: not an index of weight files ({error})") from error
-        for name in names:
-            if Path(name).name != name:
-                raise VitreousError(f"{path}: points outside its folder ({name!r}); refused")
-        parts = {name: open_arrays(path.parent / name) for name in names}
+        where = read_shard_index(path)
+        parts = {name: open_arrays(path.parent / name) for name in sorted(set(where.values()))}
         for name, part in where.items():
             if name not in parts[part].shapes:
                 raise VitreousError(f"{path}: says that {part} holds {name!r}, but it does not")
@@ -197,6 +192,21 @@ class ShardedArrays(Arrays):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._of[name][name]
+
+
+_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")  # in the folder of its index, never a way out of it
+
+
+def read_shard_index(path: Path) -> dict[str, str]:
+    """In which file beside the index each array lies."""
+    try:
+        where = dict(read_json(path)["weight_map"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VitreousError(f"{path}: not an index of weight files ({error}); delete it to fetch it again") from error
+    for name in where.values():
+        if not isinstance(name, str) or not _SHARD.fullmatch(name):
+            raise VitreousError(f"{path}: points outside its folder, or not to a .safetensors file ({name!r}); refused")
+    return where
 
 
 class ArraysView(Arrays):
@@ -220,6 +230,32 @@ class ArraysView(Arrays):
         if self._last is None or self._last[0] != old:
             self._last = old, self._arrays[old]
         return self._last[1][index].clone()
+
+
+def axes(arrays: Arrays, name: str, count: int) -> Shape:
+    """The shape of an array that has to be there and to have so many axes."""
+    if name not in arrays.shapes:
+        raise VitreousError(f"{arrays.path}: array {name!r} is missing; the file is incomplete or of another kind")
+    if len(arrays.shapes[name]) != count:
+        raise VitreousError(f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}; {count} axes were expected")
+    return arrays.shapes[name]
+
+
+def count_layers(arrays: Arrays, pattern: str) -> int:
+    """How many numbers the pattern finds in names, which have to be counted from 0."""
+    found = {int(match[1]) for name in arrays.shapes if (match := re.match(pattern, name))}
+    if not found or found != set(range(len(found))):
+        raise VitreousError(f"{arrays.path}: layers {sorted(found)} are not numbered from 0 without gaps")
+    return len(found)
+
+
+def count_units(arrays: Arrays, pattern: str, first: int) -> tuple[int, ...]:
+    """How many units each stage of a ResNet has; the pattern finds stage and unit in a name, both counted from `first`."""
+    found = {(int(match[1]), int(match[2])) for name in arrays.shapes if (match := re.search(pattern, name))}
+    stages = Counter(stage for stage, _ in sorted(found))
+    if found != {(first + i, first + u) for i, units in enumerate(stages.values()) for u in range(units)}:
+        raise VitreousError(f"{arrays.path}: the ResNet's stages and units are not numbered from {first} without gaps")
+    return tuple(stages.values())
 
 
 def rename_arrays(arrays: Arrays, old_names: dict[str, str]) -> Arrays:

@@ -14,16 +14,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError, unknown_name
-from vitreous.core.files import atomic_file, flush_to_disk
+from vitreous.core.errors import VitreousError
+from vitreous.core.fields import check_fields
+from vitreous.core.files import atomic_file, flush_to_disk, write_text
 from vitreous.core.hashing import hash_file
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.transforms.parse import Preprocess
@@ -37,10 +38,14 @@ VERSION = 1
 WEIGHTS, DOCUMENT, CARD = "model.safetensors", "model.json", "README.md"
 CARD_MARK = "Written by vitreous"  # a card that bears this may be overwritten
 
+Outputs = Literal["softmax", "sigmoid"]
+
 MOST_PIXELS = 1 << 24  # of an image that enters a model: 4,096 x 4,096
 
 # Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
 _NUMERICS = ("norm_eps", "activation", "norm_after_pool", "position_resize", "standardise", "standardise_eps", "root_padding")
+# Fields of a checkpoint that model.json has under the same names.
+_STORED = ("preprocess", "preprocess_guessed", "classes", "outputs", "family", "parent", "licence", "metrics")
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     preprocess: str
     classes: tuple[str, ...] | None = None  # names, where they are known
-    outputs: Literal["softmax", "sigmoid"] = "softmax"  # how logits become probabilities
+    outputs: Outputs = "softmax"  # how logits become probabilities
     family: Family = "vitreous"  # whose weights these are
     parent: Mapping[str, Any] = field(default_factory=dict)  # where they came from: source, sha256, and its own parent
     licence: str | None = None
@@ -60,6 +65,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()  # what reading it found missing, extra, assumed or replaced; not stored
 
     def __post_init__(self) -> None:
+        check_fields(self, lambda name, value: f"{name}={value}:")
         if self.classes is not None and len(self.classes) != self.config.classes:
             raise VitreousError(f"{len(self.classes)} class names for a head with {self.config.classes} classes")
         size = Preprocess(self.preprocess).size
@@ -102,35 +108,11 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
                 f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}"
             )
         config = config_from_json({**fields["architecture"], **fields["numerics"]})
-        classes = fields["classes"]
-        outputs, family = fields["outputs"], fields["family"]
-        guessed = fields.get("preprocess_guessed", False)  # earlier files of this version do not say
-        if not isinstance(guessed, bool):
-            raise VitreousError(f"field 'preprocess_guessed' has the wrong form: {guessed!r}")
-        if outputs not in ("softmax", "sigmoid"):
-            raise unknown_name("outputs", str(outputs), ("softmax", "sigmoid"))
-        if family not in get_args(Family):
-            raise unknown_name("family", str(family), get_args(Family))
-        for key, kinds in (
-            ("classes", (list, type(None))),
-            ("parent", dict),
-            ("metrics", dict),
-            ("licence", (str, type(None))),
-        ):
-            if not isinstance(fields[key], kinds):
-                raise VitreousError(f"field {key!r} has the wrong form: {fields[key]!r}")
-        return Checkpoint(
-            config=config,
-            tensors=tensors,
-            preprocess=fields["preprocess"],
-            preprocess_guessed=guessed,
-            classes=None if classes is None else tuple(str(name) for name in classes),
-            outputs=outputs,
-            family=family,
-            parent=fields["parent"],
-            licence=fields["licence"],
-            metrics=fields["metrics"],
-        )
+        fields = {"preprocess_guessed": False, **fields}  # earlier files of this version do not say
+        stored = {name: fields[name] for name in _STORED}
+        if isinstance(stored["classes"], list):
+            stored["classes"] = tuple(map(str, stored["classes"]))
+        return Checkpoint(config, tensors, **stored)
     except KeyError as error:
         raise VitreousError(f"{where}: field {error} is missing; the file is not a {DOCUMENT} of this program") from error
     except (TypeError, AttributeError, ValueError) as error:
@@ -162,14 +144,12 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, card: str | None = No
         with atomic_file(new_weights) as part:
             safetensors.torch.save_file(_separate_storages(checkpoint.tensors), part, metadata={"format": "pt"})
         fields = {**to_document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
-        with atomic_file(new_document) as part:
-            part.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(new_document, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
         os.replace(new_weights, folder / WEIGHTS)
         os.replace(new_document, folder / DOCUMENT)
         flush_to_disk(folder)
         if card is not None and may_write_card(folder / CARD):
-            with atomic_file(folder / CARD) as part:
-                part.write_text(card, encoding="utf-8")
+            write_text(folder / CARD, card)
     except (OSError, safetensors.SafetensorError) as error:
         raise VitreousError(f"{folder}: cannot write the checkpoint ({error}); what was there before is intact") from error
     finally:
@@ -213,19 +193,18 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     weights = folder / WEIGHTS
     if not weights.exists():
         raise VitreousError(f"{folder}: has {DOCUMENT} but no {WEIGHTS}")
-    fields = _read_matching_document(folder)
-    checkpoint = from_document(fields, {}, folder / DOCUMENT)
+    checkpoint = from_document(_read_matching_document(folder), {}, folder / DOCUMENT)
     arrays = SafetensorsArrays(weights)
-    wanted = {name: tuple(tensor.shape) for name, tensor in build_on_meta(checkpoint.config).state_dict().items()}
-    for name, shape in wanted.items():
+    expected = {name: tuple(tensor.shape) for name, tensor in build_on_meta(checkpoint.config).state_dict().items()}
+    for name, shape in expected.items():
         if name not in arrays.shapes:
             raise VitreousError(f"{weights}: tensor {name!r} is missing, which {DOCUMENT} asks for")
         if arrays.shapes[name] != shape:
             raise VitreousError(f"{weights}: tensor {name!r} has shape {arrays.shapes[name]}, but {DOCUMENT} asks for {shape}")
-    extra = sorted(set(arrays.shapes) - set(wanted))
+    extra = sorted(set(arrays.shapes) - set(expected))
     if extra:
         raise VitreousError(f"{weights}: tensor {extra[0]!r} is in the file but not in {DOCUMENT}'s model")
-    return from_document(fields, {name: arrays[name] for name in wanted}, folder / DOCUMENT)
+    return replace(checkpoint, tensors={name: arrays[name] for name in expected})
 
 
 def _read_matching_document(folder: Path) -> dict[str, Any]:

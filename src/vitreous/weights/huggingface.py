@@ -12,8 +12,10 @@ from typing import Any
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, parse_size, replace_config
 from vitreous.models.names import name_vit
-from vitreous.weights.arrays import Arrays, rename_arrays, roots_of
-from vitreous.weights.mapping import ADD_ROW, ONE_ROW, Rule, rule, unused_arrays
+from vitreous.weights import preprocessing
+from vitreous.weights.arrays import Arrays, axes, count_layers, rename_arrays, roots_of
+from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.mapping import ADD_ROW, ONE_ROW, SAME, Recognised, Rule, pair, refuse_parts, refuse_unused, rule
 
 MARK = "embeddings.patch_embeddings.projection.weight"
 _TYPES = ("vit", "deit", "dinov2", "dinov2_with_registers")
@@ -40,8 +42,8 @@ _IN_MEMORY = (
 _HEADS = ("classifier", "cls_classifier", "distillation_classifier")
 
 
-def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]] | None:
-    """Config, arrays under the names on disk without their first word, and notes."""
+def recognise(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Recognised | None:
+    """The names on disk without their first word, or None. The others are the .json files beside it, or empty."""
     roots = roots_of(arrays, MARK)
     if not roots:
         return None
@@ -49,28 +51,33 @@ def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Ar
         raise VitreousError(
             f"{arrays.path}: a Hugging Face model needs its config.json beside it, for the number of heads and more"
         )
-    kind = settings.get("model_type")
+    kind = str(settings.get("model_type"))
     if kind not in _TYPES:
         raise VitreousError(f"{arrays.path}: model_type {kind!r} in config.json is not known; known are {', '.join(_TYPES)}")
-    root = roots[0]
     clean = {}
     for name in arrays.shapes:
-        inside = name.removeprefix(root)
-        if name.startswith(root) or name.split(".")[0] in _HEADS:
+        inside = name.removeprefix(roots[0])
+        if name.startswith(roots[0]) or name.split(".")[0] in _HEADS:
             for pattern, replacement in _IN_MEMORY:
                 inside = re.sub(pattern, replacement, inside)
             clean[inside] = name
     arrays = rename_arrays(arrays, clean)
     try:
-        config = _config(arrays, settings, str(kind))
+        config = _config(arrays, settings, kind)
     except (KeyError, TypeError, ValueError) as error:
         raise VitreousError(f"{arrays.path.parent / 'config.json'}: field {error} is missing or has the wrong form") from error
-    extra = unused_arrays(_rules(config, str(kind)), arrays)
-    if extra:
-        raise VitreousError(
-            f"{arrays.path}: tensor {extra[0]!r} belongs to no {kind} model that this program knows, so outputs would be wrong"
-        )
-    return config, arrays, []
+    refuse_unused(rules(config, kind), arrays, f"{kind} model")
+    known = preprocessing.huggingface(preprocessor)
+    checkpoint = Checkpoint(
+        config,
+        {},
+        known or preprocessing.huggingface_guess(kind, config.image_size),
+        class_names(settings, config.classes),
+        "sigmoid" if settings.get("problem_type") == "multi_label_classification" else "softmax",
+        "huggingface",
+        preprocess_guessed=not known,
+    )
+    return Recognised(checkpoint, arrays, rules(config, kind))
 
 
 def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
@@ -81,13 +88,10 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
     middle = "encoder.layer.0.mlp.weights_out.weight" if gated else "encoder.layer.0.mlp.fc1.weight"
     if not dino:
         middle = "encoder.layer.0.intermediate.dense.weight"
-    if middle not in shapes:
-        raise VitreousError(f"{arrays.path}: tensor {middle!r} is missing; the file is incomplete or of another kind")
-    layers = {int(m[1]) for name in shapes if (m := re.match(r"encoder\.layer\.(\d+)\.", name))}
-    if len(layers) != settings["num_hidden_layers"]:
-        raise VitreousError(
-            f"{arrays.path}: holds {len(layers)} layers, but config.json speaks of {settings['num_hidden_layers']}"
-        )
+    hidden = axes(arrays, middle, 2)[1 if gated else 0]
+    depth = count_layers(arrays, r"encoder\.layer\.(\d+)\.")
+    if depth != settings["num_hidden_layers"]:
+        raise VitreousError(f"{arrays.path}: holds {depth} layers, but config.json speaks of {settings['num_hidden_layers']}")
     heads = [name for name in _HEADS if f"{name}.weight" in shapes]
     activation = str(settings.get("hidden_act", "gelu"))
     if activation not in _ACTIVATIONS:
@@ -101,9 +105,9 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
         raise VitreousError(f"{arrays.path}: has both a pooler and a classifier, which no class of transformers combines")
     config = ViTConfig(
         width=width,
-        depth=int(settings["num_hidden_layers"]),
+        depth=depth,
         heads=int(settings["num_attention_heads"]),
-        mlp=shapes[middle][1] if gated else shapes[middle][0],
+        mlp=hidden,
         mlp_form="swiglu" if gated else "plain",
         patch=parse_size(settings["patch_size"]),
         image_size=parse_size(settings["image_size"]),
@@ -142,7 +146,7 @@ def find_kind(config: ModelConfig) -> str:
         kind = "vit"
     dino = kind.startswith("dinov2")
     owned = 2 if kind == "deit" else 1
-    reasons = {
+    foreign = {
         "a convolutional trunk": config.trunk is not None,
         f"pooling by {config.pool!r}": config.pool != ("token+mean" if dino and config.classes else "token"),
         "a representation layer": bool(config.representation) and (dino or config.classes > 0),
@@ -155,11 +159,7 @@ def find_kind(config: ModelConfig) -> str:
         f"an MLP of {config.mlp}": dino and config.mlp_form == "plain" and config.mlp % config.width != 0,
         f"a gated MLP of {config.mlp}": dino and config.mlp_form == "swiglu" and _gated_ratio(config) is None,
     }
-    for part, there in reasons.items():
-        if there:
-            raise VitreousError(
-                f"{config.name} has {part}, which Hugging Face's {kind} model does not have; keep it as a vitreous checkpoint"
-            )
+    refuse_parts(config, f"Hugging Face's {kind} model", foreign)
     return kind
 
 
@@ -171,17 +171,6 @@ def _gated_ratio(config: ViTConfig) -> int | None:
     return None
 
 
-def rules(config: ModelConfig) -> list[Rule]:
-    kind = find_kind(config)
-    assert isinstance(config, ViTConfig)
-    return _rules(config, kind)
-
-
-def rules_for(config: ViTConfig, settings: dict[str, Any]) -> list[Rule]:
-    """The rules of the kind that a config.json names."""
-    return _rules(config, str(settings["model_type"]))
-
-
 def disk_name(name: str, kind: str, config: ViTConfig) -> str:
     """The name in the file: a model with a classifier keeps its body under a word of its own."""
     if not config.classes or name.split(".")[0] in _HEADS:
@@ -189,48 +178,42 @@ def disk_name(name: str, kind: str, config: ViTConfig) -> str:
     return f"{kind}.{name}"
 
 
-def _rules(config: ViTConfig, kind: str) -> list[Rule]:
+def rules(config: ViTConfig, kind: str) -> list[Rule]:
     dino = kind.startswith("dinov2")
-    out = [*_pairs("embedding", "embeddings.patch_embeddings.projection"), rule("class_token", "embeddings.cls_token")]
+    out = [*pair("embedding", "embeddings.patch_embeddings.projection"), rule("class_token", "embeddings.cls_token")]
     if config.distillation_token:
         out.append(rule("distillation_token", "embeddings.distillation_token"))
     if config.registers:
         out.append(rule("registers", "embeddings.register_tokens"))
     if config.mask_token:
-        out.append(
-            rule("mask_token", "embeddings.mask_token", ADD_ROW) if dino else rule("mask_token", "embeddings.mask_token")
-        )
+        out.append(rule("mask_token", "embeddings.mask_token", ADD_ROW if dino else SAME))
     out.append(rule("positions.0.table", "embeddings.position_embeddings", ONE_ROW))
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
-        out += _pairs(f"{ours}.norm1", f"{theirs}.{'norm1' if dino else 'layernorm_before'}")
-        out += _pairs(f"{ours}.norm2", f"{theirs}.{'norm2' if dino else 'layernorm_after'}")
+        out += pair(f"{ours}.norm1", f"{theirs}.{'norm1' if dino else 'layernorm_before'}")
+        out += pair(f"{ours}.norm2", f"{theirs}.{'norm2' if dino else 'layernorm_after'}")
         qkv = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
         out.append(rule(f"{ours}.attention.qkv.weight", [f"{part}.weight" for part in qkv]))
         if config.qkv_bias:
             out.append(rule(f"{ours}.attention.qkv.bias", [f"{part}.bias" for part in qkv]))
-        out += _pairs(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
+        out += pair(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
         if not dino:
             up, down = "intermediate.dense", "output.dense"
         elif config.mlp_form == "swiglu":
             up, down = "mlp.weights_in", "mlp.weights_out"
         else:
             up, down = "mlp.fc1", "mlp.fc2"
-        out += _pairs(f"{ours}.mlp.up", f"{theirs}.{up}") + _pairs(f"{ours}.mlp.down", f"{theirs}.{down}")
+        out += pair(f"{ours}.mlp.up", f"{theirs}.{up}") + pair(f"{ours}.mlp.down", f"{theirs}.{down}")
         if dino:
             out += [rule(f"{ours}.scale{k}.gamma", f"{theirs}.layer_scale{k}.lambda1") for k in (1, 2)]
-    out += _pairs("norm", "layernorm")
+    out += pair("norm", "layernorm")
     if config.representation:
-        out += _pairs("representation", "pooler.dense")
+        out += pair("representation", "pooler.dense")
     if config.distillation_head:
-        out += _pairs("head", "cls_classifier") + _pairs("distillation_head", "distillation_classifier")
+        out += pair("head", "cls_classifier") + pair("distillation_head", "distillation_classifier")
     elif config.classes:
-        out += _pairs("head", "classifier")
+        out += pair("head", "classifier")
     return out
-
-
-def _pairs(ours: str, theirs: str) -> list[Rule]:
-    return [rule(f"{ours}.weight", f"{theirs}.weight"), rule(f"{ours}.bias", f"{theirs}.bias")]
 
 
 def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
@@ -283,8 +266,5 @@ def class_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | Non
     labels = settings.get("id2label")
     if not isinstance(labels, dict) or len(labels) != classes:
         return None
-    try:
-        names = tuple(str(labels.get(str(i), labels.get(i))) for i in range(classes))
-    except (KeyError, ValueError):
-        return None
+    names = tuple(str(labels.get(str(i), labels.get(i))) for i in range(classes))
     return None if all(re.fullmatch(r"LABEL_\d+|None", name) for name in names) else names

@@ -21,16 +21,16 @@ from vitreous.core.download import Missing, fetch, is_intact
 from vitreous.core.errors import VitreousError, did_you_mean, nearest_names, unknown_name
 from vitreous.core.files import cache_dir, user_path
 from vitreous.core.progress import byte_progress
-from vitreous.core.untrusted_json import read_json
 from vitreous.models import names
 from vitreous.weights import catalogue
+from vitreous.weights.arrays import read_shard_index
 from vitreous.weights.catalogue import HUB, STORAGE, Entry
 from vitreous.weights.checkpoint import DOCUMENT, WEIGHTS
 
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
 _INDEX, _PICKLE = "model.safetensors.index.json", "pytorch_model.bin"  # the latter is read as tensors only
 _ENDINGS = (".npz", ".safetensors", ".pt", ".pth", ".bin", ".json", ".onnx", ".ckpt", ".h5")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an owner, a repository or a file in one: never a way out of its folder
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an owner or a repository: never a way out of its folder
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _is_complete(folder: Path) -> bool:
         return False
     for name in (WEIGHTS, _INDEX, _PICKLE):  # the order in which read_path looks for them
         if (folder / name).exists():
-            parts = _read_shard_index(folder / name) if name == _INDEX else []
+            parts = _shards(folder / name) if name == _INDEX else []
             return all(is_intact(path) for path in (folder / name, *parts))
     return False
 
@@ -139,22 +139,15 @@ def _fetch_repository(source: str, repository: str, revision: str, folder: Path)
     if get(WEIGHTS, large=True):
         return
     if index := get(_INDEX):
-        for part in _read_shard_index(index):
+        for part in _shards(index):
             if not get(part.name, large=True):
                 raise VitreousError(f"{source}: {_INDEX} names {part.name}, which the repository does not have")
     elif not get(_PICKLE, large=True):
         raise VitreousError(f"{source}: the repository has neither {WEIGHTS} nor {_INDEX} nor {_PICKLE}; nothing to load")
 
 
-def _read_shard_index(index: Path) -> list[Path]:
-    try:
-        found = sorted(set(read_json(index)["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise VitreousError(f"{index}: not an index of weight files ({error}); delete it to fetch it again") from error
-    for name in found:
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.endswith(".safetensors"):
-            raise VitreousError(f"{index}: names {name!r} as a weights file, which is refused: not a plain .safetensors name")
-    return [index.parent / name for name in found]
+def _shards(index: Path) -> list[Path]:
+    return [index.parent / name for name in sorted(set(read_shard_index(index).values()))]
 
 
 # Names that lead nowhere ----------------------------------------------------------------------------------------------------

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.models.build import build_on_meta
-from vitreous.models.config import ModelConfig
-from vitreous.weights.arrays import Arrays, Shape
+from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
+from vitreous.models.names import name_vit
+from vitreous.weights.arrays import Arrays
+from vitreous.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,79 @@ def rule(ours: str, theirs: str | Iterable[str], codec: Codec = SAME) -> Rule:
     return Rule(ours, (theirs,) if isinstance(theirs, str) else tuple(theirs), codec)
 
 
+def pair(ours: str, theirs: str, codec: Codec = SAME, names: tuple[str, str] = (".weight", ".bias")) -> list[Rule]:
+    """The weight and the bias of a layer; `names` is what the other library puts behind the layer's own."""
+    return [rule(f"{ours}.weight", theirs + names[0], codec), rule(f"{ours}.bias", theirs + names[1])]
+
+
+@dataclass(frozen=True)
+class ResNetNames:
+    """What another library calls the parts of a ResNet. In `unit`, {stage} and {unit} are numbers; the rest follows it."""
+
+    root: str
+    unit: str
+    convolutions: tuple[str, str, str]
+    norms: tuple[str, str, str]
+    shortcut: str
+    first: int  # number of the first stage and of the first unit
+    root_norm: str = ""  # of the post-activation form
+    shortcut_norm: str = ""
+    last_norm: str = ""  # of the pre-activation form
+    codec: Codec = SAME  # of convolutions
+    norm: Callable[[str, str], list[Rule]] = pair
+
+
+def resnet_rules(config: ResNetConfig, names: ResNetNames) -> list[Rule]:
+    """Root and stages of a ResNet."""
+    post = config.form == "post"
+    out = [rule("trunk.root.weight", names.root, names.codec)]
+    out += names.norm("trunk.root_norm", names.root_norm) if post else names.norm("trunk.norm", names.last_norm)
+    for stage, index in ((stage, index) for stage, count in enumerate(config.units) for index in range(count)):
+        ours = f"trunk.stages.{stage}.{index}"
+        theirs = names.unit.format(stage=stage + names.first, unit=index + names.first)
+        for k, (convolution, norm) in enumerate(zip(names.convolutions, names.norms, strict=True), start=1):
+            out.append(rule(f"{ours}.conv{k}.weight", theirs + convolution, names.codec))
+            out += names.norm(f"{ours}.norm{k}", theirs + norm)
+        if index == 0:
+            out.append(rule(f"{ours}.shortcut.weight", theirs + names.shortcut, names.codec))
+            out += names.norm(f"{ours}.shortcut_norm", theirs + names.shortcut_norm) if post else []
+    return out
+
+
+def refuse_parts(config: ModelConfig, format: str, parts: Mapping[str, object]) -> None:
+    """Refuse a model that has one of these parts, which the format cannot express."""
+    for part, there in parts.items():
+        if there:
+            raise VitreousError(f"{config.name} has {part}, which {format} does not have; keep it as a vitreous checkpoint")
+
+
+def refuse_unused(rules: Sequence[Rule], arrays: Arrays, model: str, names: Iterable[str] | None = None) -> None:
+    """Refuse a file that holds arrays (of those called `names`) which no rule takes: the model would be another one."""
+    used = {name for each in rules for name in each.theirs}
+    for name in sorted(arrays.shapes if names is None else names):
+        if name not in used:
+            raise VitreousError(
+                f"{arrays.path}: array {name!r} belongs to no {model} that this program knows, so outputs would be wrong"
+            )
+
+
+def build_config(trunk: ResNetConfig | None, image_size: Size, fields: Mapping[str, Any]) -> ViTConfig:
+    """The config of a ViT found in a file, under the name that it has by its shape."""
+    if trunk is not None:
+        trunk = replace_config(trunk, image_size=image_size)
+    config = ViTConfig(trunk=trunk, image_size=image_size, **fields)
+    named: ViTConfig = replace_config(config, name=name_vit(config))
+    return named
+
+
+class Recognised(NamedTuple):
+    """What a file of another library holds."""
+
+    checkpoint: Checkpoint  # without its tensors
+    arrays: Arrays  # under the names that the rules know
+    rules: list[Rule]
+
+
 def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> dict[str, Tensor]:
     """All tensors of a model, after every name and shape has been checked against what the config wants."""
     wanted = dict(build_on_meta(config).state_dict())
@@ -83,11 +159,14 @@ def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> 
         raise VitreousError(f"{arrays.path}: array {missing[0]!r}{more} is missing; the file is incomplete or of another kind")
     for each in rules:
         for name, expected in zip(each.theirs, each.write(wanted[each.ours]), strict=True):
-            found, asked = arrays.shapes[name], tuple(expected.shape)
+            found, needed = arrays.shapes[name], tuple(expected.shape)
             if each.codec.ignore_ones:
-                found, asked = (tuple(size for size in shape if size != 1) for shape in (found, asked))
-            if found != asked:
-                raise wrong_shape(arrays, name, tuple(expected.shape))
+                found, needed = (tuple(size for size in shape if size != 1) for shape in (found, needed))
+            if found != needed:
+                raise VitreousError(
+                    f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}, but the rest of the file asks for "
+                    f"{tuple(expected.shape)}"
+                )
     return {each.ours: each.read([arrays[name] for name in each.theirs]) for each in rules}
 
 
@@ -96,15 +175,3 @@ def write_arrays(rules: Sequence[Rule], tensors: Mapping[str, Tensor]) -> dict[s
     for each in rules:
         out.update(zip(each.theirs, each.write(tensors[each.ours]), strict=True))
     return out
-
-
-def wrong_shape(arrays: Arrays, name: str, expected: Shape) -> VitreousError:
-    return VitreousError(
-        f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}, but the rest of the file asks for {expected}"
-    )
-
-
-def unused_arrays(rules: Sequence[Rule], arrays: Arrays) -> list[str]:
-    """Arrays in the file that no rule takes."""
-    used = {name for each in rules for name in each.theirs}
-    return sorted(name for name in arrays.shapes if name not in used)

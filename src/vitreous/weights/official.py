@@ -14,21 +14,27 @@ from typing import Any
 
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
-from vitreous.models.names import name_resnet, name_vit, resnet_config
-from vitreous.weights.arrays import Arrays, ArraysView, rename_arrays, subtree
+from vitreous.models.names import name_resnet, resnet_config
+from vitreous.weights import preprocessing
+from vitreous.weights.arrays import Arrays, ArraysView, axes, count_layers, count_units, rename_arrays, subtree
+from vitreous.weights.checkpoint import Checkpoint, Outputs
 from vitreous.weights.mapping import (
     CONV,
-    CONV_AS_LINEAR,
     LINEAR,
     ONE_ROW,
-    SAME,
     Codec,
+    Recognised,
+    ResNetNames,
     Rule,
+    build_config,
     heads_bias,
     heads_in,
     heads_out,
+    pair,
+    refuse_parts,
+    refuse_unused,
+    resnet_rules,
     rule,
-    unused_arrays,
 )
 
 # Names of the parts of a block: attention, second norm, MLP; "released" as in the bucket, "linen" as in big_vision.
@@ -47,18 +53,25 @@ _VIT_MARK = "embedding/kernel"
 _POST_MARK = "conv_root/kernel"
 
 
-def recognise(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]] | None:
-    """Config, arrays under the released names, and notes; None if this is not the authors' layout."""
+def recognise(arrays: Arrays) -> Recognised | None:
+    """The authors' layout under the released names, or None."""
     inside = released_names(arrays)
     if inside is None:
         return None
     names = arrays.shapes
+    notes: list[str] = []
+    config: ModelConfig
     if _BIT_MARK in inside.shapes:
-        return _recognise_bit(inside, big_vision=any(name.endswith(_BIT_PAPER_MARK) for name in names))
-    if _VIT_MARK in inside.shapes:
+        config = _read_bit(inside, big_vision=any(name.endswith(_BIT_PAPER_MARK) for name in names))
+    elif _VIT_MARK in inside.shapes:
         linen = any("/MlpBlock_0/" in name and "MAPHead_0" not in name for name in names)
-        return _recognise_vit(inside, linen, class_row=any("posembed_input" in name for name in names))
-    return _recognise_post_resnet(inside)
+        config, notes = _read_vit(inside, linen, class_row=any("posembed_input" in name for name in names))
+    else:
+        config = _read_trunk(inside, classes=axes(inside, "head/kernel", 2)[1] if "head/kernel" in inside.shapes else 0)
+    # 21,843 and 18,291 classes are ImageNet-21k and JFT: their heads were trained as independent yes-or-no questions.
+    outputs: Outputs = "sigmoid" if config.classes in (21_843, 18_291) else "softmax"
+    text = preprocessing.official(config.image_size)
+    return Recognised(Checkpoint(config, {}, text, None, outputs, "official", notes=tuple(notes)), inside, rules(config))
 
 
 def released_names(arrays: Arrays) -> Arrays | None:
@@ -76,9 +89,11 @@ def released_names(arrays: Arrays) -> Arrays | None:
 
 def rules(config: ModelConfig, linen: bool = False) -> list[Rule]:
     """The released names for a config (or big_vision's); refuses what the authors' code has no place for."""
-    if isinstance(config, ResNetConfig):
-        return _bit_rules(config) if config.form == "pre" else _post_resnet_rules(config)
-    return _vit_rules(config, linen)
+    if isinstance(config, ViTConfig):
+        return _vit_rules(config, linen)
+    if config.form == "pre":
+        return resnet_rules(config, _BIT_NAMES) + (_BIT_HEAD if config.classes else [])
+    return resnet_rules(config, _POST_NAMES) + (_dense("head", "head") if config.classes else [])
 
 
 # ViT and hybrid -----------------------------------------------------------------------------------------------------
@@ -99,36 +114,30 @@ def _unstack_layers(arrays: Arrays) -> Arrays:
     return ArraysView(arrays, make)
 
 
-def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelConfig, Arrays, list[str]]:
+def _read_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ViTConfig, list[str]]:
     shapes, notes = arrays.shapes, []
-    layers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
-    if not layers or layers != set(range(len(layers))):
-        raise VitreousError(f"{arrays.path}: layers {sorted(layers)} are not numbered from 0 without gaps")
+    depth = count_layers(arrays, r"Transformer/encoderblock_(\d+)/")
     attention, _, mlp = _RELEASED
     block = "Transformer/encoderblock_0"
-    patch_height, patch_width, _, width = _axes(arrays, "embedding/kernel", 4)
-    _, heads, _ = _axes(arrays, f"{block}/{attention}/query/kernel", 3)
-    _, hidden = _axes(arrays, f"{block}/{mlp}/Dense_0/kernel", 2)
+    patch_height, patch_width, channels, width = axes(arrays, "embedding/kernel", 4)
+    _, heads, _ = axes(arrays, f"{block}/{attention}/query/kernel", 3)
+    _, hidden = axes(arrays, f"{block}/{mlp}/Dense_0/kernel", 2)
     class_token = "cls" in shapes
+    trunk = _read_trunk(arrays) if "conv_root/kernel" in shapes else None
     fields: dict[str, Any] = dict(
         width=width,
-        depth=len(layers),
+        depth=depth,
         heads=heads,
         mlp=hidden,
         patch=(patch_height, patch_width),
-        classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in shapes else 0,
-        representation=_axes(arrays, "pre_logits/kernel", 2)[1] if "pre_logits/kernel" in shapes else None,
+        channels=trunk.channels if trunk else channels,
+        classes=axes(arrays, "head/kernel", 2)[1] if "head/kernel" in shapes else 0,
+        representation=axes(arrays, "pre_logits/kernel", 2)[1] if "pre_logits/kernel" in shapes else None,
         class_token=class_token,
         pool="map" if "MAPHead_0/probe" in shapes else "token" if class_token else "gap",
     )
-    trunk = None
-    if "conv_root/kernel" in shapes:
-        trunk = _post_trunk(arrays)
-        fields["channels"] = trunk.channels
-    else:
-        fields["channels"] = shapes["embedding/kernel"][2]
     if _TABLE in shapes:
-        rows = _axes(arrays, _TABLE, 3)[1]
+        rows = axes(arrays, _TABLE, 3)[1]
         # In the released files the class token owns the first row; big_vision's table, at the top, is for patches only.
         fields["position_prefix"] = int(class_token and class_row)
         grid = _square(arrays, rows - fields["position_prefix"])
@@ -137,17 +146,11 @@ def _recognise_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ModelC
         grid = (224 // patch_height, 224 // patch_width) if trunk is None else (7, 7)
         kind = "fixed sine-cosine positions" if linen else "no positions"
         notes.append(f"no position table in the file: taken as {kind}, for an image of {grid[0]}x{grid[1]} patches")
-    step = (patch_height * (trunk.stride if trunk else 1), patch_width * (trunk.stride if trunk else 1))
-    fields["image_size"] = (grid[0] * step[0], grid[1] * step[1])
-    if trunk is not None:
-        trunk = replace_config(trunk, image_size=fields["image_size"])
-    config = ViTConfig(trunk=trunk, **fields)
-    config = replace_config(config, name=name_vit(config))
-    extra = unused_arrays(_vit_rules(config), arrays)
-    inside = [name for name in extra if name.split("/")[0] in ("Transformer", "MAPHead_0") or re.match(r"block\d", name)]
-    if inside:
-        raise VitreousError(f"{arrays.path}: array {inside[0]!r} belongs to no model of the paper that this program knows")
-    return config, arrays, notes
+    stride = trunk.stride if trunk else 1
+    config = build_config(trunk, (grid[0] * patch_height * stride, grid[1] * patch_width * stride), fields)
+    body = [name for name in shapes if name.split("/")[0] in ("Transformer", "MAPHead_0") or re.match(r"block\d", name)]
+    refuse_unused(_vit_rules(config), arrays, "model of the paper", body)
+    return config, notes
 
 
 def _released_vit(name: str) -> str:
@@ -160,12 +163,12 @@ def _released_vit(name: str) -> str:
 
 
 def _vit_rules(config: ViTConfig, linen: bool = False) -> list[Rule]:
-    _refuse_foreign_parts(config)
+    refuse_parts(config, "the official format", _foreign_parts(config))
     attention, norm2, mlp = _LINEN if linen else _RELEASED
     h = config.heads
     out = [rule("embedding.weight", "embedding/kernel", CONV), rule("embedding.bias", "embedding/bias")]
     if config.trunk is not None:
-        out += _post_trunk_rules(config.trunk)
+        out += resnet_rules(config.trunk, _POST_NAMES)
     if config.class_token:
         out.append(rule("class_token", "cls"))
     if config.positions == "1d":
@@ -210,8 +213,8 @@ def _map_rules(heads: int) -> list[Rule]:
     ]
 
 
-def _refuse_foreign_parts(config: ViTConfig) -> None:
-    reasons = {
+def _foreign_parts(config: ViTConfig) -> dict[str, bool]:
+    return {
         "layer scale": config.layer_scale is not None,
         "register tokens": config.registers > 0,
         "a distillation token": config.distillation_token,
@@ -225,27 +228,14 @@ def _refuse_foreign_parts(config: ViTConfig) -> None:
         f"pooling by {config.pool!r} with a class token": config.pool == "gap" and config.class_token,
         f"pooling by {config.pool!r}": config.pool == "token+mean",
     }
-    for part, there in reasons.items():
-        if there:
-            raise VitreousError(
-                f"{config.name} has {part}, which the official format has no name for; keep it as a vitreous checkpoint"
-            )
 
 
 def _norm(ours: str, theirs: str) -> list[Rule]:
-    return [rule(f"{ours}.weight", f"{theirs}/scale"), rule(f"{ours}.bias", f"{theirs}/bias")]
+    return pair(ours, theirs, names=("/scale", "/bias"))
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:
-    return [rule(f"{ours}.weight", f"{theirs}/kernel", LINEAR), rule(f"{ours}.bias", f"{theirs}/bias")]
-
-
-def _axes(arrays: Arrays, name: str, count: int) -> tuple[int, ...]:
-    if name not in arrays.shapes:
-        raise VitreousError(f"{arrays.path}: array {name!r} is missing; the file is incomplete or of another kind")
-    if len(arrays.shapes[name]) != count:
-        raise VitreousError(f"{arrays.path}: array {name!r} has shape {arrays.shapes[name]}; {count} axes were expected")
-    return arrays.shapes[name]
+    return pair(ours, theirs, LINEAR, ("/kernel", "/bias"))
 
 
 def _square(arrays: Arrays, patches: int) -> Size:
@@ -261,66 +251,65 @@ def _square(arrays: Arrays, patches: int) -> Size:
 # ResNets ------------------------------------------------------------------------------------------------------------
 
 
-def _post_trunk(arrays: Arrays) -> ResNetConfig:
+_UNIT = r"block(\d+)/unit(\d+)/"
+
+
+def _read_trunk(arrays: Arrays, classes: int = 0) -> ResNetConfig:
     """The trunk of a hybrid, or a whole post-activation ResNet, from its arrays."""
-    _, _, channels, width = _axes(arrays, "conv_root/kernel", 4)
-    units = _count_units(arrays, r"block(\d+)/unit(\d+)/")
-    trunk = resnet_config("R", "post", units=units, width=width, channels=channels, classes=0)
-    return replace_config(trunk, name=name_resnet(trunk))
+    _, _, channels, width = axes(arrays, "conv_root/kernel", 4)
+    units = count_units(arrays, _UNIT, first=1)
+    return _named(resnet_config("R", "post", units=units, width=width, channels=channels, classes=classes))
 
 
-def _count_units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
-    found = {(int(m[1]), int(m[2])) for name in arrays.shapes if (m := re.search(pattern, name))}
-    stages = sorted({stage for stage, _ in found})
-    units = tuple(sum(stage == s for s, _ in found) for stage in stages)
-    if stages != list(range(1, len(stages) + 1)) or found != {
-        (s, u) for s, n in zip(stages, units, strict=True) for u in range(1, n + 1)
-    }:
-        raise VitreousError(f"{arrays.path}: the ResNet's blocks and units are not numbered from 1 without gaps")
-    return units
+def _read_bit(arrays: Arrays, big_vision: bool) -> ResNetConfig:
+    _, _, channels, width = axes(arrays, _BIT_MARK, 4)
+    units = count_units(arrays, _UNIT, first=1)
+    head = f"{_BIT}head/conv2d/kernel"
+    classes = axes(arrays, head, 2 if big_vision else 4)[-1] if head in arrays.shapes else 0
+    padding = "-inf" if big_vision else "zero"
+    return _named(resnet_config("R", "pre", units=units, width=width, channels=channels, classes=classes, root_padding=padding))
 
 
-def _post_trunk_rules(trunk: ResNetConfig) -> list[Rule]:
-    out = [rule("trunk.root.weight", "conv_root/kernel", CONV), *_group_norm("trunk.root_norm", "gn_root")]
-    for stage, count in enumerate(trunk.units):
-        for index in range(count):
-            ours, theirs = f"trunk.stages.{stage}.{index}", f"block{stage + 1}/unit{index + 1}"
-            for k in (1, 2, 3):
-                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/conv{k}/kernel", CONV))
-                out += _group_norm(f"{ours}.norm{k}", f"{theirs}/gn{k}")
-            if index == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", CONV))
-                out += _group_norm(f"{ours}.shortcut_norm", f"{theirs}/gn_proj")
-    return out
+def _named(config: ResNetConfig) -> ResNetConfig:
+    named: ResNetConfig = replace_config(config, name=name_resnet(config))
+    return named
 
 
 def _group_norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> list[Rule]:
     return [rule(f"{ours}.weight", f"{theirs}/{scale}", _NORM_VECTOR), rule(f"{ours}.bias", f"{theirs}/{bias}", _NORM_VECTOR)]
 
 
-def _recognise_post_resnet(arrays: Arrays) -> tuple[ModelConfig, Arrays, list[str]]:
-    trunk = _post_trunk(arrays)
-    config = replace_config(trunk, classes=_axes(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays.shapes else 0)
-    return config, arrays, []
-
-
-def _post_resnet_rules(config: ResNetConfig) -> list[Rule]:
-    return _post_trunk_rules(config) + (_dense("head", "head") if config.classes else [])
-
+_POST_NAMES = ResNetNames(
+    root="conv_root/kernel",
+    root_norm="gn_root",
+    unit="block{stage}/unit{unit}/",
+    convolutions=("conv1/kernel", "conv2/kernel", "conv3/kernel"),
+    norms=("gn1", "gn2", "gn3"),
+    shortcut="conv_proj/kernel",
+    shortcut_norm="gn_proj",
+    first=1,
+    codec=CONV,
+    norm=_group_norm,
+)
 
 _BIT = "resnet/"
-_BIT_HEAD = Codec(lambda theirs: theirs.reshape(theirs.shape[-2:]).T, CONV_AS_LINEAR.write, ignore_ones=True)
-
-
-def _recognise_bit(arrays: Arrays, big_vision: bool) -> tuple[ModelConfig, Arrays, list[str]]:
-    _, _, channels, width = _axes(arrays, _BIT_MARK, 4)
-    units = _count_units(arrays, r"block(\d+)/unit(\d+)/")
-    head = f"{_BIT}head/conv2d/kernel"
-    classes = _axes(arrays, head, 2 if big_vision else 4)[-1] if head in arrays.shapes else 0
-    padding = "-inf" if big_vision else "zero"
-    config = resnet_config("R", "pre", units=units, width=width, channels=channels, classes=classes, root_padding=padding)
-    config = replace_config(config, name=name_resnet(config))
-    return config, arrays, []
+_BIT_NAMES = ResNetNames(
+    root=_BIT_MARK,
+    unit=_BIT + "block{stage}/unit{unit:02d}/",
+    convolutions=("a/standardized_conv2d/kernel", "b/standardized_conv2d/kernel", "c/standardized_conv2d/kernel"),
+    norms=("a/group_norm", "b/group_norm", "c/group_norm"),
+    shortcut="a/proj/standardized_conv2d/kernel",
+    last_norm=f"{_BIT}group_norm",
+    first=1,
+    codec=CONV,
+    norm=lambda ours, theirs: _group_norm(ours, theirs, "gamma", "beta"),
+)
+_BIT_HEAD = pair(
+    "head",
+    f"{_BIT}head/conv2d",
+    Codec(lambda theirs: theirs.reshape(theirs.shape[-2:]).T, lambda ours: ours.T[None, None], ignore_ones=True),
+    ("/kernel", "/bias"),
+)
 
 
 def _released_bit(name: str) -> str:
@@ -338,19 +327,3 @@ def _released_bit(name: str) -> str:
         "head/kernel": f"{_BIT}head/conv2d/kernel",
         "head/bias": f"{_BIT}head/conv2d/bias",
     }.get(name, name)
-
-
-def _bit_rules(config: ResNetConfig) -> list[Rule]:
-    out = [rule("trunk.root.weight", _BIT_MARK, CONV)]
-    for stage, count in enumerate(config.units):
-        for index in range(count):
-            ours, theirs = f"trunk.stages.{stage}.{index}", f"{_BIT}block{stage + 1}/unit{index + 1:02d}"
-            for k, letter in enumerate("abc", start=1):
-                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/{letter}/standardized_conv2d/kernel", CONV))
-                out += _group_norm(f"{ours}.norm{k}", f"{theirs}/{letter}/group_norm", "gamma", "beta")
-            if index == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/a/proj/standardized_conv2d/kernel", CONV))
-    out += _group_norm("trunk.norm", f"{_BIT}group_norm", "gamma", "beta")
-    if config.classes:
-        out += [rule("head.weight", f"{_BIT}head/conv2d/kernel", _BIT_HEAD), rule("head.bias", f"{_BIT}head/conv2d/bias", SAME)]
-    return out

@@ -9,14 +9,14 @@ import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from vitreous.core.errors import VitreousError
 from vitreous.core.untrusted_json import read_json
-from vitreous.models.config import ModelConfig, ViTConfig
-from vitreous.weights import huggingface, official, preprocessing, timm
+from vitreous.models.config import ModelConfig
+from vitreous.weights import huggingface, official, timm
 from vitreous.weights.arrays import Arrays, open_arrays, rename_arrays
 from vitreous.weights.checkpoint import (
     DOCUMENT,
@@ -28,8 +28,7 @@ from vitreous.weights.checkpoint import (
     read_checkpoint,
     read_document,
 )
-from vitreous.weights.formats import Family
-from vitreous.weights.mapping import Rule, read_tensors
+from vitreous.weights.mapping import Recognised, read_tensors
 from vitreous.weights.unfinished import find_best_so_far
 
 # A training script's checkpoint may hold the weights under one of these words, the averaged ones preferred by timm.
@@ -101,32 +100,17 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
     """`whole` is the file, of which `arrays` may be the part under one word."""
     path = arrays.path
     try:
-        if found := official.recognise(arrays):
-            config, arrays, notes = found
-            text = preprocessing.official(config.image_size)
-            return _build_checkpoint("official", config, arrays, whole, official.rules(config), text, None, notes)
-        if found := huggingface.recognise(arrays, settings):
-            config, arrays, notes = found
-            text = preprocessing.huggingface(preprocessor)
-            guessed = not text
-            if guessed:
-                text = preprocessing.huggingface_guess(str(settings["model_type"]), config.image_size)
-                notes.append(f"the checkpoint does not say in known words how images are prepared: guessed as {text}")
-            names = huggingface.class_names(settings, config.classes)
-            assert isinstance(config, ViTConfig)
-            rules = huggingface.rules_for(config, settings)
-            independent = settings.get("problem_type") == "multi_label_classification"
-            return _build_checkpoint("huggingface", config, arrays, whole, rules, text, names, notes, independent, guessed)
-        if found := timm.recognise(arrays, settings):
-            config, arrays, notes = found
-            known = settings.get("pretrained_cfg") if isinstance(settings.get("pretrained_cfg"), dict) else {}
-            text = preprocessing.timm(known or {}, config.image_size)
-            guessed = not known or not text
-            if guessed:
-                text = text or preprocessing.timm({**(known or {}), "crop_mode": "center"}, config.image_size)
-                notes.append(f"the checkpoint does not say in known words how images are prepared: guessed as {text}")
-            names = _timm_names(settings, config.classes)
-            return _build_checkpoint("timm", config, arrays, whole, timm.rules(config), text, names, notes, guessed=guessed)
+        found = (
+            official.recognise(arrays)
+            or huggingface.recognise(arrays, settings, preprocessor)
+            or timm.recognise(arrays, settings)
+        )
+        if found is not None:
+            checkpoint = _with_tensors(found, whole)
+            if not checkpoint.preprocess_guessed:
+                return checkpoint
+            guess = f"the checkpoint does not say in known words how images are prepared: guessed as {checkpoint.preprocess}"
+            return dataclasses.replace(checkpoint, notes=(*checkpoint.notes, guess))
     except VitreousError as error:  # a config that cannot be: say where it was read
         raise (
             error if str(path) in str(error) or str(path.parent) in str(error) else VitreousError(f"{path}: {error}")
@@ -142,25 +126,11 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
     raise VitreousError(f"{path}: not a model that this program knows; it holds {some} ...")
 
 
-def _build_checkpoint(
-    family: Family,
-    config: ModelConfig,
-    arrays: Arrays,
-    whole: Arrays,
-    rules: list[Rule],
-    preprocess: str,
-    classes: tuple[str, ...] | None,
-    notes: list[str],
-    independent: bool = False,
-    guessed: bool = False,
-) -> Checkpoint:
-    tensors = read_tensors(rules, arrays, config)
-    notes += _note_unused(whole, {arrays.in_file(name) for each in rules for name in each.theirs}, config)
-    # 21,843 and 18,291 classes are ImageNet-21k and JFT: their heads were trained as independent yes-or-no questions.
-    outputs: Literal["softmax", "sigmoid"] = "softmax"
-    if independent or (family == "official" and config.classes in (21_843, 18_291)):
-        outputs = "sigmoid"
-    return Checkpoint(config, tensors, preprocess, classes, outputs, family, preprocess_guessed=guessed, notes=tuple(notes))
+def _with_tensors(found: Recognised, whole: Arrays) -> Checkpoint:
+    checkpoint, arrays, rules = found
+    tensors = read_tensors(rules, arrays, checkpoint.config)
+    unused = _note_unused(whole, {arrays.in_file(name) for each in rules for name in each.theirs}, checkpoint.config)
+    return dataclasses.replace(checkpoint, tensors=tensors, notes=(*checkpoint.notes, *unused))
 
 
 # The last word of the name of a layer that a classifier may end in; numbers, as of nn.Sequential, follow it or not.
@@ -198,10 +168,7 @@ def _from_sidecar(path: Path, arrays: Arrays, digest: str) -> tuple[Checkpoint |
     if not describes_weights(fields, digest):
         return None, [f"{sidecar.name} is about other weights, and was left out of account"]
     checkpoint = from_document(fields, {}, sidecar)
-    rules = official.rules(checkpoint.config)
-    tensors = read_tensors(rules, names, checkpoint.config)
-    notes = _note_unused(arrays, {names.in_file(name) for each in rules for name in each.theirs}, checkpoint.config)
-    return dataclasses.replace(checkpoint, tensors=tensors, notes=(*checkpoint.notes, *notes)), []
+    return _with_tensors(Recognised(checkpoint, names, official.rules(checkpoint.config)), arrays), []
 
 
 def _unnest(arrays: Arrays) -> Arrays:
@@ -223,11 +190,6 @@ def _read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise VitreousError(f"{path}: expected an object, found {type(fields).__name__}")
     return fields
-
-
-def _timm_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | None:
-    names = settings.get("label_names")
-    return tuple(str(name) for name in names) if isinstance(names, list) and len(names) == classes else None
 
 
 def _record_parent(checkpoint: Checkpoint, path: Path, digest: str | None = None) -> Checkpoint:

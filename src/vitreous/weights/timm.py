@@ -6,45 +6,66 @@ A state dict of timm's does not say how many heads it has, nor which GELU, nor h
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
-from vitreous.models.names import name_resnet, name_vit
-from vitreous.weights.arrays import Arrays, subtree
-from vitreous.weights.mapping import ONE_ROW, SAME, TORCH_CONV_AS_LINEAR, Rule, rule, unused_arrays
+from vitreous.models.names import name_resnet
+from vitreous.weights import preprocessing
+from vitreous.weights.arrays import Arrays, axes, count_layers, count_units, subtree
+from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.mapping import (
+    ONE_ROW,
+    TORCH_CONV_AS_LINEAR,
+    Recognised,
+    ResNetNames,
+    Rule,
+    build_config,
+    pair,
+    refuse_parts,
+    refuse_unused,
+    resnet_rules,
+    rule,
+)
 from vitreous.weights.timm_settings import RESNET_NUMERICS, Settings
 
 # timm's numerics where they differ from the authors'.
 _VIT = dict(norm_eps=1e-6, position_resize="bicubic-antialias")
 
 
-def recognise(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]] | None:
-    """Config, arrays under timm's names, and notes. `settings` is the config.json beside the file, or empty."""
-    if found := subtree(arrays, "patch_embed.proj.weight"):
-        return _recognise_vit(found, settings)
-    if found := subtree(arrays, "stem.conv.weight"):
-        return _recognise_bit(found, settings)
-    return None
+def recognise(arrays: Arrays, fields: dict[str, Any]) -> Recognised | None:
+    """timm's layout under its names, or None. `fields` is the config.json beside the file, or empty."""
+    found, read = subtree(arrays, "patch_embed.proj.weight"), _read_vit
+    if found is None:
+        found, read = subtree(arrays, "stem.conv.weight"), _read_resnet
+    if found is None:
+        return None
+    settings = Settings.of(fields, arrays.path)
+    config = read(found, settings)
+    refuse_unused(rules(config), found, "model of timm's")
+    text = preprocessing.timm(settings.pretrained, config.image_size)
+    guessed = not (settings.pretrained and text)
+    text = text or preprocessing.timm({**settings.pretrained, "crop_mode": "center"}, config.image_size)
+    names = fields.get("label_names")
+    classes = tuple(map(str, names)) if isinstance(names, list) and len(names) == config.classes else None
+    notes = tuple(settings.notes)
+    checkpoint = Checkpoint(config, {}, text, classes, family="timm", preprocess_guessed=guessed, notes=notes)
+    return Recognised(checkpoint, found, rules(config))
 
 
 def rules(config: ModelConfig) -> list[Rule]:
-    return _bit_rules(config) if isinstance(config, ResNetConfig) else _vit_rules(config)
+    if isinstance(config, ViTConfig):
+        return _vit_rules(config)
+    head = [rule("head.weight", "head.fc.weight", TORCH_CONV_AS_LINEAR), rule("head.bias", "head.fc.bias")]
+    return resnet_rules(config, _resnet_names("", "stem.")) + (head if config.classes else [])
 
 
-def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]]:
+def _read_vit(arrays: Arrays, settings: Settings) -> ModelConfig:
     shapes = arrays.shapes
-    said = Settings.of(settings, arrays.path)
-    layers = {int(m[1]) for name in shapes if (m := re.match(r"blocks\.(\d+)\.", name))}
-    if layers != set(range(len(layers))) or not layers:
-        raise VitreousError(f"{arrays.path}: blocks {sorted(layers)} are not numbered from 0 without gaps")
-    if len(shapes["patch_embed.proj.weight"]) != 4:
-        raise VitreousError(
-            f"{arrays.path}: patch_embed.proj.weight has shape {shapes['patch_embed.proj.weight']}; 4 axes were expected"
-        )
-    width, channels, *patch = shapes["patch_embed.proj.weight"]
-    hidden, gated = _hidden(arrays)
+    depth = count_layers(arrays, r"blocks\.(\d+)\.")
+    width, channels, *patch = axes(arrays, "patch_embed.proj.weight", 4)
+    # timm's packed SwiGLU holds gate and value in one.
+    up, hidden = axes(arrays, "blocks.0.mlp.fc1.weight", 2)[0], axes(arrays, "blocks.0.mlp.fc2.weight", 2)[1]
     class_token, distilled = "cls_token" in shapes, "dist_token" in shapes
     registers = shapes["reg_token"][1] if "reg_token" in shapes else 0
     prefix = int(class_token) + int(distilled) + registers
@@ -53,14 +74,15 @@ def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
             f"{arrays.path}: a distilled model without heads, whose features timm takes from two tokens at once"
         )
     norm_after_pool = "fc_norm.weight" in shapes
+    trunk = _read_trunk(arrays) if any(name.startswith("patch_embed.backbone.") for name in shapes) else None
     fields: dict[str, Any] = dict(
         width=width,
-        depth=len(layers),
-        heads=said.heads(width),
+        depth=depth,
+        heads=settings.heads(width),
         mlp=hidden,
-        mlp_form="swiglu" if gated else "plain",
+        mlp_form="swiglu" if up == 2 * hidden else "plain",
         patch=tuple(patch),
-        channels=channels,
+        channels=trunk.channels if trunk else channels,
         classes=shapes["head.weight"][0] if "head.weight" in shapes else 0,
         representation=shapes["pre_logits.fc.weight"][0] if "pre_logits.fc.weight" in shapes else None,
         class_token=class_token,
@@ -71,39 +93,19 @@ def _recognise_vit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfi
         layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
         qkv_bias="blocks.0.attn.qkv.bias" in shapes,
         norm_after_pool=norm_after_pool,
-        pool=said.pool(class_token, norm_after_pool),
-        activation=said.activation(),
+        pool=settings.pool(class_token, norm_after_pool),
+        activation=settings.activation(),
         **_VIT,
     )
-    trunk = _trunk(arrays) if any(name.startswith("patch_embed.backbone.") for name in shapes) else None
-    if trunk is not None:
-        fields["channels"] = trunk.channels
     if "pos_embed" in shapes:
-        rows = shapes["pos_embed"][-2]
-        step = (patch[0] * (trunk.stride if trunk else 1), patch[1] * (trunk.stride if trunk else 1))
-        fields["position_prefix"], grid = _grid(arrays, rows, prefix, said.image_size(), step)
-        fields["image_size"] = (grid[0] * step[0], grid[1] * step[1])
+        stride = trunk.stride if trunk else 1
+        step = (patch[0] * stride, patch[1] * stride)
+        fields["position_prefix"], grid = _grid(arrays, shapes["pos_embed"][-2], prefix, settings.image_size(), step)
+        image_size = (grid[0] * step[0], grid[1] * step[1])
     else:
-        fields.update(positions="none", position_prefix=0, image_size=said.image_size() or (224, 224))
-    if trunk is not None:
-        trunk = replace_config(trunk, image_size=fields["image_size"])
-    config = ViTConfig(trunk=trunk, **fields)
-    config = replace_config(config, name=name_vit(config))
-    extra = unused_arrays(_vit_rules(config), arrays)
-    if extra:
-        raise VitreousError(
-            f"{arrays.path}: tensor {extra[0]!r} belongs to no model that this program knows, so outputs would be wrong"
-        )
-    return config, arrays, said.notes
-
-
-def _hidden(arrays: Arrays) -> tuple[int, bool]:
-    """Size of the MLP's middle, and whether it is gated (timm's packed SwiGLU holds gate and value in one)."""
-    for name in ("blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"):
-        if name not in arrays.shapes:
-            raise VitreousError(f"{arrays.path}: tensor {name!r} is missing; the file is incomplete or of another kind")
-    up, down = arrays.shapes["blocks.0.mlp.fc1.weight"][0], arrays.shapes["blocks.0.mlp.fc2.weight"][1]
-    return down, up == 2 * down
+        fields.update(positions="none", position_prefix=0)
+        image_size = settings.image_size() or (224, 224)
+    return build_config(trunk, image_size, fields)
 
 
 def _grid(arrays: Arrays, rows: int, prefix: int, size: Size | None, step: Size) -> tuple[int, Size]:
@@ -123,111 +125,79 @@ def _grid(arrays: Arrays, rows: int, prefix: int, size: Size | None, step: Size)
     )
 
 
-def _trunk(arrays: Arrays) -> ResNetConfig:
-    stem = "stem." if "patch_embed.backbone.stem.conv.weight" in arrays.shapes else ""  # a bare root has no stages beside it
-    if f"patch_embed.backbone.{stem}conv.weight" not in arrays.shapes:
+def _read_trunk(arrays: Arrays) -> ResNetConfig:
+    # A bare root has no stages beside it.
+    stem = "patch_embed.backbone." + ("stem." if "patch_embed.backbone.stem.conv.weight" in arrays.shapes else "")
+    if f"{stem}conv.weight" not in arrays.shapes:
         raise VitreousError(f"{arrays.path}: a hybrid whose trunk is no BiT ResNet; this program knows no other")
-    width, channels, *_ = arrays.shapes[f"patch_embed.backbone.{stem}conv.weight"]
-    units = _units(arrays, r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.")
-    trunk = ResNetConfig(form="post", units=units, width=width, channels=channels, classes=0, **RESNET_NUMERICS)
-    return replace_config(trunk, name=name_resnet(trunk))
+    return _read_units(arrays, stem, r"patch_embed\.backbone\.stages", form="post")
 
 
-def _units(arrays: Arrays, pattern: str) -> tuple[int, ...]:
-    found = {(int(m[1]), int(m[2])) for name in arrays.shapes if (m := re.match(pattern, name))}
-    stages = sorted({stage for stage, _ in found})
-    return tuple(sum(stage == s for s, _ in found) for stage in stages)
+def _read_units(arrays: Arrays, stem: str, stages: str, **fields: Any) -> ResNetConfig:
+    width, channels, *_ = arrays.shapes[f"{stem}conv.weight"]
+    units = count_units(arrays, rf"^{stages}\.(\d+)\.blocks\.(\d+)\.", first=0)
+    config = ResNetConfig(units=units, width=width, channels=channels, **{"classes": 0, **RESNET_NUMERICS, **fields})
+    named: ResNetConfig = replace_config(config, name=name_resnet(config))
+    return named
 
 
 def _vit_rules(config: ViTConfig) -> list[Rule]:
-    _refuse_foreign_parts(config)
-    out = _pairs("embedding", "patch_embed.proj")
-    if config.trunk is not None:
-        out += _trunk_rules(config.trunk, "patch_embed.backbone.")
-    for wanted, ours, theirs in (
-        (config.class_token, "class_token", "cls_token"),
-        (config.distillation_token, "distillation_token", "dist_token"),
-        (config.registers, "registers", "reg_token"),
-        (config.mask_token, "mask_token", "mask_token"),
-    ):
-        if wanted:
-            out.append(rule(ours, theirs))
-    if config.positions == "1d":
-        out.append(rule("positions.0.table", "pos_embed", ONE_ROW))
-    for i in range(config.depth):
-        ours = theirs = f"blocks.{i}"
-        out += _pairs(f"{ours}.norm1", f"{theirs}.norm1") + _pairs(f"{ours}.norm2", f"{theirs}.norm2")
-        out.append(rule(f"{ours}.attention.qkv.weight", f"{theirs}.attn.qkv.weight"))
-        if config.qkv_bias:
-            out.append(rule(f"{ours}.attention.qkv.bias", f"{theirs}.attn.qkv.bias"))
-        out += _pairs(f"{ours}.attention.out", f"{theirs}.attn.proj")
-        out += _pairs(f"{ours}.mlp.up", f"{theirs}.mlp.fc1") + _pairs(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
-        if config.layer_scale is not None:
-            out += [rule(f"{ours}.scale{k}.gamma", f"{theirs}.ls{k}.gamma") for k in (1, 2)]
-    out += _pairs("norm", "fc_norm" if config.norm_after_pool else "norm")
-    if config.representation:
-        out += _pairs("representation", "pre_logits.fc")
-    if config.classes:
-        out += _pairs("head", "head")
-    if config.distillation_head:
-        out += _pairs("distillation_head", "head_dist")
-    return out
-
-
-def _refuse_foreign_parts(config: ViTConfig) -> None:
-    reasons = {
+    foreign = {
         f"{config.positions} positions": config.positions not in ("1d", "none"),
         f"positions in {config.position_placement} layers": config.position_placement != "stem",
         "axial attention": config.attention != "full",
         f"pooling by {config.pool!r}": config.pool in ("map", "token+mean"),
     }
-    for part, there in reasons.items():
+    refuse_parts(config, "timm's ViT", foreign)
+    out = pair("embedding", "patch_embed.proj")
+    if config.trunk is not None:
+        out += resnet_rules(config.trunk, _resnet_names("patch_embed.backbone.", "stem." if config.trunk.units else ""))
+    for there, ours, theirs in (
+        (config.class_token, "class_token", "cls_token"),
+        (config.distillation_token, "distillation_token", "dist_token"),
+        (config.registers, "registers", "reg_token"),
+        (config.mask_token, "mask_token", "mask_token"),
+    ):
         if there:
-            raise VitreousError(f"{config.name} has {part}, which timm's ViT does not have; keep it as a vitreous checkpoint")
-
-
-def _pairs(ours: str, theirs: str) -> list[Rule]:
-    return [rule(f"{ours}.weight", f"{theirs}.weight"), rule(f"{ours}.bias", f"{theirs}.bias")]
-
-
-def _trunk_rules(trunk: ResNetConfig, root: str) -> list[Rule]:
-    post = trunk.form == "post"
-    stem = f"{root}stem." if trunk.units else root
-    out = [rule("trunk.root.weight", f"{stem}conv.weight")]
-    if post:
-        out += _pairs("trunk.root_norm", f"{stem}norm")
-    for stage, count in enumerate(trunk.units):
-        for index in range(count):
-            ours, theirs = f"trunk.stages.{stage}.{index}", f"{root}stages.{stage}.blocks.{index}"
-            for k in (1, 2, 3):
-                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"))
-                out += _pairs(f"{ours}.norm{k}", f"{theirs}.norm{k}")
-            if index == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
-                if post:
-                    out += _pairs(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
-    return out
-
-
-def _recognise_bit(arrays: Arrays, settings: dict[str, Any]) -> tuple[ModelConfig, Arrays, list[str]]:
-    said = Settings.of(settings, arrays.path)
-    said.check_bit()
-    width, channels, *_ = arrays.shapes["stem.conv.weight"]
-    units = _units(arrays, r"stages\.(\d+)\.blocks\.(\d+)\.")
-    classes = arrays.shapes["head.fc.weight"][0] if "head.fc.weight" in arrays.shapes else 0
-    form = "pre" if "norm.weight" in arrays.shapes else "post"
-    config = ResNetConfig(form=form, units=units, width=width, channels=channels, classes=classes, **RESNET_NUMERICS)  # type: ignore[arg-type]
-    config = replace_config(config, name=name_resnet(config))
-    extra = unused_arrays(_bit_rules(config), arrays)
-    if extra:
-        raise VitreousError(f"{arrays.path}: tensor {extra[0]!r} belongs to no BiT ResNet")
-    return replace_config(config, image_size=said.image_size() or (224, 224)), arrays, said.notes
-
-
-def _bit_rules(config: ResNetConfig) -> list[Rule]:
-    out = _trunk_rules(config, "")
-    if config.form == "pre":
-        out += _pairs("trunk.norm", "norm")
+            out.append(rule(ours, theirs))
+    if config.positions == "1d":
+        out.append(rule("positions.0.table", "pos_embed", ONE_ROW))
+    for i in range(config.depth):
+        ours = theirs = f"blocks.{i}"
+        out += pair(f"{ours}.norm1", f"{theirs}.norm1") + pair(f"{ours}.norm2", f"{theirs}.norm2")
+        out.append(rule(f"{ours}.attention.qkv.weight", f"{theirs}.attn.qkv.weight"))
+        if config.qkv_bias:
+            out.append(rule(f"{ours}.attention.qkv.bias", f"{theirs}.attn.qkv.bias"))
+        out += pair(f"{ours}.attention.out", f"{theirs}.attn.proj")
+        out += pair(f"{ours}.mlp.up", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
+        if config.layer_scale is not None:
+            out += [rule(f"{ours}.scale{k}.gamma", f"{theirs}.ls{k}.gamma") for k in (1, 2)]
+    out += pair("norm", "fc_norm" if config.norm_after_pool else "norm")
+    if config.representation:
+        out += pair("representation", "pre_logits.fc")
     if config.classes:
-        out += [rule("head.weight", "head.fc.weight", TORCH_CONV_AS_LINEAR), rule("head.bias", "head.fc.bias", SAME)]
+        out += pair("head", "head")
+    if config.distillation_head:
+        out += pair("distillation_head", "head_dist")
     return out
+
+
+def _resnet_names(root: str, stem: str) -> ResNetNames:
+    return ResNetNames(
+        root=f"{root}{stem}conv.weight",
+        root_norm=f"{root}{stem}norm",
+        unit=root + "stages.{stage}.blocks.{unit}.",
+        convolutions=("conv1.weight", "conv2.weight", "conv3.weight"),
+        norms=("norm1", "norm2", "norm3"),
+        shortcut="downsample.conv.weight",
+        shortcut_norm="downsample.norm",
+        last_norm="norm",
+        first=0,
+    )
+
+
+def _read_resnet(arrays: Arrays, settings: Settings) -> ModelConfig:
+    settings.check_bit()
+    classes = arrays.shapes["head.fc.weight"][0] if "head.fc.weight" in arrays.shapes else 0
+    form, size = "pre" if "norm.weight" in arrays.shapes else "post", settings.image_size() or (224, 224)
+    return _read_units(arrays, "stem.", "stages", classes=classes, form=form, image_size=size)

@@ -15,6 +15,7 @@ from typing import Any
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import Activation, ModelConfig, Pool, ResNetConfig, Size, parse_size
 from vitreous.models.names import SIZES, name_resnet
+from vitreous.weights.mapping import refuse_parts
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu-erf",
@@ -77,7 +78,7 @@ class Settings:
         return cls(path, architecture, arguments, fields)
 
     @property
-    def _pretrained(self) -> dict[str, Any]:
+    def pretrained(self) -> dict[str, Any]:
         found = self.fields.get("pretrained_cfg")
         return found if isinstance(found, dict) else {}
 
@@ -112,25 +113,23 @@ class Settings:
         return _ACTIVATIONS[name]
 
     def pool(self, class_token: bool, norm_after_pool: bool) -> Pool:
-        said = self.arguments.get("global_pool", self.fields.get("global_pool"))
-        if said is None:
+        pool = self.arguments.get("global_pool", self.fields.get("global_pool"))
+        if pool is None:
             # A norm after pooling comes with average pooling, unless somebody asked for that norm and for nothing else.
             asked_for = bool(self.arguments.get("fc_norm")) and "gap" not in self.architecture
-            said = "avg" if (norm_after_pool and not asked_for) or not class_token else "token"
+            pool = "avg" if (norm_after_pool and not asked_for) or not class_token else "token"
             if not self.architecture:
-                self.notes.append(f"the file does not say how it pools: taken as {said!r}, which its tensors suggest")
+                self.notes.append(f"the file does not say how it pools: taken as {pool!r}, which its tensors suggest")
         pools: dict[str, Pool] = {"token": "token", "avg": "gap"}
-        if said not in pools:
-            raise VitreousError(f"{self.path}: global_pool {said!r} in config.json is not known; known are token and avg")
-        return pools[said]
+        if pool not in pools:
+            raise VitreousError(f"{self.path}: global_pool {pool!r} in config.json is not known; known are token and avg")
+        return pools[pool]
 
     def image_size(self) -> Size | None:
-        said = self.arguments.get("img_size")
-        if said is None:
-            said = list(self._pretrained.get("input_size", ()))[1:]
-        if isinstance(said, list) and len(said) != 2:
-            return None
-        return parse_size(said)
+        size = self.arguments.get("img_size")
+        if size is None:
+            size = list(self.pretrained.get("input_size", ()))[1:]
+        return None if isinstance(size, list) and len(size) != 2 else parse_size(size)
 
     def check_bit(self) -> None:
         """ResNets of one shape may differ in everything that has no weights: only the BiT ones are known."""
@@ -151,22 +150,18 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
     """timm's config.json for a model, so that `timm.create_model("local-dir:FOLDER")` builds it; and notes."""
     if isinstance(config, ResNetConfig):
         return _resnet_settings(config)
-    if config.representation:
-        raise VitreousError(
-            f"{config.name} has a representation layer, which today's timm has not; load it with classes=... to drop the layer"
-        )
-    if config.distillation_head or config.distillation_token:
-        raise VitreousError("distilled models go to Hugging Face's format (DeiT); timm keeps them in another class")
-    if config.mask_token:
-        raise VitreousError(f"{config.name} has a mask token, which timm's ViT has not; keep it as a vitreous checkpoint")
-    if config.norm_eps != 1e-6:
-        raise VitreousError(
-            f"timm's ViT has a layer-norm epsilon of 1e-6; {config.name} has {config.norm_eps:g}, so its outputs would change"
-        )
-    if config.mlp_form != "plain":
-        raise VitreousError("gated MLPs go to Hugging Face's format; timm needs another class for them")
-    if config.pool == "gap" and not config.norm_after_pool and config.class_token:
-        raise VitreousError(f"{config.name} pools patches after the norm but has a class token, which timm cannot express")
+    foreign = {
+        "a representation layer, to be dropped by loading it with classes=...,": config.representation,
+        "a distillation token, to be kept in Hugging Face's format (DeiT),": config.distillation_token,
+        "a mask token": config.mask_token,
+        f"a layer-norm epsilon of {config.norm_eps:g} instead of 1e-6": config.norm_eps != 1e-6,
+        "a gated MLP, to be kept in Hugging Face's format,": config.mlp_form != "plain",
+        "a class token and pools patches after the norm": config.pool == "gap"
+        and not config.norm_after_pool
+        and config.class_token,
+        "positions for some of the leading tokens": config.position_prefix not in (0, config.prefix_tokens),
+    }
+    refuse_parts(config, "timm's ViT", foreign)
     ratio = config.mlp / config.width
     ratio = next(r for r in (ratio, math.nextafter(ratio, math.inf)) if int(config.width * r) == config.mlp)
     arguments: dict[str, Any] = dict(
@@ -185,8 +180,6 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
         pos_embed="learn" if config.positions == "1d" else "none",
         fc_norm=config.norm_after_pool,
     )
-    if config.position_prefix not in (0, config.prefix_tokens):
-        raise VitreousError("timm gives a position to all leading tokens or to none; this model does so for some")
     architecture, notes = "vit_base_patch16_224", []
     if config.trunk is not None:
         key = (config.trunk.units, config.patch)

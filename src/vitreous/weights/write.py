@@ -177,7 +177,7 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     kind = huggingface.find_kind(config)
     assert isinstance(config, ViTConfig)
-    arrays = write_arrays(huggingface.rules(config), checkpoint.tensors)
+    arrays = write_arrays(huggingface.rules(config, kind), checkpoint.tensors)
     named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
     files: dict[str, Any] = {"config.json": huggingface.to_settings(config, checkpoint.classes)}
     fields = _fields(checkpoint, "Hugging Face", notes)
