@@ -243,6 +243,7 @@ def test_what_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ((model, data, "--compare", bare), "has no head"),
         ((model, data, "--nearest", data), "give --out"),
         ((model, data, "--batch-size", "0"), "--batch-size 0"),
+        ((model, data, "--robustness", "--robustness-images", "0"), "--robustness-images 0"),
         ((model, data, "--preprocess", "flip|range(-1,1)"), "size|random|crop"),
         ((model, data, "--preprocess", "resize(8)|range(-1,1)", "--image-size", "16"), "two different sizes"),
     ):

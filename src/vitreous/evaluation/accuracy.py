@@ -17,7 +17,7 @@ from vitreous.evaluation.calibration import compute_calibration
 from vitreous.evaluation.class_tables import PAIRS, rank_confusions
 from vitreous.evaluation.intervals import Method, mean_recall_interval, share_interval
 from vitreous.evaluation.majority import majority_rate
-from vitreous.evaluation.predictions import Predictions, classes_there
+from vitreous.evaluation.predictions import Predictions, classes_there, repeated_names
 
 _ENOUGH = 50  # images by which to tell whether ReaL labels are of the same classes
 
@@ -175,9 +175,7 @@ def real_accuracy(predictions: Predictions, path: Path, *, method: Method = "wil
 
 def _attach_real_labels(source: Source, path: Path) -> Source:
     labelled = apply_real_labels(source, path)
-    names = Counter(source.id(index).rpartition("/")[2] for index in range(len(source)))
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
+    if twice := repeated_names(source.id(index).rpartition("/")[2] for index in range(len(source))):
         raise VitreousError(
             f"{source.where} {source.split}: {first_few(twice, 3)}: more than one image of that name, by which ReaL labels go; "
             f"remove the copies"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitreous.classifier import Classifier, load
-from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.device import PrecisionOption as WantedPrecision
 from vitreous.core.distributed import World
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, check_at_least
 from vitreous.core.output_dir import find_data_folder
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.open import open_data
@@ -24,7 +23,7 @@ from vitreous.evaluation.evaluation_report import write_report
 from vitreous.evaluation.intervals import Method
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions, classes_there, natural_mapping, predict_dataset
-from vitreous.evaluation.robustness import Robustness, measure_robustness
+from vitreous.evaluation.robustness import measure_robustness
 from vitreous.inference.features import compute_features
 from vitreous.inference.precision import agreed_precision
 
@@ -54,10 +53,8 @@ class EvaluateOptions:
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = (("batch-size", self.batch_size, 1), ("workers", self.workers, 0))
-        for name, count, least in (*counts, ("robustness-images", self.robustness_images, 1)):
-            if count is not None and count < least:
-                raise VitreousError(f"--{name} {count}: must be at least {least}")
+        check_at_least(1, batch_size=self.batch_size, robustness_images=self.robustness_images)
+        check_at_least(0, workers=self.workers)
         if self.nearest is not None and self.out is None:
             raise VitreousError("--nearest shows images on a page, which needs a place: give --out DIR")
 
@@ -87,111 +84,68 @@ def run_evaluation(options: EvaluateOptions, world: World) -> tuple[dict[str, An
     training = None if options.nearest is None else _select_training(open_data(options.nearest, bad_shards=options.bad_images))
     own = _load_subject(options.checkpoint, source, options, options.image_size, options.preprocess)
     other = _load_subject(options.compare, source, options) if options.compare is not None else None
-    run = _Run(options, world, precision.name)
+    how: dict[str, Any] = {"batch_size": options.batch_size, "workers": options.workers, "precision": precision.name}
+    how |= {"device": world.device, "world": world}
 
-    predictions, numbers = run.measured(own, source, features=training is not None)
-    said = [precision.note or "", *dataset.summary(), *notes, *own.said(), *own.mapping.notes, *_left_out(predictions)]
+    predictions, numbers = _measure(options, own, source, how, features=training is not None)
+    said = [precision.note or "", *dataset.summary(), *notes, *own.said(), *own.mapping.notes, *predictions.notes]
+    said += _unread(predictions.where, predictions.bad)
     others = []
     if other is not None:
-        theirs, about = run.measured(other, source)
+        theirs, about = _measure(options, other, source, how)
         pair = compare_predictions(predictions, theirs)
-        numbers["compare"] = {
-            **about,
-            "paired": pair.as_dict(),
-            "sentence": pair.sentence(*_distinct_names(own.name, other.name)),
-        }
+        sentence = pair.sentence(*_distinct_names(own.name, other.name))
+        numbers["compare"] = {**about, "paired": pair.as_dict(), "sentence": sentence}
         others.append((other.name, theirs, about))
         said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
-    strength = run.robustness(own, source, predictions)
-    if strength is not None:
-        numbers["robustness"] = strength.as_dict()
+    robustness = None
+    if options.robustness_images is not None:
+        sample: dict[str, Any] = {"images": options.robustness_images, "seed": options.data_seed}
+        robustness = measure_robustness(own.clf, source, predictions, preprocess=own.preprocess, **sample, **how)
+        numbers["robustness"] = robustness.as_dict()
     if options.out is not None:
-        said += run.write(options.out, own, source, predictions, numbers, others, training, strength)
+        known = None
+        if training is not None:  # beside the images that are wrong, and in no number: what cannot be read is left out
+            known = compute_features(own.clf, training, preprocess=own.preprocess, bad_images="skip", **how)
+            said += [*known.notes, *_unread("--nearest", known.bad)]
+        shown: dict[str, Any] = {"others": others, "training": known, "training_data": training, "robustness": robustness}
+        shown |= {"preprocess": own.preprocess, "device": world.device}
+        if world.is_main:
+            write_evaluation_dir(
+                options.out,
+                numbers,
+                predictions,
+                lambda folder: write_report(folder, own.clf, source, predictions, numbers, **shown),
+            )
     return numbers, tuple(dict.fromkeys(note for note in said if note))
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    options: EvaluateOptions
-    world: World
-    precision: Precision
-
-    @property
-    def _how(self) -> dict[str, Any]:
-        own = {"batch_size": self.options.batch_size, "workers": self.options.workers, "precision": self.precision}
-        return {**own, "device": self.world.device, "world": self.world}
-
-    def measured(
-        self, subject: _Subject, source: Source | Stream, features: bool = False
-    ) -> tuple[Predictions, dict[str, Any]]:
-        predictions = predict_dataset(
-            subject.clf,
-            source,
-            preprocess=subject.preprocess,
-            bad_images=self.options.bad_images,
-            mapping=subject.mapping,
-            features=features,
-            title=f"evaluate {subject.name}",
-            **self._how,
-        )
-        by: dict[str, Any] = {"method": self.options.interval, "seed": self.options.seed}
-        numbers = {"checkpoint": subject.name, **compute_metrics(predictions, **by)}
-        if self.options.real is not None:
-            numbers["real"] = real_accuracy(predictions, self.options.real, **by)
-        numbers |= {"preprocess": str(subject.preprocess), "precision": self.precision, "device": str(self.world.device)}
-        mapping = None if self.options.mapping is None else str(self.options.mapping)
-        numbers |= {
-            "mapping": mapping,
-            "among": self.options.among,
-            "seed": self.options.seed,
-            "data_seed": self.options.data_seed,
-        }
-        return predictions, numbers
-
-    def robustness(self, subject: _Subject, source: Source | Stream, predictions: Predictions) -> Robustness | None:
-        count, seed = self.options.robustness_images, self.options.data_seed
-        if count is None:
-            return None
-        return measure_robustness(
-            subject.clf, source, predictions, images=count, seed=seed, preprocess=subject.preprocess, **self._how
-        )
-
-    def write(
-        self,
-        folder: Path,
-        own: _Subject,
-        source: Source | Stream,
-        predictions: Predictions,
-        numbers: Mapping[str, Any],
-        others: Sequence[tuple[str, Predictions, Mapping[str, Any]]],
-        training: Source | Stream | None,
-        strength: Robustness | None,
-    ) -> list[str]:
-        """Gives what is to be said of the training images: one that cannot be read is no reason to lose the rest."""
-        known = None
-        if training is not None:  # beside the images that are wrong, and in no number: what cannot be read is left out
-            known = compute_features(own.clf, training, preprocess=own.preprocess, bad_images="skip", **self._how)
-        said = [] if known is None else [*known.notes, *_unread("--nearest", known.bad)]
-        if not self.world.is_main:
-            return said
-
-        def page(part: Path) -> object:
-            return write_report(
-                part,
-                own.clf,
-                source,
-                predictions,
-                numbers,
-                others=others,
-                training=known,
-                training_data=training,
-                robustness=strength,
-                preprocess=own.preprocess,
-                device=self.world.device,
-            )
-
-        write_evaluation_dir(folder, numbers, predictions, page)
-        return said
+def _measure(
+    options: EvaluateOptions, subject: _Subject, source: Source | Stream, how: Mapping[str, Any], features: bool = False
+) -> tuple[Predictions, dict[str, Any]]:
+    predictions = predict_dataset(
+        subject.clf,
+        source,
+        preprocess=subject.preprocess,
+        bad_images=options.bad_images,
+        mapping=subject.mapping,
+        features=features,
+        title=f"evaluate {subject.name}",
+        **how,
+    )
+    by: dict[str, Any] = {"method": options.interval, "seed": options.seed}
+    numbers = {"checkpoint": subject.name, **compute_metrics(predictions, **by)}
+    if options.real is not None:
+        numbers["real"] = real_accuracy(predictions, options.real, **by)
+    return predictions, numbers | {
+        "preprocess": str(subject.preprocess),
+        "precision": how["precision"],
+        "device": str(how["device"]),
+        "mapping": options.mapping and str(options.mapping),
+        "among": options.among,
+        "seed": options.seed,
+        "data_seed": options.data_seed,
+    }
 
 
 # Which images, and which model -----------------------------------------------------------------------------------------
@@ -248,16 +202,9 @@ def _load_subject(
     return _Subject(checkpoint, clf, ours, mapping)
 
 
-def _left_out(predictions: Predictions) -> Iterator[str]:
-    yield from predictions.notes
-    yield from _unread(predictions.where, predictions.bad)
-
-
-def _unread(where: str, bad: Sequence[tuple[str, str]]) -> Iterator[str]:
-    if bad:
-        place, why = bad[0]
-        more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
-        yield f"{where}: left out what could not be read: {place} ({why}){more}"
+def _unread(where: str, bad: Sequence[tuple[str, str]]) -> list[str]:
+    more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
+    return [f"{where}: left out what could not be read: {place} ({why}){more}" for place, why in bad[:1]]
 
 
 def _distinct_names(first: str, second: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.progress import Advance
 from vitreous.data.sampling import derive_key
 from vitreous.evaluation.majority import count_labels, majority_rate
+from vitreous.evaluation.predictions import repeated_names
 from vitreous.evaluation.ridge import L2S, Ridge
 from vitreous.inference.features import Features
 
@@ -58,11 +59,9 @@ class FewshotTask:
                 f"{self.name}: its training images are of one class only ({self.train.classes[self.train.labels[0][0]]}); "
                 f"there is nothing to tell apart"
             )
-        twice = _find_repeated(self.train.ids) or _find_repeated(self.test.ids)
-        if twice:
+        if twice := repeated_names(self.train.ids) or repeated_names(self.test.ids):
             raise VitreousError(f"{self.name}: {first_few(twice, 3)} is there twice; remove one, or accuracy counts it double")
-        both = sorted(set(self.train.ids) & set(self.test.ids))
-        if both:
+        if both := sorted(set(self.train.ids) & set(self.test.ids)):
             raise VitreousError(
                 f"{self.name}: {first_few(both, 3)} is in both the training and the test images; remove it from one split"
             )
@@ -92,13 +91,6 @@ def check_shots(shots: Sequence[Shots], name: str, smallest: tuple[int, str]) ->
     if few < asked:
         remedy = f"use --shots {few}" if few else "remove it, or give it some"
         raise VitreousError(f"--shots {asked}: class {label!r} of {name} has {few:,} training images; {remedy}")
-
-
-def _find_repeated(ids: Sequence[str]) -> list[str]:
-    if len(set(ids)) == len(ids):
-        return []
-    seen: set[str] = set()
-    return sorted({name for name in ids if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,34 +14,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+from numpy.typing import NDArray
 
-from vitreous.core.files import atomic_file
-from vitreous.evaluation.fewshot import FewshotResult, Shots
+from vitreous.evaluation.fewshot import FewshotResult
 from vitreous.evaluation.majority import beats_majority
+from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, save
 
 WORTH = 0.005  # half a point for a doubling of the labels: less is hardly worth the labelling
-_COLOURS = ("#2457a6", "#c0622d", "#1e7b34", "#8a3f9b", "#a4791f", "#0f7c84", "#b03a5b", "#5a5f66")  # told apart by all eyes
 _MOST_NAMED = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
     """All seeds of one number of shots."""
 
-    data: str
-    shots: Shots
-    per_class: float
-    accuracy: float  # mean over the seeds
-    spread: float | None  # standard deviation over them, where there are several
-    low: float
-    high: float
-    majority: float  # accuracy of always predicting the most frequent class
-    fitted: float
-    left_out: float
-    l2: tuple[float, ...]  # those of the seeds, in their order
-    n_train: int
-    n_test: int
-    seeds: int
+    rounds: tuple[FewshotResult, ...]
+
+    @property
+    def first(self) -> FewshotResult:
+        """For what does not depend on the seed."""
+        return self.rounds[0]
+
+    def each(self, name: str) -> NDArray[np.float64]:
+        """A number of every round."""
+        return np.array([getattr(found, name) for found in self.rounds], np.float64)
+
+    def mean(self, name: str) -> float:
+        return float(self.each(name).mean())
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the accuracy over the seeds, where there are several."""
+        return float(self.each("accuracy").std(ddof=1)) if len(self.rounds) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -59,36 +65,10 @@ class Verdict:
 
 def points(rounds: Sequence[FewshotResult]) -> tuple[Point, ...]:
     """In the order of the rounds: data set by data set, and for each from few shots to many."""
-    names = list(dict.fromkeys(found.data for found in rounds))
-    return tuple(
-        _point([found for found in rounds if found.data == name and found.shots == shots])
-        for name in names
-        for shots in sorted({found.shots for found in rounds if found.data == name}, key=_size)
-    )
-
-
-def _size(shots: Shots) -> float:
-    return math.inf if shots == "all" else shots
-
-
-def _point(own: Sequence[FewshotResult]) -> Point:
-    accuracies = np.array([found.accuracy for found in own])
-    return Point(
-        data=own[0].data,
-        shots=own[0].shots,
-        per_class=float(np.mean([found.per_class for found in own])),
-        accuracy=float(accuracies.mean()),
-        spread=float(accuracies.std(ddof=1)) if len(own) > 1 else None,
-        low=float(accuracies.min()),
-        high=float(accuracies.max()),
-        majority=own[0].majority,
-        fitted=float(np.mean([found.fitted for found in own])),
-        left_out=float(np.mean([found.left_out for found in own])),
-        l2=tuple(found.l2 for found in own),
-        n_train=own[0].n_train,
-        n_test=own[0].n_test,
-        seeds=len(own),
-    )
+    names = {found.data: place for place, found in reversed([*enumerate(rounds)])}
+    keys = {(found.data, found.shots) for found in rounds}
+    order = sorted(keys, key=lambda key: (names[key[0]], math.inf if key[1] == "all" else key[1]))
+    return tuple(Point(tuple(found for found in rounds if (found.data, found.shots) == key)) for key in order)
 
 
 # What follows ----------------------------------------------------------------------------------------------------------
@@ -100,46 +80,40 @@ def verdicts(rounds: Sequence[FewshotResult]) -> tuple[Verdict, ...]:
 
 def _verdict(own: Sequence[FewshotResult]) -> Verdict:
     curve, name = points(own), own[0].data
-    last = curve[-1]
-    if len(curve) < 2 or last.per_class <= curve[-2].per_class:
+    last, per_class = curve[-1], curve[-1].mean("per_class")
+    if len(curve) < 2 or per_class <= curve[-2].mean("per_class"):
         return Verdict(name, None, None, None, f"{name}: one number of shots is no curve; give several to see what labels add")
-    halves = [point for point in curve[:-1] if 2 * point.per_class <= last.per_class]
-    gain, error, drawings = _gain(
-        own, halves[-1] if halves else curve[0], last
-    )  # over a short step, noise is divided by little
-    room = last.fitted - last.left_out
+    # Over a short step, noise is divided by little.
+    halves = [point for point in curve[:-1] if 2 * point.mean("per_class") <= per_class]
+    gain, error, drawings = _gain(halves[-1] if halves else curve[0], last)
+    accuracy, fitted, left_out = (last.mean(name) for name in ("accuracy", "fitted", "left_out"))
     more: bool | None
-    if not beats_majority(last.accuracy, last.majority):
+    if not beats_majority(accuracy, last.first.majority):
         more, meaning = None, "no better than always predicting the largest class: check the checkpoint and the labels"
-    elif last.accuracy > 1 - WORTH:
+    elif accuracy > 1 - WORTH:
         more, meaning = False, "there is hardly anything left to gain"
-    elif room < 2 * WORTH or gain + 2 * error < 2 * WORTH:
+    elif fitted - left_out < 2 * WORTH or gain + 2 * error < 2 * WORTH:
         more = False
         meaning = "more labels would hardly help. The features are the limit: fine-tune, or take a better checkpoint"
     elif gain - 2 * error > WORTH:
         more, meaning = True, "more labels would help"
     else:
-        more = None
-        meaning = (
-            f"whether more would help, {last.n_test:,} test images and {drawings} drawing{'s' * (drawings > 1)} cannot tell"
-        )
-    added = f"a doubling of the labels, at {_few(last.per_class)} a class, adds {100 * gain:+.1f} ± {100 * error:.1f} points"
-    ends = f"{last.fitted:.1%} of the training images are right, {last.left_out:.1%} of them if each is left out of its fit"
+        tested = f"{last.first.n_test:,} test images and {drawings} drawing{'s' * (drawings > 1)}"
+        more, meaning = None, f"whether more would help, {tested} cannot tell"
+    added = f"a doubling of the labels, at {_few(per_class)} a class, adds {100 * gain:+.1f} ± {100 * error:.1f} points"
+    ends = f"{fitted:.1%} of the training images are right, {left_out:.1%} of them if each is left out of its fit"
     return Verdict(name, gain, error, more, f"{name}: {added}: {meaning} ({ends})")
 
 
-def _gain(own: Sequence[FewshotResult], before: Point, last: Point) -> tuple[float, float, int]:
+def _gain(before: Point, last: Point) -> tuple[float, float, int]:
     """Accuracy for each doubling, its standard error from test images and drawings, and the number of drawings.
 
     Both ends are evaluated on the same images, so images that both get right or wrong add nothing to the uncertainty.
     """
-    doublings = math.log2(last.per_class / before.per_class)
-    early = [found for found in own if found.shots == before.shots]
-    late = [found for found in own if found.shots == last.shots]
-    if len(late) == len(early):
-        each = np.array([b.right.astype(float) - a.right for a, b in zip(early, late, strict=True)])
-    else:  # `all` is one, whatever the seed
-        each = np.array([late[0].right.astype(float) - a.right for a in early])
+    doublings = math.log2(last.mean("per_class") / before.mean("per_class"))
+    # `all` is one, whatever the seed.
+    late = last.rounds if len(last.rounds) == len(before.rounds) else [last.first] * len(before.rounds)
+    each = np.array([b.right.astype(float) - a.right for a, b in zip(before.rounds, late, strict=True)])
     by_image, by_seed = each.mean(axis=0), each.mean(axis=1)
     variance = by_image.var(ddof=1) / len(by_image) if len(by_image) > 1 else 0.25
     if len(by_seed) > 1:
@@ -154,62 +128,47 @@ def _few(number: float) -> str:
 # The figure -----------------------------------------------------------------------------------------------------------
 
 
-def draw_curve(rounds: Sequence[FewshotResult], title: str, folder: Path) -> tuple[Path, ...]:
+def draw_curve(rounds: Sequence[FewshotResult], title: str, folder: Path) -> None:
     """`learning_curve.png` and `.svg`: mean over the seeds, every seed a dot, and the band between the best and the worst."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, NullLocator
+    save(_figure(points(rounds), title), folder, "learning_curve")
 
-    curve = points(rounds)
-    names = list(dict.fromkeys(point.data for point in curve))
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    axes = figure.subplots()
+
+@drawn
+def _figure(curve: Sequence[Point], title: str) -> Figure:
+    figure, axes = chart(title)
+    names = list(dict.fromkeys(point.first.data for point in curve))
+    one = len(names) == 1
     for number, name in enumerate(names):
-        own, colour = [point for point in curve if point.data == name], _COLOURS[number % len(_COLOURS)]
-        x = [point.per_class for point in own]
-        y = [100 * point.accuracy for point in own]
-        if len(names) == 1:
-            fitted = [100 * point.fitted for point in own]
-            axes.plot(x, fitted, color="#6b7178", lw=1.2, ls=(0, (4, 3)), label="its own training images")
-            axes.axhline(100 * own[0].majority, color="#6b7178", lw=1, ls=(0, (1, 2)), label="largest class alone")
-        if any(point.seeds > 1 for point in own):
-            axes.fill_between(
-                x, [100 * point.low for point in own], [100 * point.high for point in own], color=colour, alpha=0.16, lw=0
-            )
-        label = f"test images, mean of {max(point.seeds for point in own)} drawings" if len(names) == 1 else name
-        axes.plot(x, y, color=colour, lw=2, marker="o", ms=5, label=label, zorder=3)
-        for point in own:
-            dots = [100 * found.accuracy for found in rounds if found.data == name and found.shots == point.shots]
-            if len(dots) > 1:
-                axes.scatter([point.per_class] * len(dots), dots, s=10, color=colour, alpha=0.55, lw=0, zorder=2)
-    if len(names) == 1:
-        for point in curve:
-            axes.annotate(
-                f"{100 * point.accuracy:.1f}", (point.per_class, 100 * point.accuracy), (9, -12), textcoords="offset points",
-                ha="left", fontsize=8.5, color=_COLOURS[0],
-            )  # fmt: skip
-    ticks = sorted({point.per_class for point in curve})
+        own, colour = [point for point in curve if point.first.data == name], COLOURS[number % len(COLOURS)]
+        x = [point.mean("per_class") for point in own]
+        accuracies = [100 * point.each("accuracy") for point in own]
+        seeds = max(map(len, accuracies))
+        if one:
+            fitted, largest = [100 * point.mean("fitted") for point in own], 100 * own[0].first.majority
+            axes.plot(x, fitted, color=QUIET, lw=1.2, ls=(0, (4, 3)), label="its own training images")
+            axes.axhline(largest, color=QUIET, lw=1, ls=(0, (1, 2)), label="largest class alone")
+        if seeds > 1:
+            axes.fill_between(x, [*map(min, accuracies)], [*map(max, accuracies)], color=colour, alpha=0.16, lw=0)
+        label = f"test images, mean of {seeds} drawings" if one else name
+        means = [float(each.mean()) for each in accuracies]
+        axes.plot(x, means, color=colour, lw=2, marker="o", ms=5, label=label, zorder=3)
+        for place, mean, each in zip(x, means, accuracies, strict=True):
+            if len(each) > 1:
+                axes.scatter([place] * len(each), each, s=10, color=colour, alpha=0.55, lw=0, zorder=2)
+            if one:
+                axes.annotate(f"{mean:.1f}", (place, mean), (9, -12), textcoords="offset points", color=colour)
+    ticks = sorted({point.mean("per_class") for point in curve})
+    alls = {point.mean("per_class") for point in curve if point.first.shots == "all"}
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(_apart(ticks)))
     axes.xaxis.set_minor_locator(NullLocator())
-    alls = {point.per_class for point in curve if point.shots == "all"}
     axes.xaxis.set_major_formatter(lambda value, _: f"all ({_few(value)})" if value in alls else _few(value))
     axes.set_xlim(ticks[0] / 1.25, ticks[-1] * 1.45)
-    axes.set_xlabel("labelled images of each class")
-    axes.set_ylabel("accuracy in %")
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
+    axes.set(xlabel="labelled images of each class", ylabel="accuracy in %")
     low, high = axes.get_ylim()
     axes.set_ylim(max(-1.0, low - 0.06 * (high - low)), min(101.0, high))
-    axes.legend(frameon=False, fontsize=9, loc="lower right", ncols=1 if len(names) <= _MOST_NAMED else 2)
-    paths = tuple(folder / f"learning_curve.{kind}" for kind in ("png", "svg"))
-    with mpl.rc_context({"svg.hashsalt": "vitreous", "svg.fonttype": "none"}):  # equal curves give equal files
-        for path in paths:
-            with atomic_file(path) as part:
-                kind = path.suffix[1:]
-                figure.savefig(part, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    return paths
+    axes.legend(loc="lower right", ncols=1 if len(names) <= _MOST_NAMED else 2)
+    return figure
 
 
 def _apart(ticks: Sequence[float]) -> list[float]:

@@ -82,16 +82,17 @@ class Fewshot:
     exit_code: int = 0
 
     def text(self) -> str:
-        several = len({point.data for point in self.points}) > 1
+        several = len({point.first.data for point in self.points}) > 1
         rows = []
         for point in self.points:
-            spread = f" ± {100 * point.spread:.1f}" if point.spread is not None else ""
-            l2 = ", ".join(_power(l2) for l2 in sorted(set(point.l2)))
-            cells = (str(point.shots), f"{100 * point.accuracy:.1f}{spread} %", point.seeds, l2, point.n_train, point.n_test)
-            rows.append((point.data, *cells) if several else cells)
+            one, spread = point.first, f" ± {100 * point.spread:.1f}" if point.spread is not None else ""
+            l2 = ", ".join(_power(l2) for l2 in sorted({found.l2 for found in point.rounds}))
+            accuracy = f"{100 * point.mean('accuracy'):.1f}{spread} %"
+            cells = (str(one.shots), accuracy, len(point.rounds), l2, one.n_train, one.n_test)
+            rows.append((one.data, *cells) if several else cells)
         headings = ("shots", "accuracy", "drawings", "l2", "training images", "test images")
         lines = [table(("data", *headings) if several else headings, rows), ""]
-        rates = {point.data: point.majority for point in self.points}
+        rates = {point.first.data: point.first.majority for point in self.points}
         lines += [f"{name}: {describe_majority(rate)}" for name, rate in rates.items()]
         lines += [verdict.sentence for verdict in self.verdicts]
         if self.out is not None:

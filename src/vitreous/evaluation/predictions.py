@@ -9,8 +9,11 @@ the batch size and the world size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,7 +99,10 @@ def predict_dataset(
     """
     world = world or World(0, 1, torch.device(device))
     preprocess = preprocess or clf.preprocess
-    _check(clf, data, preprocess, batch_size)
+    if preprocess.random:
+        raise VitreousError(f"--preprocess {str(preprocess)!r} is random; evaluation needs a fixed string")
+    if isinstance(data, Source):
+        _check_ids(data, [data.id(index) for index in range(len(data))])
     mapping = mapping or natural_mapping(clf, data)
     accuracy = ClassificationEvaluator(clf.classes, preprocess, world, split=data.split, mistakes=0)
     evaluator = _PredictionsEvaluator(clf, data, mapping, accuracy, keep_features=features)
@@ -112,26 +118,29 @@ def predict_dataset(
             title=title,
         )
     _check_ids(data, passed.ids)
-    everyone = all_gather(world, (evaluator.result(), runner.seconds))
-    rows = _in_order([rows for rows, _ in everyone], passed.order)
+    rows, seconds = zip(*all_gather(world, (evaluator.result(), runner.seconds)), strict=True)
+    # All ranks' rows, put back into the order of the data.
+    parts_given, parts_labels, *columns = zip(*([part for part in rows if part[0]] or rows[:1]), strict=True)
+    given, labels = (list(itertools.chain.from_iterable(parts)) for parts in (parts_given, parts_labels))
+    top, probabilities, truth, losses, *kept = (np.concatenate(parts)[passed.order] for parts in columns)
     return Predictions(
         where=data.where,
         split=data.split,
         classes=clf.classes,
         ids=passed.ids,
         numbers=passed.numbers,
-        labels=rows.labels,
-        top=rows.top,
-        probabilities=rows.probabilities,
-        truth=rows.truth,
-        losses=rows.losses,
-        features=rows.features,
+        labels=tuple(labels[row] for row in passed.order),
+        top=top,
+        probabilities=probabilities,
+        truth=truth,
+        losses=losses,
+        features=kept[0] if kept else None,
         bad=passed.bad,
         seconds=passed.seconds,
         counts=accuracy.all_counts(),
-        given=rows.given,
+        given=tuple(given[row] for row in passed.order),
         mapping=mapping,
-        model_seconds=max(seconds for _, seconds in everyone),
+        model_seconds=max(seconds),
         notes=passed.notes,
     )
 
@@ -153,51 +162,18 @@ def classes_there(data: Source | Stream) -> tuple[int, ...] | None:
     return tuple(np.flatnonzero(data.counts()).tolist()) if isinstance(data, Source) else None
 
 
-# Before ----------------------------------------------------------------------------------------------------------------
+def repeated_names(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _check(clf: Classifier, data: Source | Stream, preprocess: Preprocess, batch_size: int | None) -> None:
-    if not clf.config.classes:
+def _check_ids(data: Source | Stream, ids: Iterable[str]) -> None:
+    """Of two images with one id, nobody who reads the list of predictions could tell which is which; most often it is one
+    image that was packed or listed twice, and it would be counted twice."""
+    if twice := repeated_names(ids):
         raise VitreousError(
-            f"{clf.config.name}: the checkpoint has no head, so it names no classes; "
-            f"measure its features with `vitreous fewshot`"
+            f"{data.where} {data.split}: {len(twice):,} images have the name of another ({first_few(twice, 3)}) and would be "
+            f"counted twice; rename them or leave them out"
         )
-    if batch_size is not None and batch_size < 1:
-        raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
-    if preprocess.random:
-        raise VitreousError(f"--preprocess {str(preprocess)!r} is random; evaluation needs a fixed string")
-    if isinstance(data, Stream):
-        return
-    if not len(data):
-        raise VitreousError(f"{data.where} {data.split}: there are no images in this split")
-    _check_ids(data, [data.id(index) for index in range(len(data))])
-
-
-def _check_ids(data: Source | Stream, ids: Sequence[str]) -> None:
-    """Of two images with one id, nobody who reads the list of answers could tell which is which; most often it is one image
-    that was packed or listed twice, and it would be counted twice."""
-    if len(set(ids)) == len(ids):
-        return
-    seen: set[str] = set()
-    twice = [name for name in ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
-    raise VitreousError(
-        f"{data.where} {data.split}: {len(twice):,} images have the name of another ({first_few(twice, 3)}) and would be "
-        f"counted twice; rename them or leave them out"
-    )
-
-
-# During ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    given: tuple[tuple[int, ...], ...]
-    labels: tuple[tuple[int, ...], ...]
-    top: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-    truth: NDArray[np.float32]
-    losses: NDArray[np.float32]
-    features: NDArray[np.float32] | None
 
 
 class _PredictionsEvaluator:
@@ -256,31 +232,9 @@ class _PredictionsEvaluator:
         labels = self.mapping.labels(own)
         return (guess, *(label for label in labels if label != guess)) if guess in labels else labels
 
-    def result(self) -> _Rows:
+    def result(self) -> tuple[Any, ...]:
+        """The data's labels and the model's, top classes, probabilities, truths, losses, and features where they are kept."""
         nothing = torch.zeros(0, self._top)
-        parts = self._parts or [(nothing.long(), nothing, nothing[:, 0], nothing[:, 0])]  # few images, many processes
-        top, probabilities, truth, losses, *more = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-        return _Rows(tuple(self._given), tuple(self._labels), top, probabilities, truth, losses, more[0] if more else None)
-
-
-# After -----------------------------------------------------------------------------------------------------------------
-
-
-def _in_order(parts: Sequence[_Rows], order: NDArray[np.int64]) -> _Rows:
-    """All processes' rows, put back into the order of the data."""
-    given = [own for part in parts for own in part.given]
-    labels = [own for part in parts for own in part.labels]
-
-    def joined(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        return np.concatenate(arrays)[order]
-
-    features = [part.features for part in parts if part.features is not None]
-    return _Rows(
-        tuple(given[row] for row in order),
-        tuple(labels[row] for row in order),
-        np.concatenate([part.top for part in parts])[order],
-        joined([part.probabilities for part in parts]),
-        joined([part.truth for part in parts]),
-        joined([part.losses for part in parts]),
-        joined(features) if features else None,
-    )
+        empty = (nothing.long(), nothing, nothing[:, 0], nothing[:, 0])
+        parts = self._parts or [empty]  # few images, many ranks
+        return self._given, self._labels, *(torch.cat(part).numpy() for part in zip(*parts, strict=True))

@@ -8,7 +8,7 @@ The sample is drawn by the seed, and every strength is measured on all of it, so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -59,9 +59,9 @@ class Robustness:
             "n": self.clean.n,
             "data_seed": self.seed,
             "seconds": self.seconds,
-            "clean": _point(self.clean),
+            "clean": asdict(self.clean),
             "curves": [
-                {"name": curve.name, "along": curve.along, "points": [_point(point) for point in curve.points]}
+                {"name": curve.name, "along": curve.along, "points": [asdict(point) for point in curve.points]}
                 for curve in self.curves
             ],
         }
@@ -91,8 +91,6 @@ def measure_robustness(
 
     An image that could be read once can be read again; if one cannot, it is missing from that point and its n says so.
     """
-    if images < 1:
-        raise VitreousError(f"--robustness-images {images}: must be at least 1")
     preprocess = preprocess or clf.preprocess
     rows = _draw_rows(predictions, images, seed)
     sample = _sample(data, predictions, rows)
@@ -165,7 +163,3 @@ class InMemorySource(Source):
 def _measure_strength(strength: float, right: NDArray[np.bool_]) -> Strength:
     accuracy = float(right.mean()) if len(right) else 0.0
     return Strength(strength, accuracy, wilson(accuracy, len(right)), len(right))
-
-
-def _point(point: Strength) -> dict[str, Any]:
-    return {"strength": point.strength, "accuracy": point.accuracy, "interval": list(point.interval), "n": point.n}

@@ -65,7 +65,7 @@ def _few_shots(runs: Path, out: Path) -> dict[str, Any]:
     found = fewshot(
         str(runs / "letters"), "builtin:digits", shots="1,5,10,25,all", out=str(out), workers=0, device="cpu", no_cache=True
     )
-    curve = ", ".join(f"{point.shots}: {point.accuracy:.0%}" for point in found.points)
+    curve = ", ".join(f"{point.first.shots}: {point.mean('accuracy'):.0%}" for point in found.points)
     return {
         "measured": "fewshot: frozen features that never saw a digit",
         "result": f"labels a class {curve}. {found.verdicts[0].sentence}",
