@@ -79,7 +79,7 @@ def test_the_function_says_what_the_command_does(checkpoint: str) -> None:
 def test_shots_in_python(checkpoint: str) -> None:
     for shots, wanted in (((2, "all"), [2, "all"]), (3, [3])):
         found = vitreous.fewshot(checkpoint, "builtin:digits", shots=shots, seeds=1, workers=0)
-        assert [point.shots for point in found.points] == wanted
+        assert [point.first.shots for point in found.points] == wanted
     with pytest.raises(vitreous.VitreousError, match="--shots 0"):
         vitreous.fewshot(checkpoint, "builtin:digits", shots=[0], workers=0)
 
@@ -93,13 +93,13 @@ def test_several_data_sets_and_one_l2(checkpoint: str, tmp_path: Path) -> None:
     assert any("chosen by the test images" in note for note in found.notes)
     assert found.text().count(other) >= 2
     kept = vitreous.fewshot(checkpoint, other, workers=0)
-    assert [point.shots for point in kept.points] == [1, 5, "all"]
+    assert [point.first.shots for point in kept.points] == [1, 5, "all"]
     assert any("class 'a'" in note and "6 training images" in note for note in kept.notes)
 
 
 def test_one_split_only_is_divided_and_said(checkpoint: str, tmp_path: Path) -> None:
     found = vitreous.fewshot(checkpoint, photos(tmp_path / "x", train=dict(a=10, b=10)), shots="5", workers=0)
-    assert (found.points[0].n_train, found.points[0].n_test) == (10, 6)
+    assert (found.points[0].first.n_train, found.points[0].first.n_test) == (10, 6)
     assert any("held out 6 of 20" in note for note in found.notes)
 
 
@@ -125,7 +125,7 @@ def test_subset_and_per_class_choose_the_images_that_training_chooses(checkpoint
         assert sorted(task.train.ids) == sorted(train.id(row) for row in range(len(train)))  # type: ignore[union-attr, arg-type]
         assert any(f"data seed {options.get('data_seed', 0)}" in note for note in said)
     found = vitreous.fewshot(checkpoint, "builtin:digits", shots="all", per_class=7, workers=0)
-    assert [(point.n_train, point.n_test) for point in found.points] == [(70, 500)]
+    assert [(point.first.n_train, point.first.n_test) for point in found.points] == [(70, 500)]
     assert found.record()["per_class"] == 7
 
 
