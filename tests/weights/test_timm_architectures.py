@@ -56,9 +56,9 @@ def read(name: str) -> tuple[nn.Module, ViTConfig | ResNetConfig] | None:
     except VitreousError as error:
         assert "\n" not in str(error)
         return None
-    if found is None or any(theirs not in found[1].shapes for rule in reader.rules(found[0]) for theirs in rule.theirs):
+    if found is None or any(theirs not in found.arrays.shapes for rule in found.rules for theirs in rule.theirs):
         return None  # a tensor is missing, which read_tensors refuses
-    return model, found[0]
+    return model, found.checkpoint.config
 
 
 # In slices, so that the test processes share the work.
