@@ -21,7 +21,6 @@ Modules:
     pixel_arrays   data sets of pixel arrays, memory-mapped
     real_labels    ImageNet ReaL labels
     registry       data sets by name: found on disk or downloaded
-    row_subset     a few rows of a large packed array, cached
     smallnorb      smallNORB
     svhn           Street View House Numbers
     tfds_order     example order of TensorFlow Datasets

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.progress import byte_progress
 
 NameFilter = Callable[[str], bool]
@@ -35,7 +35,7 @@ def unpack(archive: Path, into: Path, wanted: NameFilter) -> None:
     size = archive.stat().st_size
     limit = size * _GROWTH + _ROOM
     with (
-        name_broken_archive(archive),
+        name_broken_file(archive),
         byte_progress(archive.name, "unpacking", "unpacked") as progress,
         archive.open("rb") as raw,
     ):
@@ -58,12 +58,21 @@ def write_member(target: Path, stream: IO[bytes], archive: Path, limit: int) -> 
 
 
 @contextlib.contextmanager
-def name_broken_archive(archive: Path) -> Iterator[None]:
-    """Around any reading of members: says of which archive, and what to do, if it is broken."""
+def name_broken_file(path: Path) -> Iterator[None]:
+    """Around any reading of an original: says of which file, and what to do, if it is broken."""
     try:
         yield
     except _BROKEN as error:
-        raise VitreousError(f"{archive}: broken, truncated or no archive ({error}); fetch it again") from error
+        raise VitreousError(f"{path}: broken, truncated or another file ({one_line(error)}); fetch it again") from error
+
+
+@contextlib.contextmanager
+def open_original(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file that may be gzipped."""
+    with name_broken_file(path), path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
 
 
 def iterate_members(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:

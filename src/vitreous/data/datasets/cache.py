@@ -16,7 +16,7 @@ from pathlib import Path
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import beside, cache_dir, locked
 
-_VERSION = 1  # of what is made
+_VERSION = 2  # of what is made
 
 
 def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None]) -> Path:

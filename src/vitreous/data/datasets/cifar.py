@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.archive import iterate_members, name_broken_archive
+from vitreous.data.datasets.archive import iterate_members, name_broken_file
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
 from vitreous.data.datasets.pixel_arrays import Pixels, pixel_dataset
 from vitreous.data.source import Dataset
@@ -81,7 +81,7 @@ def open_cifar(place: DatasetDir, version: Version) -> Dataset:
 
 def _read_archive(archive: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     most = 1 << 28  # the longest file has 154 MB; what claims more is another archive
-    with name_broken_archive(archive), archive.open("rb") as raw:
+    with name_broken_file(archive), archive.open("rb") as raw:
         found = {}
         for name, stream in iterate_members(archive, raw, lambda name: PurePosixPath(name).name in wanted):
             found[PurePosixPath(name).name] = stream.read(most)

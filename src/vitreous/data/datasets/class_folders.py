@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.archive import iterate_members, name_broken_archive, unpack, write_member
+from vitreous.data.datasets.archive import iterate_members, name_broken_file, unpack, write_member
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import image_dataset, list_class_folders, unpack_archives
@@ -54,7 +54,7 @@ def _unpack_objects(archive: Path, into: Path) -> None:
         unpack(archive, into, wanted)
         return
     limit = archive.stat().st_size * 10
-    with name_broken_archive(archive), archive.open("rb") as raw:
+    with name_broken_file(archive), archive.open("rb") as raw:
         inner = f"{_OBJECTS}.tar.gz"
         for _, stream in iterate_members(archive, raw, lambda name: name.endswith(inner)):
             for name, content in iterate_members(archive, stream, wanted):

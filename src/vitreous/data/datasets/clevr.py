@@ -21,11 +21,11 @@ from vitreous.core.progress import progress_bar
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import Listed, unpack_archives
-from vitreous.data.datasets.row_subset import load_array, save_arrays
+from vitreous.data.datasets.pixel_arrays import load_array, save_arrays
 from vitreous.data.datasets.tfds_order import sort_as_tfds
 from vitreous.data.datasets.vtab_parts import Parts, choose_examples, image_parts
-from vitreous.data.datasets.vtab_rules import bin_by_count, bin_by_thresholds, check_labels
-from vitreous.data.datasets.vtab_tasks import CLEVR_DISTANCES, VtabTask
+from vitreous.data.datasets.vtab_rules import bin_by_thresholds, check_labels
+from vitreous.data.datasets.vtab_tasks import CLEVR_DISTANCES, CLEVR_FEWEST, VtabTask
 
 FOLDER, ARCHIVE = "CLEVR_v1.0", "CLEVR_v1.0.zip"
 
@@ -68,7 +68,7 @@ def _find_scenes(place: DatasetDir) -> tuple[Path, Path | None]:
 
 def _compute_labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:
     if task.name == "clevr-count":
-        labels = bin_by_count(load_array(folder, f"{split}-counts"))
+        labels = load_array(folder, f"{split}-counts") - CLEVR_FEWEST
     else:
         labels = bin_by_thresholds(load_array(folder, f"{split}-closest"), CLEVR_DISTANCES)
     return check_labels(str(path), names, labels, task.classes)
@@ -79,24 +79,20 @@ def _compute_labels(task: VtabTask, path: Path, folder: Path, split: str, names:
 
 def _summarise_scenes(scenes: dict[str, Path], folder: Path) -> None:
     for split, path in scenes.items():
-        names: list[str] = []
-        counts: list[int] = []
-        closest: list[float] = []
         with progress_bar(f"reading {path.name}", None) as advance:
-            for scene in read_scenes(path):
-                name, distances = _parse_scene(path, len(names), scene)
-                names.append(name)
-                counts.append(len(distances))
-                closest.append(min(distances, default=float("inf")))
+            rows = []
+            for number, scene in enumerate(read_scenes(path)):
+                rows.append(_parse_scene(path, number, scene))
                 advance(1)
+        names, counts, closest = zip(*rows, strict=True) if rows else ((), (), ())
         if len(set(names)) != len(names):
             raise VitreousError(f"{path}: describes an image twice; another file than the original")
-        save_arrays(folder, {f"{split}-names": np.array(names, str), f"{split}-counts": np.array(counts, np.int64)})
-        save_arrays(folder, {f"{split}-closest": np.array(closest, np.float64)})
+        facts = {"names": np.array(names, str), "counts": np.array(counts, np.int64), "closest": np.array(closest, np.float64)}
+        save_arrays(folder, {f"{split}-{name}": array for name, array in facts.items()})
 
 
-def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, list[float]]:
-    """The image's name, and how far each object is: the third of its pixel coordinates."""
+def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, int, float]:
+    """The image's name, how many objects there are, and how far the closest is: the third of its pixel coordinates."""
     try:
         name = scene["image_filename"]
         distances = [float(thing["pixel_coords"][2]) for thing in scene["objects"]]
@@ -107,7 +103,7 @@ def _parse_scene(path: Path, number: int, scene: Any) -> tuple[str, list[float]]
         ) from error
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.png", name):
         raise VitreousError(f"{path}: scene {number:,} names the image {name!a}; another file than the original")
-    return name, distances
+    return name, len(distances), min(distances, default=float("inf"))
 
 
 def read_scenes(path: Path) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -44,8 +45,10 @@ def image_dataset(
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
             raise VitreousError(f"{place.where}: {root / missing[0]}{others} of the {split} list are not there; {remedy}")
         start = len(builder)
-        for folder, names, labels in _group_by_folder(listed):
-            builder.add_labelled(folder, names, [(label,) for label in labels])
+        # Runs of files in the same folder, so that the order of the list is kept.
+        for folder, files in itertools.groupby(listed, key=lambda entry: entry[0].rpartition("/")[0]):
+            names, labels = zip(*((path.rpartition("/")[2], (label,)) for path, label in files), strict=True)
+            builder.add_labelled(folder, names, labels)
         ranges[split] = (start, len(builder))
     table = builder.table()
     sources = {split: FileSource(place.where, split, classes, table, *ends) for split, ends in ranges.items()}
@@ -64,29 +67,9 @@ def _list_files(root: Path, folders: Iterable[str]) -> set[str]:
     return found
 
 
-def _group_by_folder(listed: Listed) -> Iterable[tuple[str, list[str], list[int]]]:
-    """Runs of files in the same folder, so that the order of the list is kept."""
-    names: list[str] = []
-    labels: list[int] = []
-    current = ""
-    for path, label in listed:
-        folder, _, name = path.rpartition("/")
-        if folder != current and names:
-            yield current, names, labels
-            names, labels = [], []
-        current = folder
-        names.append(name)
-        labels.append(label)
-    if names:
-        yield current, names, labels
-
-
 def list_class_folders(root: Path, endings: tuple[str, ...]) -> dict[str, list[str]]:
     """The image files in each folder of `root`, all in the order of their names."""
     found: dict[str, list[str]] = {}
-    try:
-        for folder in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
-            found[folder.name] = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(endings))
-    except OSError as error:
-        raise VitreousError(f"{root}: cannot be looked into ({error.strerror or error})") from error
+    for folder in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        found[folder.name] = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(endings))
     return {name: files for name, files in found.items() if files}

@@ -10,6 +10,7 @@ The classes are in the order of their synsets, as in all weights. The devkit num
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections import Counter
@@ -21,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.hashing import hash_words
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles, text_lines
 from vitreous.data.datasets.image_files import image_dataset, unpack_archives
 from vitreous.data.datasets.matlab import check_integers, read_mat
-from vitreous.data.source import ALL, Dataset, LeftOut, Source, View
+from vitreous.data.source import ALL, Dataset, LeftOut, Source
+from vitreous.data.sources.file_source import FileSource
 from vitreous.data.sources.folder import open_folder
 
 _DEVKIT = "ILSVRC2012_devkit_t12"
@@ -58,10 +59,18 @@ def open_imagenet(place: DatasetDir) -> Dataset:
     left_out: list[LeftOut] = []
     for split, found in opened.items():
         source = found.splits.get(split) or found.splits.get(ALL)
-        assert isinstance(source, Source)
+        assert isinstance(source, FileSource)
         name = folders[split].name
-        if ALL in found.splits:
-            source = Renumbered(place.where, split, classes, source, f"{name}/", _number_classes(place, name, found, synsets))
+        if ALL in found.splits:  # under ImageNet's numbers of classes
+            numbers = _number_classes(place, name, found, synsets)
+            table = dataclasses.replace(
+                source.table,
+                root=str(folders[split].parent),
+                folders=tuple(f"{name}/{folder}" for folder in source.table.folders),
+                label_ids=numbers[source.table.label_ids],
+                mapped_from=None,
+            )
+            source = FileSource(place.where, split, classes, table, source.start, source.stop)
         sources[split] = source
         left_out += [entry._replace(path=f"{name}/{entry.path}") for entry in found.left_out]
     return Dataset(place.where, classes, sources, tuple(_describe_classes(place, devkit, synsets)), tuple(left_out))
@@ -86,7 +95,7 @@ def _is_flat(folder: Path) -> bool:
         return any(_IMAGE.fullmatch(entry.name) for entry in entries)
 
 
-def _number_classes(place: DatasetDir, folder: str, found: Dataset, synsets: tuple[str, ...]) -> NDArray[np.int64]:
+def _number_classes(place: DatasetDir, folder: str, found: Dataset, synsets: tuple[str, ...]) -> NDArray[np.int32]:
     """For each folder the number of its class."""
     number = {name: index for index, name in enumerate(synsets)}
     for name in found.classes:
@@ -104,33 +113,7 @@ def _number_classes(place: DatasetDir, folder: str, found: Dataset, synsets: tup
             f"{place.where}: {place.root / folder} has images and no folders of synsets; for the training images make them "
             f"with the archives n*.tar in ILSVRC2012_img_train.tar"
         )
-    return np.array([number[name] for name in found.classes], np.int64)
-
-
-class Renumbered(View):
-    """A folder's items under ImageNet's numbers of classes."""
-
-    def __init__(
-        self, where: str, split: str, classes: tuple[str, ...], parent: Source, prefix: str, numbers: NDArray[np.int64]
-    ) -> None:
-        super().__init__(parent)
-        self.where, self.split, self.classes = where, split, classes
-        self.prefix, self.numbers = prefix, numbers
-
-    def id(self, index: int) -> str:
-        return self.prefix + self.parent.id(index)
-
-    def labels(self, index: int) -> tuple[int, ...]:
-        return tuple(int(self.numbers[label]) for label in self.parent.labels(index))
-
-    def targets(self) -> NDArray[np.int64]:
-        return self.numbers[self.parent.targets()]  # in a folder of synsets every image has one
-
-    def counts(self) -> NDArray[np.int64]:
-        return np.bincount(self.targets(), minlength=len(self.classes))
-
-    def fingerprint(self) -> str:
-        return hash_words(*self.classes, self.prefix, self.parent.fingerprint(), self.numbers.tolist())
+    return np.array([number[name] for name in found.classes], np.int32)
 
 
 # The devkit -----------------------------------------------------------------------------------------------------------------

@@ -41,12 +41,11 @@ def open_pets(place: DatasetDir) -> Dataset:
 
 
 def _find_root(place: DatasetDir) -> Path:
-    for folder in ("", "oxford-iiit-pet"):
-        root = place.root / folder
-        if (root / "images").is_dir() and all((root / "annotations" / file).exists() for file in _LISTS.values()):
+    for root in (place.root, place.root / "oxford-iiit-pet"):
+        if all((root / path).exists() for path in ("images", *(f"annotations/{file}" for file in _LISTS.values()))):
             return root
         archives = [root / name for name in _ARCHIVES]
         if all(archive.exists() for archive in archives):
             # The annotations hold 7,390 outlines too, and the images a few stray .mat files.
-            return unpack_archives(place, archives, lambda name: name.endswith(".jpg") or name.endswith(tuple(_LISTS.values())))
+            return unpack_archives(place, archives, lambda name: name.endswith((".jpg", *_LISTS.values())))
     raise MissingFiles(f"{place.where}: no {' and '.join(_ARCHIVES)} in {place.root}")

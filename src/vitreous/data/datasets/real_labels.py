@@ -24,12 +24,8 @@ def read_real_labels(path: Path, count: int = 50_000) -> tuple[tuple[int, ...], 
     """The classes of each image, by its number."""
     try:
         lists = read_json(path)
-    except OSError as error:
-        raise VitreousError(
-            f"{path}: cannot be read ({error.strerror or error}); it should be the original real.json"
-        ) from error
-    except ValueError as error:
-        raise VitreousError(f"{path}: not JSON ({error}); it should be the original real.json") from error
+    except (OSError, ValueError) as error:
+        raise VitreousError(f"{path}: cannot be read as JSON ({error}); it should be the original real.json") from error
     if not isinstance(lists, list) or len(lists) != count:
         found = f"{len(lists):,} entries" if isinstance(lists, list) else "no list"
         raise VitreousError(f"{path}: {found}, where the ReaL labels have {count:,}; it should be the original real.json")

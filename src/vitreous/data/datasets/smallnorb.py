@@ -7,24 +7,23 @@ VTAB takes 800 of the training images, 200 of the first half of the test images,
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
+from vitreous.data.datasets.archive import open_original
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
-from vitreous.data.datasets.row_subset import BROKEN, RowSubset, broken_file_error, load_array, read_rows, save_arrays
+from vitreous.data.datasets.pixel_arrays import MOST, read_array, read_rows
 from vitreous.data.datasets.tfds_order import sort_as_tfds
-from vitreous.data.datasets.vtab_parts import Parts, choose_examples
-from vitreous.data.datasets.vtab_rules import check_labels
+from vitreous.data.datasets.vtab_parts import Parts, choose_examples, open_rows, save_rows
 from vitreous.data.datasets.vtab_tasks import VtabTask
 
 STEMS = {
@@ -33,20 +32,15 @@ STEMS = {
 }
 
 _TYPES: dict[int, np.dtype[Any]] = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
-_MOST = 1 << 30  # bytes; each of the originals has half of it
 _ELEVATION, _AZIMUTH = 1, 2
 
 
 def open_smallnorb(place: DatasetDir, task: VtabTask) -> Parts:
     files = {(split, kind): _find_matrix(place, split, kind) for split in STEMS for kind in ("dat", "info")}
     folder = prepare_once("vtab-smallnorb", list(files.values()), lambda made: _extract_rows(files, made, place.where))
-    sources = {}
-    for part in ("train", "test"):
-        info, ids = load_array(folder, f"{part}-info"), load_array(folder, f"{part}-ids")
-        labels = info[:, _AZIMUTH] // 2 if task.name == "smallnorb-azimuth" else info[:, _ELEVATION]
-        check_labels(place.where, ids.tolist(), labels, task.classes)
-        sources[part] = RowSubset(place.where, part, task.names, labels, folder, part)
-    return Parts(sources["train"], int(load_array(folder, "first")), sources["test"])
+    if task.name == "smallnorb-azimuth":
+        return open_rows(place, task, folder, lambda info: info[:, _AZIMUTH] // 2)
+    return open_rows(place, task, folder, lambda info: info[:, _ELEVATION])
 
 
 def _find_matrix(place: DatasetDir, split: str, kind: str) -> Path:
@@ -58,20 +52,12 @@ def _extract_rows(files: dict[tuple[str, str], Path], folder: Path, where: str) 
     info = {split: _read_info(files[split, "info"]) for split in STEMS}
     train, test = (sort_as_tfds(split, range(len(info[split]))) for split in STEMS)
     half = len(test) // 2
-    part = choose_examples(train, test[:half], test[half:], where)
-    images = {"train": part.train, "test": np.concatenate((part.validation, part.test))}
-    pixels = {split: _read_first_of_pairs(files[split, "dat"], len(info[split]), wanted) for split, wanted in images.items()}
-    second = len(part.validation)
-    save_arrays(folder, {"first": np.array(len(part.train))})
-    save_arrays(folder, {"train-images": np.concatenate((pixels["train"], pixels["test"][:second]))})
-    save_arrays(folder, {"test-images": pixels["test"][second:]})
-    for name, places in {
-        "train": [("train", part.train), ("test", part.validation)],
-        "test": [("test", part.test)],
-    }.items():
-        ids = [f"{split}/{number:05d}" for split, numbers in places for number in numbers.tolist()]
-        facts = np.concatenate([info[split][numbers] for split, numbers in places])
-        save_arrays(folder, {f"{name}-ids": np.array(ids), f"{name}-info": facts})
+    chosen = choose_examples(train, test[:half], test[half:], where)
+    rows = {"train": chosen.train, "test": np.concatenate((chosen.validation, chosen.test))}
+    images = [_read_first_of_pairs(files[split, "dat"], len(info[split]), own) for split, own in rows.items()]
+    ids = [f"{split}/{number:05d}" for split, own in rows.items() for number in own.tolist()]
+    facts = np.concatenate([info[split][own] for split, own in rows.items()])
+    save_rows(folder, chosen, np.concatenate(images), ids, facts)
 
 
 def _read_info(path: Path) -> NDArray[np.int64]:
@@ -79,38 +65,28 @@ def _read_info(path: Path) -> NDArray[np.int64]:
     with _open_matrix(path) as (stream, shape, kind):
         if kind != np.dtype("<i4") or len(shape) != 2 or shape[1] != 4:
             raise VitreousError(f"{path}: a matrix of {kind} and {shape}, where an info file has four columns; a wrong file")
-        length = math.prod(shape) * kind.itemsize
-        data = stream.read(length + 1)
-        if len(data) != length:
-            raise VitreousError(f"{path}: should hold {length:,} bytes of values and does not; truncated, fetch it again")
-        return np.frombuffer(data, kind).reshape(shape).astype(np.int64)
+        return read_array(path, stream, shape, kind).astype(np.int64)
 
 
-def _read_first_of_pairs(path: Path, count: int, wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _read_first_of_pairs(path: Path, count: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     with _open_matrix(path) as (stream, shape, kind):
         if kind != np.uint8 or len(shape) != 4 or shape[:2] != (count, 2) or min(shape[2:]) < 1:
             raise VitreousError(
                 f"{path}: a matrix of {kind} and {shape}, where {count:,} pairs of images should be; a wrong file"
             )
-        return read_rows(path, stream, shape, wanted, lambda pairs: pairs[:, 0])
+        return read_rows(path, stream, (2 * count, *shape[2:]), 2 * rows)
 
 
 @contextmanager
 def _open_matrix(path: Path) -> Iterator[tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]]:
     """The values as a stream, with their shape and type."""
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
-            start = stream.read(8)
-            magic, dimensions = struct.unpack("<ii", start.ljust(8, b"\0"))
-            if magic not in _TYPES or not 1 <= dimensions <= 8:
-                raise VitreousError(f"{path}: not a matrix file of smallNORB; it begins with {start[:4].hex() or 'nothing'}")
-            sizes = struct.unpack(f"<{max(3, dimensions)}i", stream.read(4 * max(3, dimensions)))
-            shape, kind = sizes[:dimensions], _TYPES[magic]
-            if min(shape) < 0 or math.prod(shape) * kind.itemsize > _MOST:
-                raise VitreousError(f"{path}: claims a matrix of {shape}, which is not believed; damaged or another file")
-            yield stream, shape, kind
-    except (*BROKEN, struct.error) as error:
-        raise broken_file_error(path, error) from error
+    with open_original(path) as stream:
+        start = stream.read(8)
+        magic, dimensions = struct.unpack("<ii", start.ljust(8, b"\0"))
+        if magic not in _TYPES or not 1 <= dimensions <= 8:
+            raise VitreousError(f"{path}: not a matrix file of smallNORB; it begins with {start[:4].hex() or 'nothing'}")
+        sizes = struct.unpack(f"<{max(3, dimensions)}i", stream.read(4 * max(3, dimensions)))
+        shape, kind = sizes[:dimensions], _TYPES[magic]
+        if min(shape) < 0 or math.prod(shape) * kind.itemsize > MOST:
+            raise VitreousError(f"{path}: claims a matrix of {shape}, which is not believed; damaged or another file")
+        yield stream, shape, kind

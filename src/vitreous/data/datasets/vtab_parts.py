@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import Listed, image_dataset
-from vitreous.data.datasets.vtab_rules import Numbers
+from vitreous.data.datasets.pixel_arrays import MappedArrays, load_array, save_arrays
+from vitreous.data.datasets.vtab_rules import Numbers, check_labels
 from vitreous.data.datasets.vtab_tasks import TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask
 from vitreous.data.source import Dataset, Source
 
@@ -64,3 +68,21 @@ def image_parts(
     assert isinstance(train, Source)
     assert isinstance(test, Source)
     return Parts(train, first, test, notes)
+
+
+def save_rows(folder: Path, chosen: ChosenExamples, images: NDArray[Any], ids: list[str], facts: NDArray[Any]) -> None:
+    """Chosen rows of an array, their ids and annotations, training images first, for `open_rows`."""
+    edge = len(chosen.training)
+    save_arrays(folder, {"first": np.array(len(chosen.train))})
+    for part, own in (("train", slice(edge)), ("test", slice(edge, None))):
+        save_arrays(folder, {f"{part}-images": images[own], f"{part}-ids": np.array(ids[own]), f"{part}-facts": facts[own]})
+
+
+def open_rows(place: DatasetDir, task: VtabTask, folder: Path, label: Callable[[NDArray[Any]], Numbers]) -> Parts:
+    """The same from what `save_rows` saved; `label` computes labels from annotations."""
+    sources = {}
+    for part in ("train", "test"):
+        ids = load_array(folder, f"{part}-ids").tolist()
+        labels = check_labels(place.where, ids, label(load_array(folder, f"{part}-facts")), task.classes)
+        sources[part] = MappedArrays(place.where, part, task.names, folder, labels, ids)
+    return Parts(sources["train"], int(load_array(folder, "first")), sources["test"])

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.vtab_tasks import CLEVR_FEWEST
 
 Numbers = NDArray[np.int64]
 
@@ -22,10 +21,6 @@ def bin_by_thresholds(distances: NDArray[Any], thresholds: Sequence[float]) -> N
     """The number of the last threshold below each distance; -1 where none is."""
     edges, values = np.asarray(thresholds, np.float32), np.asarray(distances).astype(np.float32)
     return np.searchsorted(edges, values, side="left").astype(np.int64) - 1
-
-
-def bin_by_count(counts: NDArray[Any]) -> Numbers:
-    return np.asarray(counts, np.int64) - CLEVR_FEWEST
 
 
 def bin_evenly(values: NDArray[Any], original: int, bins: int) -> Numbers:
