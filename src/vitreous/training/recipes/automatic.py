@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from vitreous.core.errors import VitreousError
 from vitreous.training.options import ObjectiveName
 from vitreous.training.recipes.fitting import plain, sensible_batch
 from vitreous.training.recipes.recipe import Loss, Recipe, replace_fields
@@ -35,10 +33,14 @@ _NO_CROP = ("builtin:position", "builtin:count", "builtin:objects")
 _SIDED = re.compile(r"(?:^|[^a-z])(?:left|right|east|west|clockwise|anticlockwise)(?:[^a-z]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Pictures:
-    preprocess: str
-    evaluation: str
+# By table 3, for so many images or more: epochs, and the rate for a batch of 4,096 and a width of up to 768, with whose they
+# are. The larger the data, the fewer times it is seen and the lower the rate (ImageNet 3e-3, JFT 8e-4).
+_BY_IMAGES = (
+    (100_000_000, 7, "as JFT in table 3", 8e-4, "ViT-B's for JFT"),
+    (5_000_000, 90, "as ImageNet-21k in table 3", 1e-3, "that for ImageNet-21k"),
+    (500_000, 300, "as ImageNet in table 3", 3e-3, "that for ImageNet"),
+    (0, 100, "enough to see what the data gives; ImageNet had 300 in table 3, and --epochs gives more", 3e-3, "that for ImageNet"),
+)  # fmt: skip
 
 
 def automatic_finetune(
@@ -60,47 +62,47 @@ def automatic_finetune(
     `counts` are the images of each class, `where` is what the data is called and `names` are its classes: they tell whether
     classes are uneven, images have several labels, and mirror images keep their meaning.
     """
-    _check(images, classes, counts)
-    said: list[str] = []
     rule = hyperrule(images, native or image_size)
     assert rule.steps is not None
     suits = min(512, max(32, 1 << (images // 8).bit_length() - 1)) if images >= 32 else 1 << images.bit_length() - 1
     batch = batch_size or suits
+    an_epoch = f"{plain(images / batch)} steps an epoch"
     if batch_size is not None:
-        said.append(f"batch_size {batch}: as asked, {plain(images / batch)} steps an epoch")
-    elif batch == 512:
-        said.append("batch_size 512: as in table 4")
+        chosen = f"as asked, {an_epoch}"
     else:
-        said.append(f"batch_size {batch}: {plain(images / batch)} steps an epoch; with table 4's 512, {plain(images / 512)}")
-    most = max(_FEWEST_STEPS, round(_MOST_EPOCHS * images / batch))
-    steps = min(rule.steps, most)
+        chosen = "as in table 4" if batch == 512 else f"{an_epoch}; with table 4's 512, {plain(images / 512)}"
+    steps = min(rule.steps, max(_FEWEST_STEPS, round(_MOST_EPOCHS * images / batch)))
     epochs = f"{plain(steps * batch / images)} epochs"
-    if steps == rule.steps:
-        said.append(f"steps {steps:,}: BiT-HyperRule for {images:,} images; {epochs}")
-    else:
-        said.append(
-            f"steps {steps:,}: {epochs}; BiT-HyperRule's {rule.steps:,} would be {plain(rule.steps * batch / images)}, but "
-            f"{_MOST_EPOCHS} are the most here (or {_FEWEST_STEPS} steps), for the sake of time; --steps for another number"
+    length = f"BiT-HyperRule for {images:,} images; {epochs}"
+    if steps < rule.steps:
+        length = (
+            f"{epochs}; BiT-HyperRule's {rule.steps:,} would be {plain(rule.steps * batch / images)}, but {_MOST_EPOCHS} are "
+            f"the most here (or {_FEWEST_STEPS} steps), for the sake of time; --steps for another number"
         )
     warmup = min(500, steps // 10)
-    said.append(f"warmup {warmup}: a tenth of the run, at most the 500 of long runs")
-    base = 0.03 if images >= 500_000 else 0.01
+    base, origin = 0.01, "what the paper chose for all 19 tasks of VTAB together"
+    if images >= 500_000:
+        base, origin = 0.03, "the authors' rate for ImageNet"
+    if batch != 512:
+        origin += f", times the square root of {batch}/512: {'less' if batch < 512 else 'more'} noise is averaged out"
     lr = float(f"{base * math.sqrt(batch / 512):.2g}")
-    origin = "the authors' rate for ImageNet" if base == 0.03 else "what the paper chose for all 19 tasks of VTAB together"
-    noise = "less" if batch < 512 else "more"
-    smaller = "" if batch == 512 else f", times the square root of {batch}/512: {noise} noise is averaged out"
-    said.append("optimizer sgd, momentum 0.9, schedule cosine, clip 1, weight_decay 0: as in table 4")
-    said.append(f"lr {lr:g}: {origin}{smaller}; --sweep tries others")
+    said = [
+        f"batch_size {batch}: {chosen}",
+        f"steps {steps:,}: {length}",
+        f"warmup {warmup}: a tenth of the run, at most the 500 of long runs",
+        "optimizer sgd, momentum 0.9, schedule cosine, clip 1, weight_decay 0: as in table 4",
+        f"lr {lr:g}: {origin}; --sweep tries others",
+    ]
     loss, weights = _labels(images, counts, labels, said)
     if rule.mixup:
         said.append(f"mixup {rule.mixup:g}: BiT-HyperRule from 20,000 images on")
-    pictures = _pictures(image_size, native, where, names, "", said, whole=True)
+    preprocess, evaluation = _preprocessing(image_size, native, where, names, "", said, whole=True)
     recipe = Recipe(
         name="automatic-finetune",
         about=f"chosen for {images:,} images of {classes:,} classes",
         loss=loss, class_weights=weights, batch_size=batch, steps=steps, warmup=warmup,
         optimizer="sgd", momentum=0.9, lr=lr, schedule="cosine", clip=1.0, mixup=rule.mixup,
-        image_size=_side(image_size), preprocess=pictures.preprocess, evaluation=pictures.evaluation,
+        image_size=_side(image_size), preprocess=preprocess, evaluation=evaluation,
         sweep=tuple(float(f"{rate * math.sqrt(batch / 512):.2g}") for rate in (0.001, 0.003, 0.01, 0.03)),
         sweep_share=0.1 if images < 20_000 else 0.02 if images < 500_000 else 0.01,
     )  # fmt: skip
@@ -131,85 +133,56 @@ def automatic_pretrain(
 ) -> tuple[Recipe, tuple[str, ...]]:
     """From scratch, for a model of that width (of its tokens, or a ResNet's last features)."""
     masked = objective == "masked-patch"
-    _check(images, classes, () if masked else counts)
-    said: list[str] = []
-    if images < _FEW_IMAGES and not masked:
-        said.append(
-            f"from scratch on {images:,} images: seldom as good as a pretrained model (CIFAR-10, 50,000 images: 98.95 % in "
-            "table 5 after ImageNet-21k); with a checkpoint, try `vitreous finetune`"
-        )
     batch = sensible_batch(images, 4096)
-    said.append(f"batch_size {batch:,}: {plain(images / batch)} steps an epoch; ImageNet in table 3 has 312, of 4,096")
-    epochs, why = _epochs(images)
+    _, epochs, why, base, whose = next(row for row in _BY_IMAGES if images >= row[0])
     steps = max(1, round(epochs * images / batch))
-    said.append(f"steps {steps:,}: {epochs} epochs; {why}")
     warmup = min(10_000, steps // 10)
-    said.append(f"warmup {warmup:,}: a tenth of the run, at most the paper's 10,000")
-    said.append("optimizer adam, schedule cosine, clip 1: as ImageNet in table 3")
-    lr, why = _rate(images, batch, width)
-    said.append(f"lr {lr:g}: {why}")
-    said.append("weight_decay 0.1, decay kernels: as AugReg; biases, norms, tokens and positions are spared")
+    lr = float(f"{base * math.sqrt(batch / 4096) * min(1.0, 768 / width):.2g}")
+    smaller = "" if batch == 4096 else f", times the square root of {batch:,}/4,096"
+    wider = "" if width <= 768 else f", times 768/{width:,} for the model's width"
+    said = [
+        f"batch_size {batch:,}: {plain(images / batch)} steps an epoch; ImageNet in table 3 has 312, of 4,096",
+        f"steps {steps:,}: {epochs} epochs; {why}",
+        f"warmup {warmup:,}: a tenth of the run, at most the paper's 10,000",
+        "optimizer adam, schedule cosine, clip 1: as ImageNet in table 3",
+        f"lr {lr:g}: {base:g} in table 3, {whose}{smaller}{wider}",
+        "weight_decay 0.1, decay kernels: as AugReg; biases, norms, tokens and positions are spared",
+    ]
     loss: Loss = "softmax"
     weights: Weights = "none"
+    smoothing = head_bias = 0.0
     if not masked:
+        if images < _FEW_IMAGES:
+            said.insert(
+                0,
+                f"from scratch on {images:,} images: seldom as good as a pretrained model (CIFAR-10, 50,000 images: 98.95 % in "
+                "table 5 after ImageNet-21k); with a checkpoint, try `vitreous finetune`",
+            )
         loss, weights = _labels(images, counts, labels, said)
-    head_bias = 0.0 if loss == "softmax" else float(f"{-math.log(max(2, classes)):.2g}")
-    smoothing = 0.1 if loss == "softmax" and not masked else 0.0
-    if smoothing:
-        few = "a small set is learnt by heart, and this keeps the model from being certain of it"
-        many = "usual for ImageNet since Inception-v3; no label has to be matched with certainty"
-        said.append(f"smoothing {smoothing:g}: {few if images < _FEW_IMAGES else many}")
-    if head_bias:
-        said.append(f"head_bias {head_bias:g}: at first, each of {classes:,} classes is as unlikely as it is")
+        if loss == "softmax":
+            smoothing = 0.1
+            few = "a small set is learnt by heart, and this keeps the model from being certain of it"
+            many = "usual for ImageNet since Inception-v3; no label has to be matched with certainty"
+            said.append(f"smoothing {smoothing:g}: {few if images < _FEW_IMAGES else many}")
+        else:
+            head_bias = float(f"{-math.log(max(2, classes)):.2g}")
+            said.append(f"head_bias {head_bias:g}: at first, each of {classes:,} classes is as unlikely as it is")
     strength = "none" if masked else _strength(images, width)
-    layers, magnitude, mixup = AUGMENTATIONS[strength]
-    extra = f"|randaug({layers},{magnitude})" if layers else ""
-    pictures = _pictures(image_size, native, where, names, extra, said, whole=False, border=not masked)
-    if "randaug" not in pictures.preprocess and extra:
-        strength, mixup = "none", 0.0
-    if strength != "none":
-        said.append(f"preprocess randaug({layers},{magnitude}), mixup {mixup:g}: AugReg's {strength}, for a width of {width}")
+    randaug, mixup = AUGMENTATIONS[strength]
+    preprocess, evaluation = _preprocessing(image_size, native, where, names, randaug, said, whole=False, border=not masked)
+    if "randaug" not in preprocess:
+        mixup = 0.0
+    else:
+        said.append(f"preprocess {randaug[1:]}, mixup {mixup:g}: AugReg's {strength}, for a width of {width}")
     recipe = Recipe(
         name="automatic-pretrain" if not masked else "automatic-masked-patch",
         about=f"chosen for {images:,} images" + ("" if masked else f" of {classes:,} classes"),
         objective=objective, loss=loss, class_weights=weights, smoothing=smoothing, head_bias=head_bias,
         batch_size=batch, steps=steps, warmup=warmup, optimizer="adam", beta1=0.9, beta2=0.999, lr=lr, schedule="cosine",
         weight_decay=0.1, decay="kernels", clip=1.0, mixup=mixup,
-        image_size=_side(image_size), preprocess=pictures.preprocess, evaluation=pictures.evaluation,
+        image_size=_side(image_size), preprocess=preprocess, evaluation=evaluation,
     )  # fmt: skip
     return recipe, tuple(said)
-
-
-def _check(images: int, classes: int, counts: Sequence[int]) -> None:
-    if images < 1:
-        raise VitreousError("there are no images to train on")
-    if counts and len(counts) != classes:
-        raise VitreousError(f"{classes:,} classes, but the images of {len(counts):,} were counted")
-
-
-def _epochs(images: int) -> tuple[int, str]:
-    """Table 3: the larger the data, the fewer times it is seen."""
-    if images >= 100_000_000:
-        return 7, "as JFT in table 3"
-    if images >= 5_000_000:
-        return 90, "as ImageNet-21k in table 3"
-    if images >= 500_000:
-        return 300, "as ImageNet in table 3"
-    return 100, "enough to see what the data gives; ImageNet had 300 in table 3, and --epochs gives more"
-
-
-def _rate(images: int, batch: int, width: int) -> tuple[float, str]:
-    """Table 3's rates fall with the width (B 8e-4, H 3e-4 on JFT) and with the size of the data (ImageNet 3e-3, JFT 8e-4)."""
-    if images >= 100_000_000:
-        base, whose = 8e-4, "ViT-B's for JFT"
-    elif images >= 5_000_000:
-        base, whose = 1e-3, "that for ImageNet-21k"
-    else:
-        base, whose = 3e-3, "that for ImageNet"
-    smaller = "" if batch == 4096 else f", times the square root of {batch:,}/4,096"
-    wider = "" if width <= 768 else f", times 768/{width:,} for the model's width"
-    lr = float(f"{base * math.sqrt(batch / 4096) * min(1.0, 768 / width):.2g}")
-    return lr, f"{base:g} in table 3, {whose}{smaller}{wider}"
 
 
 def _strength(images: int, width: int) -> str:
@@ -239,56 +212,57 @@ def _labels(images: int, counts: Sequence[int], labels: float, said: list[str]) 
     return "softmax", "none"
 
 
-def _pictures(
-    image_size: Size, native: Size | None, where: str, names: Sequence[str], extra: str, said: list[str], *, whole: bool,
+def _preprocessing(
+    image_size: Size, native: Size | None, where: str, names: Sequence[str], randaug: str, said: list[str], *, whole: bool,
     border: bool = True,
-) -> _Pictures:  # fmt: skip
-    """`extra` is RandAugment, left out where it would change labels. `whole`: tested on whole images, as fine-tuned.
+) -> tuple[str, str]:  # fmt: skip
+    """For training and for evaluation. `randaug` is left out where it would change labels.
 
-    Without `border`, no black pixels are added around small images: pixels that are to be predicted must be the image's own.
+    `whole`: tested on whole images, as fine-tuned. Without `border`, no black pixels are added around small images: pixels
+    that are to be predicted must be the image's own.
     """
     size = _text(image_size)
     small = native is not None and native[0] * native[1] < SMALL_PICTURES
-    crop, flip = not _is_one_of(where, _NO_CROP), not _is_one_of(where, _NO_FLIP)
-    extra = extra if crop and flip else ""
-    if not crop:
-        first = f"resize({size})"
-        said.append(f"preprocess {first}, no crop: in {where} it would cut off what the labels speak of")
-    elif small and max(image_size) < _TINY:
-        first = f"resize({size})"
-        shift = f"a shift by one pixel is 1/{min(image_size)} of the image"
-        said.append(f"preprocess {first}, no crop: of {image_size[0]} x {image_size[1]} pixels, {shift}")
-    elif small and not border:
-        first = f"resize({_text(_scaled(image_size, 9 / 8))})|random_crop({size})"
-        said.append(f"preprocess {first}: moved by a few pixels; the black border of pad() would be predicted, too")
-    elif small:
-        first = f"resize({size})|pad({max(1, max(image_size) // 8)})|random_crop({size})"
-        said.append(
-            f"preprocess {first}: images of {native[0]} x {native[1]} are moved by a few pixels; "  # type: ignore[index]
-            "a twentieth of their area, as photographs are cropped to, would show nothing"
-        )
-    else:
-        first = f"inception_crop({size})"
-        said.append(f"preprocess {first}: any part of a photograph from a twentieth of its area up, as in the paper")
-    if not flip:
-        said.append(f"preprocess without flip: in {where} a mirror image has another label")
-    elif _SIDED.search(" ".join(names)):
-        sided = next(name for name in names if _SIDED.search(name))
-        flip = False
-        said.append(
-            f"preprocess without flip: class {sided!r} sounds as if it had a side; if not, --set preprocess=...|flip|..."
-        )
-    elif len(names) >= 10 and all(len(name) == 1 for name in names):
-        flip = False
-        said.append("preprocess without flip: classes that look like letters or digits have no mirror images")
-    else:
-        said.append("preprocess flip: a mirror image has the same label; if not, --set preprocess= without it")
-    preprocess = f"{first}{'|flip' if flip else ''}{extra}|range(-1,1)"
-    evaluation = f"resize({size})|range(-1,1)"
-    if crop and not small and not whole and image_size[0] == image_size[1]:
+    crops, mirrors = not _is_one_of(where, _NO_CROP), not _is_one_of(where, _NO_FLIP)
+    first, why = _first_ops(image_size, native, where, border)
+    flip, why_flip = _flip(where, names)
+    said += [f"preprocess {first}{why}", f"preprocess {'flip' if flip else 'without flip'}: {why_flip}"]
+    preprocess = f"{first}{'|flip' if flip else ''}{randaug if crops and mirrors else ''}|range(-1,1)"
+    if crops and not small and not whole and image_size[0] == image_size[1]:
         # Rounded as transformers and torchvision do, so that an export gives the same pixels.
-        evaluation = f"resize_small({_scaled(image_size, 8 / 7)[0]},floor)|central_crop({size})|range(-1,1)"
-    return _Pictures(preprocess, evaluation)
+        return preprocess, f"resize_small({_scaled(image_size, 8 / 7)[0]},floor)|central_crop({size})|range(-1,1)"
+    return preprocess, f"resize({size})|range(-1,1)"
+
+
+def _first_ops(image_size: Size, native: Size | None, where: str, border: bool) -> tuple[str, str]:
+    """How a training image comes to its size, and why."""
+    size = _text(image_size)
+    if _is_one_of(where, _NO_CROP):
+        return f"resize({size})", f", no crop: in {where} it would cut off what the labels speak of"
+    if native is None or native[0] * native[1] >= SMALL_PICTURES:
+        return f"inception_crop({size})", ": any part of a photograph from a twentieth of its area up, as in the paper"
+    if max(image_size) < _TINY:
+        shift = f"a shift by one pixel is 1/{min(image_size)} of the image"
+        return f"resize({size})", f", no crop: of {image_size[0]} x {image_size[1]} pixels, {shift}"
+    if not border:
+        why = ": moved by a few pixels; the black border of pad() would be predicted, too"
+        return f"resize({_text(_scaled(image_size, 9 / 8))})|random_crop({size})", why
+    return f"resize({size})|pad({max(1, max(image_size) // 8)})|random_crop({size})", (
+        f": images of {native[0]} x {native[1]} are moved by a few pixels; a twentieth of their area, as photographs are cropped "
+        "to, would show nothing"
+    )
+
+
+def _flip(where: str, names: Sequence[str]) -> tuple[bool, str]:
+    """Whether training images may be mirrored, and why."""
+    sided = next((name for name in names if _SIDED.search(name)), None)
+    if _is_one_of(where, _NO_FLIP):
+        return False, f"in {where} a mirror image has another label"
+    if sided is not None:
+        return False, f"class {sided!r} sounds as if it had a side; if not, --set preprocess=...|flip|..."
+    if len(names) >= 10 and all(len(name) == 1 for name in names):
+        return False, "classes that look like letters or digits have no mirror images"
+    return True, "a mirror image has the same label; if not, --set preprocess= without it"
 
 
 def _is_one_of(where: str, names: Sequence[str]) -> bool:

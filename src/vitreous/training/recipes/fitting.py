@@ -46,8 +46,6 @@ def fit(
     Of shards nobody may know how many images they have (None): then `steps` must be given, and the batch stays as it is.
     `keep` names the fields that somebody has set by hand: they stay as they are. To fit twice changes nothing more.
     """
-    if images is not None and images < 1:
-        raise VitreousError("there are no images to train on")
     if steps is not None and epochs is not None:
         raise VitreousError(f"--steps {steps} and --epochs {epochs:g} contradict each other; give one of them")
     said: list[str] = []
@@ -77,24 +75,19 @@ def _power_of_two(most: float) -> int:
 
 def _batch(recipe: Recipe, images: int | None, asked: int | None, keep: Collection[str], said: list[str]) -> Recipe:
     old = recipe.batch_size
-    if asked is not None:
-        if asked == old:
-            return recipe
-        said.append(f"batch_size {old:,} -> {asked:,}: as asked")
-        if images is not None and asked > images:
-            said[-1] += f"; there are only {images:,} images, so that a step sees some of them more than once"
-        new = asked
-    elif "batch_size" in keep or images is None:
+    new, why = asked or old, "as asked"
+    if asked is not None and images is not None and asked > images:
+        why += f"; there are only {images:,} images, so that a step sees some of them more than once"
+    elif asked is None and images is not None and "batch_size" not in keep:
+        if recipe.epochs is not None:
+            new = sensible_batch(images, old)
+        elif old > images:
+            new = _power_of_two(images)
+        few_steps = f"{images:,} images would be only {plain(images / old)} steps an epoch, where ImageNet has 312"
+        why = f"there are only {images:,} images" if old > images else few_steps
+    if new == old:
         return recipe
-    else:
-        by_epochs = recipe.epochs is not None
-        new = sensible_batch(images, old) if by_epochs else old if old <= images else _power_of_two(images)
-        if new == old:
-            return recipe
-        why = f"there are only {images:,} images"
-        if old <= images:
-            why = f"{images:,} images would be only {plain(images / old)} steps an epoch, where ImageNet has 312"
-        said.append(f"batch_size {old:,} -> {new:,}: {why}")
+    said.append(f"batch_size {old:,} -> {new:,}: {why}")
     return _rate(replace_fields(recipe, {"batch_size": new}), old, keep, said)
 
 
@@ -103,14 +96,9 @@ def _rate(recipe: Recipe, old_batch: int, keep: Collection[str], said: list[str]
     ratio = recipe.batch_size / old_batch
     factor = ratio if recipe.optimizer == "sgd" else math.sqrt(ratio)
     rule = "in proportion to the batch" if recipe.optimizer == "sgd" else "with the square root of the batch, as Adam's do"
-    rates = () if "lr" in keep else ("lr", "lr_end")
-    values: dict[str, object] = {}
-    words = []
-    for field in rates:
-        old = getattr(recipe, field)
-        if old and field not in keep:
-            values[field] = _rounded(old * factor)
-            words.append(f"{field} {old:g} -> {values[field]:g}")
+    fields = [field for field in ("lr", "lr_end") if getattr(recipe, field) and not {"lr", field} & set(keep)]
+    values: dict[str, object] = {field: _rounded(getattr(recipe, field) * factor) for field in fields}
+    words = [f"{field} {getattr(recipe, field):g} -> {values[field]:g}" for field in fields]
     if recipe.sweep and "sweep" not in keep:
         values["sweep"] = tuple(_rounded(rate * factor) for rate in recipe.sweep)
         words.append("sweep alike")
@@ -135,44 +123,26 @@ def _length(
 ) -> Recipe:
     batch = fitted.batch_size
     if steps is not None:
-        if steps != recipe.steps:
-            seen = f"as asked, {_epochs(steps * batch / images)}" if images else "as asked"
-            said.append(f"steps {_before(recipe)} -> {steps:,}: {seen}")
-        return replace_fields(fitted, {"steps": steps})
-    if images is None:
+        new, why = steps, f"as asked, {_epochs(steps * batch / images)}" if images else "as asked"
+    elif images is None:
         raise VitreousError("nobody knows how many images there are, so that a run can only be counted in steps; give --steps")
-    if epochs is not None:
-        new = _steps(epochs, images, batch)
-        if new != recipe.steps:
-            said.append(
-                f"steps {_before(recipe)} -> {new:,}: {epochs:g} epochs as asked, of {images:,} images, {batch:,} at a time"
-            )
-        return replace_fields(fitted, {"steps": new})
-    if recipe.epochs is not None:
-        new = _steps(recipe.epochs, images, batch)
-        said.append(f"steps {new:,} for epochs {recipe.epochs:g}: of {images:,} images, {batch:,} at a time")
-        published = published_steps(recipe.name)
+    elif (times := epochs or recipe.epochs) is not None:
+        new = max(1, round(times * images / batch))
+        why = f"{times:g} epochs{' as asked' if epochs else ''}, of {images:,} images, {batch:,} at a time"
+        published = None if epochs else published_steps(recipe.name)
         if published and new * 10 <= published:
-            said[-1] += f"; the published run had {published:,}, so consider more with --epochs or --steps"
-        return replace_fields(fitted, {"steps": new})
-    assert recipe.steps is not None
-    if batch != recipe.batch_size and "steps" not in keep:
-        new = max(1, round(recipe.steps * recipe.batch_size / batch))
-        said.append(f"steps {recipe.steps:,} -> {new:,}: as many images as before, {_epochs(new * batch / images)}")
-        fitted = replace_fields(fitted, {"steps": new})
-    assert fitted.steps is not None
-    passes = fitted.steps * batch / images
-    if passes > _MANY_EPOCHS and "steps" not in keep:
-        said.append(f"steps {fitted.steps:,} are {_epochs(passes)}; consider fewer with --epochs or --steps")
-    return fitted
-
-
-def _steps(epochs: float, images: int, batch: int) -> int:
-    return max(1, round(epochs * images / batch))
-
-
-def _before(recipe: Recipe) -> str:
-    return f"{recipe.steps:,}" if recipe.steps is not None else f"(epochs {recipe.epochs:g})"
+            why += f"; the published run had {published:,}, so consider more with --epochs or --steps"
+    else:
+        assert recipe.steps is not None
+        new = recipe.steps if "steps" in keep else max(1, round(recipe.steps * recipe.batch_size / batch))
+        why = f"as many images as before, {_epochs(new * batch / images)}"
+    if new != recipe.steps:
+        before = f"{recipe.steps:,}" if recipe.steps is not None else f"(epochs {recipe.epochs:g})"
+        said.append(f"steps {before} -> {new:,}: {why}")
+    counted_in_steps = steps is None and epochs is None and recipe.epochs is None
+    if counted_in_steps and images and new * batch / images > _MANY_EPOCHS and "steps" not in keep:
+        said.append(f"steps {new:,} are {_epochs(new * batch / images)}; consider fewer with --epochs or --steps")
+    return replace_fields(fitted, {"steps": new})
 
 
 def _epochs(count: float) -> str:
@@ -194,13 +164,9 @@ def _warmup(recipe: Recipe, fitted: Recipe, keep: Collection[str], said: list[st
 
 
 def _pictures(recipe: Recipe, size: tuple[int, int], keep: Collection[str], said: list[str]) -> Recipe:
-    values: dict[str, object] = {}
-    words = []
-    for field in ("preprocess", "evaluation"):
-        old = Preprocess(getattr(recipe, field))
-        if field not in keep and old.size != size:
-            values[field] = str(old.at(*size))
-            words.append(f"{field} {values[field]}")
+    strings = {field: Preprocess(getattr(recipe, field)) for field in ("preprocess", "evaluation") if field not in keep}
+    values: dict[str, object] = {field: str(old.at(*size)) for field, old in strings.items() if old.size != size}
+    words = [f"{field} {value}" for field, value in values.items()]
     side = size[0] if size[0] == size[1] else None
     if recipe.image_size != side:
         values["image_size"] = side

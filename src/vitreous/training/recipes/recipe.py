@@ -88,30 +88,22 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self, lambda name, value: f"recipe {self.name}: {name}={value}")
-        if (self.steps is None) == (self.epochs is None):
-            raise VitreousError(
-                f"recipe {self.name}: give steps or epochs, one of them (steps={self.steps}, epochs={self.epochs})"
-            )
         check_mixup(self.mixup)
-        if any(rate <= 0 for rate in self.sweep):
-            raise VitreousError(f"recipe {self.name}: sweep={self.sweep} must be learning rates above 0, as 0.003:0.01:0.03")
-        if self.lr_end > self.lr:
-            raise VitreousError(f"recipe {self.name}: lr_end={self.lr_end:g} is above lr={self.lr:g}; add lr_end=0")
-        if list(self.milestones) != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
-            raise VitreousError(
-                f"recipe {self.name}: milestones={self.milestones} must be rising shares of the run, as 0.3:0.6:0.9"
-            )
-        if self.schedule == "staircase" and not self.milestones:
-            raise VitreousError(f"recipe {self.name}: a staircase needs milestones, as milestones=0.3:0.6:0.9")
-        if self.objective == "masked-patch" and any(
-            (self.mixup, self.smoothing, self.head_bias, self.representation, self.class_weights != "none", self.train != "all")
-        ):
-            raise VitreousError(
-                f"recipe {self.name}: mixup, smoothing, head_bias, representation, class_weights and train=head are for "
-                f"classification, not for masked-patch"
-            )
-        if Preprocess(self.evaluation).random:
-            raise VitreousError(f"recipe {self.name}: evaluation={self.evaluation!r} is random; it must be a fixed string")
+        for_classes = self.mixup or self.smoothing or self.head_bias or self.representation or self.class_weights != "none"
+        wrong = {
+            f"give steps or epochs, one of them (steps={self.steps}, epochs={self.epochs})":
+                (self.steps is None) == (self.epochs is None),
+            f"sweep={self.sweep} must be learning rates above 0, as 0.003:0.01:0.03": any(rate <= 0 for rate in self.sweep),
+            f"lr_end={self.lr_end:g} is above lr={self.lr:g}; add lr_end=0": self.lr_end > self.lr,
+            f"milestones={self.milestones} must be rising shares of the run, as 0.3:0.6:0.9":
+                list(self.milestones) != sorted(self.milestones) or not all(0 < share < 1 for share in self.milestones),
+            "a staircase needs milestones, as milestones=0.3:0.6:0.9": self.schedule == "staircase" and not self.milestones,
+            "mixup, smoothing, head_bias, representation, class_weights and train=head are for classification, not for "
+            "masked-patch": self.objective == "masked-patch" and (for_classes or self.train != "all"),
+            f"evaluation={self.evaluation!r} is random; it must be a fixed string": Preprocess(self.evaluation).random,
+        }  # fmt: skip
+        for problem in (problem for problem, found in wrong.items() if found):
+            raise VitreousError(f"recipe {self.name}: {problem}")
         Preprocess(self.preprocess)
 
 

@@ -66,26 +66,20 @@ _BY_DATA: dict[str, dict[str, Any]] = {
 }
 
 
-def _is_resnet(model: str) -> bool:
-    return "ViT" not in model
-
-
 def _table_3() -> list[Recipe]:
-    made = []
-    for data, rows in (("jft", _JFT), ("imagenet21k", _IMAGENET21K), ("imagenet", _IMAGENET)):
-        for models, lengths, lr, decay, dropout in rows:
-            for model in models:
-                for epochs in lengths:
-                    made.append(
-                        Recipe(
-                            name=f"{data}-{model}" + (f"-{epochs}ep" if epochs != lengths[0] else ""),
-                            about=f"Table 3: {model} on {_TITLES[data]}",
-                            epochs=epochs, lr=lr, weight_decay=decay, dropout=dropout,
-                            representation=not _is_resnet(model),  # a ResNet has no layer between pooling and head
-                            **_TABLE_3, **_BY_DATA[data],
-                        )
-                    )  # fmt: skip
-    return made
+    return [
+        Recipe(
+            name=f"{data}-{model}" + (f"-{epochs}ep" if epochs != lengths[0] else ""),
+            about=f"Table 3: {model} on {_TITLES[data]}",
+            epochs=epochs, lr=lr, weight_decay=decay, dropout=dropout,
+            representation="ViT" in model,  # a ResNet has no layer between pooling and head
+            **_TABLE_3, **_BY_DATA[data],
+        )
+        for data, rows in (("jft", _JFT), ("imagenet21k", _IMAGENET21K), ("imagenet", _IMAGENET))
+        for models, lengths, lr, decay, dropout in rows
+        for model in models
+        for epochs in lengths
+    ]  # fmt: skip
 
 
 def _table_7() -> list[Recipe]:
@@ -118,9 +112,9 @@ def _masked_patch() -> Recipe:
 
 
 # RandAugment's layers and magnitude, and mixup's alpha.
-AUGMENTATIONS: dict[str, tuple[int, int, float]] = {
-    "none": (0, 0, 0.0), "light1": (2, 0, 0.0), "light2": (2, 10, 0.2), "medium1": (2, 15, 0.2), "medium2": (2, 15, 0.5),
-    "strong1": (2, 20, 0.5), "strong2": (2, 20, 0.8),
+AUGMENTATIONS: dict[str, tuple[str, float]] = {
+    "none": ("", 0.0), "light1": ("|randaug(2,0)", 0.0), "light2": ("|randaug(2,10)", 0.2), "medium1": ("|randaug(2,15)", 0.2),
+    "medium2": ("|randaug(2,15)", 0.5), "strong1": ("|randaug(2,20)", 0.5), "strong2": ("|randaug(2,20)", 0.8),
 }  # fmt: skip
 # What big_vision takes for each model where nobody chooses: on ImageNet, on ImageNet-21k.
 _AUGREG = {
@@ -134,28 +128,24 @@ _AUGREG = {
 
 
 def _augreg() -> list[Recipe]:
-    made = []
-    for model, (on_imagenet, on_imagenet21k) in _AUGREG.items():
+    return [
+        Recipe(
+            name=f"augreg-{data}-{model}" + (f"-{epochs}ep" if epochs != 300 else ""),
+            about=f"AugReg: {model} on {_TITLES[data]}, augmentation {strength}; "
+            "the study also has dropout and stochastic depth of 0.1, strengths none to strong2, and decay 0.03",
+            # At -ln 1000 = -6.9 each of ImageNet's 1,000 classes begins about as likely as it is.
+            loss="sigmoid", head_bias=-6.9 if data == "imagenet" else -10.0, representation=data == "imagenet",
+            batch_size=4096, epochs=epochs, warmup=10_000, optimizer="adam", lr=1e-3, schedule="cosine",
+            weight_decay=0.1, decay="kernels", clip=1.0, mixup=AUGMENTATIONS[strength][1],
+            **{**_UPSTREAM, "preprocess": f"inception_crop(224,{_PLAIN})|flip{AUGMENTATIONS[strength][0]}|range(-1,1)"},
+        )
+        for model, (on_imagenet, on_imagenet21k) in _AUGREG.items()
         for data, epochs, strength in (
             ("imagenet", 300, on_imagenet),
             ("imagenet21k", 300, on_imagenet21k),
             ("imagenet21k", 30, on_imagenet21k),
-        ):
-            layers, magnitude, mixup = AUGMENTATIONS[strength]
-            words = f"|randaug({layers},{magnitude})" if layers else ""
-            pictures = {**_UPSTREAM, "preprocess": f"inception_crop(224,{_PLAIN})|flip{words}|range(-1,1)"}
-            made.append(
-                Recipe(
-                    name=f"augreg-{data}-{model}" + (f"-{epochs}ep" if epochs != 300 else ""),
-                    about=f"AugReg: {model} on {_TITLES[data]}, augmentation {strength}; "
-                    "the study also has dropout and stochastic depth of 0.1, strengths none to strong2, and decay 0.03",
-                    # At -ln 1000 = -6.9 each of ImageNet's 1,000 classes begins about as likely as it is.
-                    loss="sigmoid", head_bias=-6.9 if data == "imagenet" else -10.0, representation=data == "imagenet",
-                    batch_size=4096, epochs=epochs, warmup=10_000, optimizer="adam", lr=1e-3, schedule="cosine",
-                    weight_decay=0.1, decay="kernels", clip=1.0, mixup=mixup, **pictures,
-                )
-            )  # fmt: skip
-    return made
+        )
+    ]  # fmt: skip
 
 
 _SGD: dict[str, Any] = dict(loss="softmax", batch_size=512, optimizer="sgd", momentum=0.9)
@@ -187,20 +177,16 @@ _FINETUNING: dict[str, tuple[str, int, int, tuple[float, ...], float, float]] = 
 
 
 def _table_4() -> list[Recipe]:
-    made = []
-    for data, (title, steps, warmup, rates, share, lr) in _FINETUNING.items():
-        pictures = _pictures(384)
-        about = f"Table 4: {title}; {_DROPOUT}"
-        if data == "vtab":
-            pictures["preprocess"] = f"resize(448,{_PLAIN})|random_crop(384)|flip|range(-1,1)"
-            about += "; some tasks forbid flips or crops"
-        made.append(
-            Recipe(
-                name=f"finetune-{data}", about=about, steps=steps, warmup=warmup, lr=lr, sweep=rates, sweep_share=share,
-                **_TABLE_4, **pictures,
-            )
-        )  # fmt: skip
-    return made
+    *recipes, vtab = (
+        Recipe(
+            name=f"finetune-{data}", about=f"Table 4: {title}; {_DROPOUT}",
+            steps=steps, warmup=warmup, lr=lr, sweep=rates, sweep_share=share, **_TABLE_4, **_pictures(384),
+        )
+        for data, (title, steps, warmup, rates, share, lr) in _FINETUNING.items()
+    )  # fmt: skip
+    cropped = f"resize(448,{_PLAIN})|random_crop(384)|flip|range(-1,1)"
+    about = f"{vtab.about}; some tasks forbid flips or crops"
+    return [*recipes, replace_fields(vtab, dict(about=about, preprocess=cropped))]
 
 
 def _table_2() -> list[Recipe]:
@@ -219,32 +205,27 @@ def _table_2() -> list[Recipe]:
     ]
 
 
-# BiT-HyperRule: up to how many images, steps, warm-up, mixup. The rate falls at 30, 60 and 90 % of the run, as the text of BiT
-# has it for all three; its released code has 40, 60 and 80 % for the shortest.
-_HYPERRULE: dict[str, tuple[float, int, int, float]] = {
-    "small": (20_000, 500, 100, 0.0),
-    "medium": (500_000, 10_000, 500, 0.1),
-    "large": (float("inf"), 20_000, 500, 0.1),
+# BiT-HyperRule: up to how many images, what that is called, steps, warm-up, mixup. The rate falls at 30, 60 and 90 % of the
+# run, as the text of BiT has it for all three; its released code has 40, 60 and 80 % for the shortest.
+_HYPERRULE: dict[str, tuple[float, str, int, int, float]] = {
+    "small": (20_000, "below 20,000 images", 500, 100, 0.0),
+    "medium": (500_000, "20,000 to 500,000 images", 10_000, 500, 0.1),
+    "large": (float("inf"), "500,000 images or more", 20_000, 500, 0.1),
 }
 SMALL_PICTURES = 96 * 96  # pixels: below, BiT trains on 128 and not on 384
 
 
 def _hyperrule() -> list[Recipe]:
-    made = []
-    for size, (_, steps, warmup, mixup) in _HYPERRULE.items():
-        for before, crop in ((448, 384), (160, 128)):
-            pictures = {
-                **_pictures(crop),
-                "preprocess": f"resize({before},{_PLAIN})|random_crop({crop})|flip|range(-1,1)",
-            }
-            made.append(
-                Recipe(
-                    name=f"hyperrule-{size}-{crop}", about=f"BiT-HyperRule: {_sized(size)}, {_pixelled(crop)}",
-                    steps=steps, warmup=warmup, lr=0.003, schedule="staircase", milestones=(0.3, 0.6, 0.9), mixup=mixup,
-                    **_SGD, **pictures,
-                )
-            )  # fmt: skip
-    return made
+    return [
+        Recipe(
+            name=f"hyperrule-{size}-{crop}", about=f"BiT-HyperRule: {many}, {large}",
+            steps=steps, warmup=warmup, lr=0.003, schedule="staircase", milestones=(0.3, 0.6, 0.9), mixup=mixup,
+            **_SGD,
+            **{**_pictures(crop), "preprocess": f"resize({before},{_PLAIN})|random_crop({crop})|flip|range(-1,1)"},
+        )
+        for size, (_, many, steps, warmup, mixup) in _HYPERRULE.items()
+        for before, crop, large in ((448, 384, "larger images"), (160, 128, "images below 96 x 96 pixels"))
+    ]  # fmt: skip
 
 
 def _linear_probe() -> Recipe:
@@ -259,14 +240,6 @@ def _linear_probe() -> Recipe:
         train="head", batch_size=512, epochs=20, warmup=100, optimizer="adam", lr=0.3, schedule="cosine",
         preprocess="resize(224)|range(-1,1)", evaluation="resize(224)|range(-1,1)", sweep=(0.03, 0.1, 0.3, 1.0),
     )  # fmt: skip
-
-
-def _sized(size: str) -> str:
-    return {"small": "below 20,000 images", "medium": "20,000 to 500,000 images", "large": "500,000 images or more"}[size]
-
-
-def _pixelled(crop: int) -> str:
-    return "images below 96 x 96 pixels" if crop == 128 else "larger images"
 
 
 RECIPES: dict[str, Recipe] = {
