@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Mapping
@@ -55,6 +57,23 @@ def check_value(hint: Any, value: Any, name: str, label: Label) -> None:
             problem = str(limits)
     if problem:
         raise VitreousError(f"{label(name, reprlib.repr(value))} must {problem}")
+
+
+def parse_text(hint: Any, text: str) -> Any:
+    """Text as a value of this type, `0.01:0.03` or `8x8` for several numbers; text that is none stays, for the checker."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    for kind in _choices(split_annotated(hint)[0]):
+        if kind is NoneType and text.lower() == "none":
+            return None
+        if kind is bool:
+            return words.get(text.lower(), text)
+        with contextlib.suppress(ValueError):
+            if get_origin(kind) is tuple:
+                numbers = tuple(map(get_args(kind)[0], filter(None, re.split(r"[:;,]|(?<=\d)x", text))))
+                return numbers[0] if len(numbers) == 1 and Ellipsis not in get_args(kind) else numbers  # one for both sides
+            if kind in (int, float):
+                return kind(text)
+    return text
 
 
 def check_names(names: Mapping[str, Any], kind: Any, what: str) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from vitreous.core.device import choose_device
 from vitreous.core.errors import VitreousError
-from vitreous.core.fields import check_names, check_value, field_types, split_annotated
+from vitreous.core.fields import check_names, check_value, field_types, parse_text, split_annotated
 from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_outside, find_data_folder
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.models.config import AxialResNetConfig, ResNetConfig, ViTConfig
 from vitreous.models.names import check_name
 from vitreous.training.config import Previous, RunRecord
 from vitreous.training.options import Command, ObjectiveName, TrainOptions, option_name
@@ -112,21 +113,9 @@ def recipe_changes(changes: Iterable[str]) -> dict[str, Any]:
 
 def model_fields(changes: Iterable[str]) -> dict[str, Any]:
     """Fields of the model's config from --set model.NAME=VALUE; the config itself checks name, type and range."""
-    typed = parse_set(changes).items()
-    return {name.removeprefix("model."): _model_field(text) for name, text in typed if name.startswith("model.")}
-
-
-def _model_field(text: str) -> Any:
-    words = {"yes": True, "true": True, "no": False, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    parts = text.replace("x", ",").split(",")
-    return tuple(map(int, parts)) if len(parts) > 1 and all(part.isdecimal() for part in parts) else text
+    hints = {**field_types(ResNetConfig), **field_types(AxialResNetConfig), **field_types(ViTConfig)}
+    typed = {name.removeprefix("model."): text for name, text in parse_set(changes).items() if name.startswith("model.")}
+    return {name: parse_text(hints.get(name, str), text) for name, text in typed.items()}
 
 
 def _as_typed(given: Mapping[str, Any]) -> dict[str, Any]:

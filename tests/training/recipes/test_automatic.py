@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain
 from vitreous.training.recipes.fitting import fit
@@ -218,13 +217,6 @@ def test_masked_patches_need_no_labels() -> None:
     recipe, _ = automatic_pretrain(5_000, 0, (32, 32), (32, 32), (), width=768, objective="masked-patch")
     assert (recipe.objective, recipe.mixup, recipe.smoothing) == ("masked-patch", 0.0, 0.0)
     assert "randaug" not in recipe.preprocess  # its colours are what is to be predicted
-
-
-def test_what_cannot_be() -> None:
-    with pytest.raises(VitreousError, match="no images"):
-        automatic_finetune(0, 2, (8, 8), None, (0, 0))
-    with pytest.raises(VitreousError, match="3 classes"):
-        automatic_pretrain(10, 3, (8, 8), None, (5, 5), width=8)
 
 
 @pytest.mark.parametrize("size", [(16, 16), (28, 28), (32, 32), (48, 64)])

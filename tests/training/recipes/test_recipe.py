@@ -94,11 +94,11 @@ def test_what_is_typed() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "word"),
     [
-        ("lr", "fast", "expected a number"),
-        ("steps", "1e4", "expected a whole number or none"),
-        ("warmup", "none", "expected a whole number"),
-        ("representation", "perhaps", "yes or no"),
-        ("sweep", "0.1:x", "numbers, as 0.01:0.03"),
+        ("lr", "fast", "must be a finite number"),
+        ("steps", "1e4", "must be a whole number"),
+        ("warmup", "none", "must be a whole number"),
+        ("representation", "perhaps", "must be true or false"),
+        ("sweep", "0.1:x", "must be finite numbers"),
         ("lrr", "1", "'lr'"),
     ],
 )

@@ -39,7 +39,10 @@ _BY_IMAGES = (
     (100_000_000, 7, "as JFT in table 3", 8e-4, "ViT-B's for JFT"),
     (5_000_000, 90, "as ImageNet-21k in table 3", 1e-3, "that for ImageNet-21k"),
     (500_000, 300, "as ImageNet in table 3", 3e-3, "that for ImageNet"),
-    (0, 100, "enough to see what the data gives; ImageNet had 300 in table 3, and --epochs gives more", 3e-3, "that for ImageNet"),
+    (
+        0, 100, "enough to see what the data gives; ImageNet had 300 in table 3, and --epochs gives more",
+        3e-3, "that for ImageNet",
+    ),
 )  # fmt: skip
 
 
@@ -248,8 +251,8 @@ def _first_ops(image_size: Size, native: Size | None, where: str, border: bool) 
         why = ": moved by a few pixels; the black border of pad() would be predicted, too"
         return f"resize({_text(_scaled(image_size, 9 / 8))})|random_crop({size})", why
     return f"resize({size})|pad({max(1, max(image_size) // 8)})|random_crop({size})", (
-        f": images of {native[0]} x {native[1]} are moved by a few pixels; a twentieth of their area, as photographs are cropped "
-        "to, would show nothing"
+        f": images of {native[0]} x {native[1]} are moved by a few pixels; a twentieth of their area, as photographs are "
+        "cropped to, would show nothing"
     )
 
 

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types, split_annotated
+from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types, parse_text
 from vitreous.core.fields import from_json as fields_from_json
 from vitreous.data.transforms.mixup import check_mixup
 from vitreous.data.transforms.parse import Preprocess
@@ -143,39 +143,17 @@ def _outside_brackets(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _parsed(name: str, text: str) -> Any:
-    """`none` for nothing, `0.01:0.03` for several numbers."""
-    check_names({name: text}, Recipe, "recipe field")
-    hint, _ = split_annotated(field_types(Recipe)[name])
-    choices = get_args(hint)
-    if text.lower() == "none" and type(None) in choices:
-        return None
-    try:
-        if hint is bool:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-        if hint is int or int in choices:
-            return int(text)
-        if hint is float or (float in choices and type(None) in choices):
-            return float(text)
-        if hint == tuple[float, ...]:
-            return tuple(float(part) for part in re.split("[:;,]", text) if part)
-    except (ValueError, KeyError):
-        kinds = {bool: "yes or no", tuple[float, ...]: "numbers, as 0.01:0.03"}
-        kind = kinds.get(hint, "a whole number" if int in (hint, *choices) else "a number")
-        raise VitreousError(f"--set {name}={text}: expected {kind}{' or none' if type(None) in choices else ''}") from None
-    return text
-
-
 def parse_value(name: str, text: str) -> Any:
     """A recipe field's value from what was typed for it, of the right type and within its limits."""
-    value = _parsed(name, text)
-    check_value(field_types(Recipe)[name], value, name, lambda name, value: f"--set {name}={value}")
+    check_names({name: text}, Recipe, "recipe field")
+    hint = field_types(Recipe)[name]
+    value = parse_text(hint, text)
+    check_value(hint, value, name, lambda name, value: f"--set {name}={value}")
     return value
 
 
 def to_json(recipe: Recipe) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
-    return fields
+    return dict(json.loads(json.dumps(dataclasses.asdict(recipe))))
 
 
 def from_json(fields: Mapping[str, Any]) -> Recipe:
