@@ -32,6 +32,9 @@ def test_accuracy_loss_and_the_worst_mistakes() -> None:
     assert found.top1 == sum(right) / 19
     assert np.isclose(found.loss, losses[1:].double().mean())
     assert found.confusion.sum() == 19
+    expected = {str(i): (labels[i], guesses[i]) for i in range(1, 20)}  # the first has no label
+    assert {image: (own, predicted) for image, own, predicted in found.outcomes} == expected
+    assert [outcome.id for outcome in found.outcomes] == sorted(expected)
     wrong = sorted((i for i in range(1, 20) if not right[i]), key=lambda i: -losses[i])[:4]
     assert [mistake.id for mistake in found.mistakes] == [str(i) for i in wrong]
     worst, row = found.mistakes[0], wrong[0]

@@ -22,6 +22,7 @@ import vitreous
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
 from vitreous.evaluation.ridge import Ridge
+from vitreous.training.outcomes import read_outcomes
 
 
 def finetune(out: Path, **options: Any) -> Any:
@@ -41,7 +42,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     result = pretrain(tmp_path / "run", set=("average=0.9",))
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "log.txt", "report.html", "mistakes.json", "checkpoint", "state"}
+    files = {"config.json", "metrics.jsonl", "log.txt", "report.html", "mistakes.json", "outcomes.csv"}
+    assert names == {*files, "checkpoint", "state"}
     inside = {path.name for path in (tmp_path / "run" / "checkpoint").iterdir()}
     assert {"model.safetensors", "model.json", "best", "raw"} <= inside
     keys = {"step", "epoch", "images", "seconds", "flops", "split", "loss", "lr", "images_per_second"}
@@ -61,6 +63,11 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     digits = vitreous.open_data("builtin:digits").splits["validation"]
     right = [int(clf.predict(digits.read(i), top=1).classes[0]) in digits.labels(i) for i in range(len(digits))]
     assert np.mean(right) == pytest.approx(result.result["top1"])  # what the checkpoint predicts is what was reported
+    assert read_outcomes(tmp_path / "run") == dict(zip(map(digits.id, range(len(digits))), right, strict=True))
+    header, *rows = (tmp_path / "run" / "outcomes.csv").read_text().splitlines()
+    assert header == "id,label,predicted,correct"
+    assert rows == sorted(rows)
+    assert all((label == predicted) == (correct == "1") for _, label, predicted, correct in (row.split(",") for row in rows))
     html = (tmp_path / "run" / "report.html").read_text()
     assert "<html" in html
     assert "http://" not in html.replace("http://www.w3.org", "")
@@ -187,6 +194,24 @@ def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
     assert digest(tmp_path / "run") == digest(tmp_path / "run", "checkpoint/best/model.safetensors")
     assert json.loads((tmp_path / "run" / "checkpoint" / "model.json").read_text())["metrics"]["step"] == best
     assert pretrain(tmp_path / "run", **options).already
+
+
+def test_early_stopping_by_one_split_reports_another(tmp_path: Path) -> None:
+    changes = ("patience=2", "optimizer=sgd", "lr=1", "warmup=100", "clip=1", "average=0.5")
+    options: dict[str, Any] = dict(steps=400, eval_every=5, set=changes, held_out=0.2, test="test")
+    result = pretrain(tmp_path / "run", **options)
+    assert result.steps < 400
+    assert (result.result["n"], result.result["test"]["n"], result.result["test"]["split"]) == (39, 500, "test")
+    clf, digits = vitreous.load(tmp_path / "run"), vitreous.open_data("builtin:digits").splits["test"]
+    right = {digits.id(i): int(clf.predict(digits.read(i), top=1).classes[0]) in digits.labels(i) for i in range(len(digits))}
+    assert np.mean([*right.values()]) == pytest.approx(result.result["test"]["top1"])
+    assert read_outcomes(tmp_path / "run") == right
+    assert {record["split"] for record in metrics(tmp_path / "run")} == {"train", "validation"}
+    assert "test top1" in result.text()
+    assert "on test, which chose nothing: loss" in (tmp_path / "run" / "report.html").read_text()
+    # What is read once, at the end, has no part in training.
+    pretrain(tmp_path / "untested", **{**options, "test": None})
+    assert digest(tmp_path / "run") == digest(tmp_path / "untested")
 
 
 def test_among_equal_accuracies_the_lower_loss_is_better(tmp_path: Path) -> None:
@@ -420,6 +445,9 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(config="nowhere.json"), "nowhere.json"),
         (dict(data="builtin:digit"), "did you mean"),
         (dict(held_out=1.5), "--held-out 1.5"),
+        (dict(test="validation"), "--test validation: a result is tested on images that it neither learns from nor"),
+        (dict(test="train"), "--test train: a result is tested on images that it neither learns from nor"),
+        (dict(test="tset"), "there is no split 'tset'; it has train, validation, test"),
         (dict(seed=-1), "--seed -1"),
         (dict(epochs=math.inf, steps=None), "--epochs inf"),
         (dict(workers=-3), "--workers -3"),

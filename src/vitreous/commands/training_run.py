@@ -52,7 +52,7 @@ class Run:
         from vitreous.evaluation.majority import beats_majority
 
         rows = [(name, _shown(name, value)) for name, value in self.result.items() if not isinstance(value, dict)]
-        for name in ("raw", "best"):
+        for name in ("raw", "best", "test"):
             if isinstance(found := self.result.get(name), dict):
                 rows += [(f"{name} {key}", _shown(key, value)) for key, value in found.items()]
         classified = "top1" in self.result.get("best", {})  # masked patches go by the loss

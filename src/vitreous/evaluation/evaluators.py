@@ -14,7 +14,7 @@ from vitreous.data.loading.loader import Batch
 from vitreous.data.transforms.denormalise import denormalise
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.counts import Counts
-from vitreous.evaluation.validation_result import Mistake, ValidationResult
+from vitreous.evaluation.validation_result import Mistake, Outcome, ValidationResult
 from vitreous.inference.predictions import top_predictions
 
 WORST_MISTAKES = 24
@@ -40,7 +40,7 @@ class ScoredLogits(NamedTuple):
 
 
 class ClassificationEvaluator:
-    """Accuracy, loss, confusion matrix and, where `mistakes` are to be kept, the images with the highest loss.
+    """Accuracy, loss, confusion matrix and, where `mistakes` are to be kept, those with the highest loss and every outcome.
 
     `result` is collective: every rank calls it, and all of them get the result over all images.
     """
@@ -61,12 +61,15 @@ class ClassificationEvaluator:
         # A heap, the lowest loss first; the number decides between equal losses.
         self._worst: list[tuple[float, int, Mistake]] = []
         self._number = itertools.count()
+        self._outcomes: list[Outcome] = []
 
     def update(self, batch: Batch, outputs: ScoredLogits) -> None:
         self.counts.update(outputs.logits, batch.labels, outputs.losses)
         if not self._max_mistakes:
             return
         predicted = outputs.logits.argmax(dim=1).tolist()
+        outcomes = map(Outcome, batch.ids, batch.labels, predicted)
+        self._outcomes += [outcome for outcome in outcomes if outcome.labels]
         for row, (loss, guess) in enumerate(zip(outputs.losses.tolist(), predicted, strict=True)):
             labels, full = batch.labels[row], len(self._worst) == self._max_mistakes
             if labels and guess not in labels and (not full or loss > self._worst[0][0]):
@@ -93,6 +96,7 @@ class ClassificationEvaluator:
         own = [mistake for _, _, mistake in self._worst]
         everyone = itertools.chain.from_iterable(all_gather(self.world, own))
         worst = sorted(everyone, key=lambda mistake: (-mistake.loss, mistake.id))[: self._max_mistakes]
+        outcomes = itertools.chain.from_iterable(all_gather(self.world, self._outcomes))
         confusion = counts.confusion
         return ValidationResult(
             split=self.split,
@@ -104,4 +108,5 @@ class ClassificationEvaluator:
             loss=counts.loss,
             mistakes=tuple(worst),
             per_class=tuple(counts.per_class()),
+            outcomes=tuple(sorted(outcomes)),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,14 @@ class Mistake:
     guesses: tuple[tuple[str, float], ...]
     """Class and probability, best first, at most 5."""
     loss: float
+
+
+class Outcome(NamedTuple):
+    """Class indices; an image without labels has no outcome."""
+
+    id: str
+    labels: tuple[int, ...]
+    predicted: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,3 +48,5 @@ class ValidationResult:
     """Where images have several labels, these are not the confusion's: each label counts."""
     majority: float | None = None
     """What always predicting the largest class of the training images would get; None where nobody has counted."""
+    outcomes: tuple[Outcome, ...] = ()
+    """By id, whichever rank had the image."""

@@ -10,6 +10,7 @@ Modules:
     loop              batch, loss, gradient, step
     memory            memory estimate
     mistakes          `mistakes.json`
+    outcomes          `outcomes.csv`
     objectives/       classification, masked patches
     optim             parameter groups and optimisers
     options           TrainOptions

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitreous.evaluation.majority import describe_majority
 from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import RunFolder
 from vitreous.training.trackers import Trackers
@@ -83,7 +82,4 @@ class TrackerCallback(Callback):
 
 
 def _sentence(event: Evaluated) -> str:
-    metrics, result = event.evaluation.metrics, event.evaluation.result
-    majority = "" if result is None or result.majority is None else f" ({describe_majority(result.majority)})"
-    accuracy = f", top-1 {metrics['top1']:.2%}{majority}" if "top1" in metrics else ""
-    return f"step {event.step:,}: {event.split} loss {metrics['loss']:.4f}{accuracy} of {int(metrics['n']):,} images"
+    return f"step {event.step:,}: {event.split} {event.evaluation.describe()}"

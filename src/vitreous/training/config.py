@@ -65,6 +65,7 @@ class RunConfig:
     licence: str | None
     train: Source | Stream
     held_out: Source | Stream | None  # to validate on
+    test: Source | Stream | None  # to evaluate the result on, once
     data: Mapping[str, Any]  # what it is, and a fingerprint that changes with it
     classes: tuple[str, ...]
     images: int | None  # in `train`, where it is known

@@ -15,7 +15,7 @@ from vitreous.data.loading.loader import STREAMS
 from vitreous.data.loading.workers import default_workers
 from vitreous.data.open import open_data
 from vitreous.data.sampling import derive_key
-from vitreous.data.source import Dataset, Source, Stream
+from vitreous.data.source import ALL, Dataset, Source, Stream
 from vitreous.data.splits import choose_training_splits, reduce_training_images, split_stratified
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.doctor.header_check import check_headers
@@ -30,6 +30,7 @@ LOOKED_AT = 16  # images, to find out their size
 class RunImages:
     train: Source | Stream
     held_out: Source | Stream | None  # nothing, where there is too little
+    test: Source | Stream | None  # for the result alone, where asked for
     classes: tuple[str, ...]
     count: int | None  # to learn from
     size: tuple[int, int] | None  # of the first image, where all are of one size
@@ -62,6 +63,12 @@ def choose_images(
         few = False
     train, held_out, sentence = _parts(dataset, options, stop_early, share)
     decisions.append(sentence)
+    test = None if options.test is None else dataset.source(options.test)
+    if test is not None and (options.test in ("train", ALL) or test is held_out):
+        raise VitreousError(
+            f"--test {options.test}: a result is tested on images that it neither learns from nor is validated on; choose "
+            f"another split, or validate on training images with --held-out 0.1"
+        )
     if options.sweep_share is not None:
         if not isinstance(train, Source):
             raise VitreousError("--sweep: a part of shards cannot be held out; choose a learning rate with --set lr=")
@@ -72,6 +79,10 @@ def choose_images(
     train, found = _without_bad(train, options)
     held_out, others = _without_bad(held_out, options)
     bad = (*found, *others)
+    if test is not None:
+        test, found = _without_bad(test, options)
+        bad += found
+        decisions.append(f"testing the result on {options.test}, once")
     if bad:
         decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
     if few:
@@ -84,7 +95,7 @@ def choose_images(
     if count == 0:
         raise VitreousError(f"{options.data}: there are no images to train on")
     size, channels, labels = _look(train)
-    described = {
+    described: dict[str, Any] = {
         "name": options.data,
         "train": count,
         "held_out": len(held_out) if isinstance(held_out, Source) else held_out.count(),
@@ -93,7 +104,9 @@ def choose_images(
         "fingerprint": fingerprint_of(train, held_out),
         "streams": min(STREAMS, len(train.shards)) if isinstance(train, Stream) else 0,
     }
-    return RunImages(train, validation, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
+    if test is not None:
+        described["test"] = {"split": test.split, "fingerprint": fingerprint_of(test)}
+    return RunImages(train, validation, test, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
 
 
 def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
@@ -167,10 +180,10 @@ def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:
     return next(iter(sizes)) if same else None, 1 if channels == {1} else 3, float(mean)
 
 
-def fingerprint_of(train: Source | Stream, held_out: Source | Stream) -> str:
+def fingerprint_of(*parts: Source | Stream) -> str:
     """Changes with the items, their labels or the classes."""
     digest = hashlib.sha256()
-    for part in (train, held_out):
+    for part in parts:
         if isinstance(part, Source):
             digest.update(part.fingerprint().encode())
         else:

@@ -97,12 +97,8 @@ class Loop:
         self.states = States(folder.path / "state", world)
         self.progress = Progress()
         self.last: Evaluation | None = None  # the newest
-        channels = config.model.channels
-        self.loader = self._loader(config.train, Preprocess(recipe.preprocess, channels), recipe.batch_size)
-        # As many at once as in training, where memory was found to be enough for them.
-        at_once = min(config.micro_batch or recipe.batch_size, self.loader.own_batch) * world.world_size
-        evaluation = Preprocess(recipe.evaluation, channels)
-        self.held_out = None if config.held_out is None else self._loader(config.held_out, evaluation, at_once)
+        self.loader = self._loader(config.train, Preprocess(recipe.preprocess, config.model.channels), recipe.batch_size)
+        self.held_out = None if config.held_out is None else self._evaluation_loader(config.held_out)
         self._save_is_due = False  # at some rank, three minutes after the last one
         self._warmed_up = not needs_warmup_backward(self.module)
         self._train_counts = config.train.counts() if isinstance(config.train, Source) else None
@@ -118,6 +114,12 @@ class Loop:
             processes=self.world.world_size, bad_images=config.options.bad_images,
             bad_log=log if config.options.bad_images == "skip" else None,
         )  # fmt: skip
+
+    def _evaluation_loader(self, data: Source | Stream) -> Loader:
+        """As many at once as in training, where memory was found to be enough for them."""
+        recipe, model = self.config.recipe, self.config.model
+        at_once = min(self.config.micro_batch or recipe.batch_size, self.loader.own_batch) * self.world.world_size
+        return self._loader(data, Preprocess(recipe.evaluation, model.channels), at_once)
 
     # Resuming ----------------------------------------------------------------------------------------------------------
 
@@ -349,12 +351,13 @@ class Loop:
             "flops": self.config.flops(progress.step),
         }
 
-    def evaluate(self, signals: Sequence[int] = ()) -> Evaluation:
-        """The model as it is now, by the held-out images; `Interrupted` is raised at all ranks if one gets a signal."""
-        assert self.held_out is not None
+    def evaluate(self, signals: Sequence[int] = (), data: Source | Stream | None = None) -> Evaluation:
+        """The model as it is now, on the held-out images or `data`; `Interrupted` at all ranks if one gets a signal."""
+        loader = self.held_out if data is None else self._evaluation_loader(data)
+        assert loader is not None
         seed = derive_key("judge", self.config.options.seed) >> 1
         held_out = HeldOut(
-            self.module, self.held_out, self.config.classes, self._train_counts, self.world, self.autocast, seed, signals
+            self.module, loader, self.config.classes, self._train_counts, self.world, self.autocast, seed, signals
         )
         try:
             return self.objective.validate(held_out)

@@ -119,6 +119,9 @@ class TrainOptions:
         Between(1e-9, 1 - 1e-9),
         _help("validate on this share of the training images instead of the data's own split."),
     ] = None
+    test: Annotated[
+        str | None, _help("a split of DATA to evaluate the result on, once, at the end, as `test`; it chooses nothing.")
+    ] = None
     track: Annotated[str, _help("send metrics on: tensorboard, wandb, or tensorboard,wandb.")] = ""
     extend: Annotated[bool, _help("with a larger --steps, --epochs or --flops: let the run in OUT become longer.")] = False
 

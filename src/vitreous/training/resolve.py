@@ -92,6 +92,7 @@ def resolve(
         licence=checkpoint.licence if checkpoint else None,
         train=images.train,
         held_out=images.held_out,
+        test=images.test,
         data=images.described,
         classes=images.classes,
         images=images.count,

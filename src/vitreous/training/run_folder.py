@@ -1,4 +1,4 @@
-"""A run on disk: `config.json  metrics.jsonl  log.txt  report.html  mistakes.json  checkpoint/  state/`.
+"""A run on disk: `config.json  metrics.jsonl  log.txt  report.html  mistakes.json  outcomes.csv  checkpoint/  state/`.
 
 A folder belongs to one config. Starting again with the same one resumes; with another it is refused and the difference
 shown; of a finished run nothing is changed. Only the first process writes.

@@ -58,6 +58,7 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
             options,
             out=str(Path(options.out) / "sweep" / f"lr-{rate:g}"),
             sweep_share=recipe.sweep_share,
+            test=None,
             set=(*options.set, f"lr={rate!r}"),
         )
         _say(world, (f"sweep: lr {rate:g}, validated on {recipe.sweep_share:.0%} of the training images",))

@@ -24,6 +24,7 @@ from vitreous.training.config import RunConfig, config_json
 from vitreous.training.loop import Loop
 from vitreous.training.mistakes import write_mistakes
 from vitreous.training.objectives.build import OBJECTIVES, build_objective
+from vitreous.training.outcomes import write_outcomes
 from vitreous.training.progress_display import Display
 from vitreous.training.run_folder import CONFIG, RunFolder, read_config
 from vitreous.training.run_report import write_report
@@ -186,8 +187,12 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
             loop.last = None
             notes.append(f"the result is the best evaluation's, of step {progress.best_step:,}, because patience is set")
         metrics, result = _evaluate(loop, loop.last)
+        tested = None if config.test is None else loop.evaluate(data=config.test)
         tensors = loop.tensors()
     summary |= metrics
+    if config.test is not None and tested is not None:
+        summary["test"] = {"split": config.test.split, **tested.metrics, "n": int(tested.metrics["n"])}
+        notes.append(f"on {config.test.split}, which chose nothing: {tested.describe()}")
     if result is not None:
         summary["majority"] = result.majority
     if world.is_main:
@@ -195,6 +200,8 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
         write_checkpoint(_checkpoint(config, tensors, {**_metrics(result, loop), "step": step}), target)
         if result is not None:
             write_mistakes(config.out, result, step)
+        if (evaluated := tested.result if tested is not None else result) is not None:
+            write_outcomes(config.out, evaluated)
         _report(config, folder, result, notes)
         folder.log(f"finished: {summary}")
     folder.finish(summary)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitreous.core.distributed import World, all_reduce_by_name
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.transforms.mixup import one_hot
+from vitreous.evaluation.majority import describe_majority
 from vitreous.evaluation.validation_result import ValidationResult
 
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -31,6 +32,12 @@ class Evaluation:
     metrics: dict[str, float]  # `loss` and `n` among them
     score: float  # the higher, the better; among equal ones the lower loss is
     result: ValidationResult | None = None  # of a classifier: per class, and its mistakes
+
+    def describe(self) -> str:
+        metrics, majority = self.metrics, None if self.result is None else self.result.majority
+        beside = "" if majority is None else f" ({describe_majority(majority)})"
+        accuracy = f", top-1 {metrics['top1']:.2%}{beside}" if "top1" in metrics else ""
+        return f"loss {metrics['loss']:.4f}{accuracy} of {int(metrics['n']):,} images"
 
 
 @dataclass(frozen=True)
