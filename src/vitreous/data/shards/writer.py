@@ -17,8 +17,8 @@ import itertools
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,14 @@ import numpy as np
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_folder
 from vitreous.core.hashing import hash_file
+from vitreous.core.output_dir import check_outside, find_data_folder
+from vitreous.core.progress import Advance, progress_bar
+from vitreous.core.table import table
 from vitreous.data import sampling as order
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.bad_images import write_bad_images
 from vitreous.data.conventions import SUFFIXES
+from vitreous.data.open import open_data
 from vitreous.data.shards.index import INDEX
 from vitreous.data.shards.samples import MEMBER_BYTES, UNKNOWN_SUFFIX
 from vitreous.data.source import Content, Dataset, Item, Policy, Source, Stream
@@ -52,11 +56,62 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class ShardReport:
-    out: Path
+    out: str
     classes: tuple[str, ...]
     shards: tuple[ShardEntry, ...]
     bad: tuple[BadImage, ...]
     notes: tuple[str, ...]
+    exit_code: int = 0
+
+    def text(self) -> str:
+        rows = [
+            (split, total["shards"], total["count"], f"{total['bytes'] / 1e6:,.1f} MB")
+            for split, total in sum_splits(self.shards).items()
+        ]
+        return f"{self.out}: {len(self.classes):,} classes\n" + table(("split", "shards", "images", "size"), rows)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        for split, total in sum_splits(self.shards).items():
+            yield {
+                "out": self.out,
+                "classes": len(self.classes),
+                "split": split,
+                "shards": total["shards"],
+                "images": total["count"],
+                "bytes": total["bytes"],
+                "left_out": len(self.bad),
+            }
+
+
+def sum_splits(shards: Iterable[ShardEntry]) -> dict[str, dict[str, int]]:
+    """Shards, images and bytes of each split."""
+    splits: dict[str, dict[str, int]] = {}
+    for shard in shards:
+        total = splits.setdefault(shard.split, {"shards": 0, "count": 0, "bytes": 0})
+        for key, more in (("shards", 1), ("count", shard.count), ("bytes", shard.bytes)):
+            total[key] += more
+    return splits
+
+
+def shard_data(data: str, out: Path, *, shard_bytes: int, seed: int, bad_images: Policy, full_check: bool) -> ShardReport:
+    """`vitreous shard`: DATA, written as shards; notes on what it left out come with the result."""
+    check_outside(out, find_data_folder(data))
+    check_free(out)  # before DATA is opened, which may take a while
+    dataset = open_data(data)
+    with progress_bar(f"writing {out}", dataset.count()) as advance:
+        report = write_shards(
+            dataset,
+            out,
+            shard_bytes=shard_bytes,
+            seed=seed,
+            bad_images=bad_images,
+            full_check=full_check,
+            progress=advance,
+        )
+    notes = [*dataset.summary(), *report.notes]
+    if report.bad:
+        notes.append(f"{len(report.bad):,} bad images were left out; {out}/{BAD_IMAGES} lists them")
+    return replace(report, notes=tuple(notes))
 
 
 def write_shards(
@@ -68,7 +123,7 @@ def write_shards(
     shuffle: bool = True,
     bad_images: Policy = "stop",
     full_check: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Advance = lambda more: None,
 ) -> ShardReport:
     """Write every split to the folder `out`, which must be new or empty: whole, or not at all.
 
@@ -97,8 +152,7 @@ def write_shards(
                         bad.append(BadImage(place, wrong.kind, wrong.why))
                     if bad_images == "stop" and len(bad) >= _NAMED:
                         raise _bad_images_error(dataset.where, bad)
-                    if progress is not None:
-                        progress(1)
+                    progress(1)
             shards += writer.done
         if bad and bad_images == "stop":
             raise _bad_images_error(dataset.where, bad)
@@ -107,7 +161,7 @@ def write_shards(
         if bad:
             write_bad_images(folder / BAD_IMAGES, bad)
         (folder / INDEX).write_text(_format_index(dataset, shards, seed if shuffle else None), encoding="utf-8")
-    return ShardReport(out, dataset.classes, tuple(shards), tuple(bad), tuple(notes))
+    return ShardReport(str(out), dataset.classes, tuple(shards), tuple(bad), tuple(notes))
 
 
 def check_free(out: Path) -> None:
@@ -125,11 +179,7 @@ def _bad_images_error(where: str, bad: list[BadImage]) -> VitreousError:
 
 
 def _format_index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) -> str:
-    splits: dict[str, Any] = {}
-    for shard in shards:
-        total = splits.setdefault(shard.split, {"shards": 0, "count": 0, "bytes": 0})
-        for key, more in (("shards", 1), ("count", shard.count), ("bytes", shard.bytes)):
-            total[key] += more
+    splits = sum_splits(shards)
     document = {
         "format": "vitreous shards 1",
         "classes": list(dataset.classes),
