@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.core.errors import VitreousError
 from vitreous.evaluation.intervals import bootstrap, mean_recall_interval, share_interval, wilson
 
 
@@ -58,8 +57,3 @@ def test_coverage(method: str, least: float) -> None:
     ends = [share_interval(int(right), 80, method, seed=k) for k, right in enumerate(rng.binomial(80, 0.85, 400))]  # type: ignore[arg-type]
     held = np.mean([low <= 0.85 <= high for low, high in ends])
     assert least <= held <= 0.985
-
-
-def test_bad_input() -> None:
-    with pytest.raises(VitreousError, match="0 images"):
-        bootstrap(np.array([0, 0]), lambda drawn: drawn[:, 0].astype(float))

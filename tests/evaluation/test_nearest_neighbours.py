@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
-from vitreous.core.errors import VitreousError
 from vitreous.evaluation import nearest_neighbours as module
 from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 
@@ -49,10 +48,3 @@ def test_fewer_than_asked() -> None:
     found = nearest_neighbours(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:2], 5)
     assert found.rows.shape == (3, 2)
     assert nearest_neighbours(np.zeros((0, 3), np.float32), np.eye(3, dtype=np.float32), 2).rows.shape == (0, 2)
-
-
-def test_what_cannot_be_compared() -> None:
-    with pytest.raises(VitreousError, match="one model's"):
-        nearest_neighbours(np.zeros((2, 3), np.float32), np.zeros((2, 4), np.float32), 1)
-    with pytest.raises(VitreousError, match="at least 1"):
-        nearest_neighbours(np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32), 0)

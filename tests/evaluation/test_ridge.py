@@ -10,7 +10,7 @@ from sklearn import linear_model
 
 from vitreous.core.errors import VitreousError
 from vitreous.evaluation import ridge
-from vitreous.evaluation.ridge import L2S, LeaveOneOut, Ridge
+from vitreous.evaluation.ridge import L2S, Ridge
 
 SHAPES = [(30, 50), (51, 50), (52, 50), (120, 20)]  # fewer examples than features; as many; more
 Floats = NDArray[np.float64]
@@ -73,10 +73,9 @@ def test_leaving_one_out_is_what_refits_give(n: int, width: int, l2: float) -> N
     features, labels = data(n, width)
     found, expected = fitted(features, labels), refitted(features, labels, l2)
     np.testing.assert_allclose(found.left_out(l2).numpy(), expected, rtol=0, atol=1e-6 * abs(expected).max())
-    judged = found.leave_one_out([l2])
+    (accuracy,) = found.leave_one_out([l2])
     truth = np.array(labels)[:, 0]
-    assert judged.accuracy[0] == pytest.approx(float((expected.argmax(axis=1) == truth).mean()), abs=1e-12)
-    assert judged.error[0] == pytest.approx(float(((expected - targets(labels, 5)) ** 2).mean()), rel=1e-5)
+    assert accuracy == pytest.approx(float((expected.argmax(axis=1) == truth).mean()), abs=1e-12)
 
 
 def test_the_chosen_l2_is_the_best_of_the_refits() -> None:
@@ -86,7 +85,6 @@ def test_the_chosen_l2_is_the_best_of_the_refits() -> None:
     right = {l2: int((refitted(features, labels, l2).argmax(axis=1) == truth).sum()) for l2 in powers}
     assert len(set(right.values())) > 1
     assert fitted(features, labels).choose(powers) == max(l2 for l2 in powers if right[l2] == max(right.values()))
-    assert LeaveOneOut((1.0, 4.0, 2.0), (0.5, 0.5, 0.4), (0, 0, 0)).best() == 4.0
 
 
 def test_the_l2_of_the_authors() -> None:
@@ -105,7 +103,7 @@ def test_several_labels_of_an_image(n: int, width: int) -> None:
     np.testing.assert_allclose(found.weights(l2).numpy(), model.coef_.T, rtol=0, atol=1e-6)
     named = refitted(features, labels, l2).argmax(axis=1)
     share = np.mean([name in own for name, own in zip(named, labels, strict=True)])
-    assert found.leave_one_out([l2]).accuracy[0] == pytest.approx(share, abs=1e-12)
+    assert found.leave_one_out([l2])[0] == pytest.approx(share, abs=1e-12)
 
 
 @pytest.mark.parametrize(("n", "width"), [(30, 50), (120, 20)])
@@ -119,7 +117,7 @@ def test_blocks_change_nothing(n: int, width: int, monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(parts.weights(l2), whole.weights(l2), rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(parts.predict(new, l2), whole.predict(new, l2), rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(parts.left_out(l2), whole.left_out(l2), rtol=1e-7, atol=1e-7)
-    assert parts.leave_one_out([1.0]).accuracy == whole.leave_one_out([1.0]).accuracy
+    assert parts.leave_one_out([1.0]) == whole.leave_one_out([1.0])
     assert parts.predict(new[:0], 1.0).shape == (0, 5)
 
 
@@ -184,7 +182,7 @@ def test_classes_for_all_l2_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_class_only() -> None:
     features, labels = data(20, 8, classes=1)
-    assert fitted(features, labels, classes=1).leave_one_out().accuracy == (1.0,) * 30
+    assert fitted(features, labels, classes=1).leave_one_out() == (1.0,) * 30
     found = fitted(features, [(3,)] * 20)  # one of five
     assert found.choose() == L2S[-1]
     assert set(found.classify(torch.tensor(features), 1.0).tolist()) == {3}
@@ -230,14 +228,9 @@ def test_the_threads_of_the_caller_are_left_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(features=torch.zeros(0, 4), labels=[]), "no labelled images"),
-        (dict(features=torch.zeros(3, 4)), "3 features and 2 labels"),
-        (dict(features=torch.zeros(2)), "expected numbers"),
-        (dict(features=torch.zeros(2, 4, dtype=torch.int64)), "expected numbers"),
+        (dict(features=torch.zeros(0, 4), labels=[]), "needs labelled images"),
         (dict(features=torch.tensor([[0.0, float("nan")], [1.0, 2.0]])), "1 of 2 images have features that are not finite"),
-        (dict(labels=[(0,), (5,)]), "label 5 of 5 classes"),
-        (dict(labels=[(0,), (-1,)]), "label -1"),
-        (dict(labels=[(0,), ()]), "1 images have no label"),
+        (dict(labels=[(0,), ()]), "1 of 2 have no label"),
     ],
 )
 def test_refusals(change: dict[str, object], message: str) -> None:
@@ -251,7 +244,3 @@ def test_refusals_of_a_fit() -> None:
     for l2 in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(VitreousError, match="must be above 0"):
             found.weights(l2)
-    with pytest.raises(VitreousError, match="fit on 8"):
-        found.predict(torch.zeros(2, 9), 1.0)
-    with pytest.raises(VitreousError, match="no l2"):
-        found.choose([])

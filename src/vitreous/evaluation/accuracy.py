@@ -61,7 +61,7 @@ def compute_metrics(predictions: Predictions, *, method: Method = "wilson", seed
         "ece_equal_mass": sure.ece_equal_mass,
         "brier": sure.brier,
         "confidence": sure.confidence,
-        "reliability": sure.reliability(),
+        "reliability": [*sure.bins],
         "unlabelled": counts.unlabelled - mapped_away,
         "mapped_to_nothing": mapped_away,
         "bad": [{"place": place, "why": why} for place, why in predictions.bad],

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,36 +94,33 @@ def closed_form_baseline(
     began = time.monotonic()
     if preprocess.random:
         raise VitreousError(f"preprocessing {str(preprocess)!r} is random; frozen features need a fixed string")
-    if most < 1 or most_test < 1:
-        raise VitreousError(f"most={most}, most_test={most_test}: a baseline needs images, at least 1 of each")
     if train.classes != held_out.classes:
         raise VitreousError(f"{train.where} and {held_out.where} have different classes; open them as one data set")
     model = start.model if isinstance(start, Classifier) else start
-    budget = macs if macs is not None else CPU_MACS if torch.device(device).type == "cpu" else OTHER_MACS
     all_train, all_test = _count_labelled(train), _count_labelled(held_out)
-    few, few_test = _split_budget(int(budget / _macs_per_image(model, preprocess)), all_train, all_test, most, most_test)
+    few, few_test = _split_budget(affordable_images(model, preprocess, device, macs), all_train, all_test, most, most_test)
 
     with Runner(model, device, lean=True) as runner, progress_bar("closed-form baseline", few + few_test) as advance:
-        run = _Features(runner, preprocess, workers, bad_images, advance)
-        features, labels = run(_sample(train, few, seed, every_class=True), few)
-        tests, truths = run(_sample(held_out, few_test, seed, every_class=False), few_test)
+        reading: dict[str, Any] = {"workers": workers, "bad_images": bad_images}
+        features, labels, bad = _run(runner, _sample(train, few, seed, every_class=True), preprocess, few, advance, reading)
+        drawn = _sample(held_out, few_test, seed, every_class=False)
+        tests, truths, bad_tests = _run(runner, drawn, preprocess, few_test, advance, reading)
     if not tests.isfinite().all():
         raise VitreousError(f"{held_out.where}: some images have features that are not finite; the model is broken")
     classes = len(train.classes)
     ridge = Ridge(features, labels, classes)
-    scores = ridge.leave_one_out(_l2s(len(features), features.shape[1], classes))
-    l2 = scores.best()
+    l2 = ridge.choose(_l2s(len(features), features.shape[1], classes))
     named = ridge.classify(tests, l2).tolist()
     return Baseline(
         accuracy=sum(name in own for name, own in zip(named, truths, strict=True)) / len(truths),
         l2=l2,
-        left_out=scores.accuracy[scores.l2.index(l2)],
+        left_out=ridge.leave_one_out([l2])[0],
         n_train=len(labels),
         n_test=len(truths),
         seconds=time.monotonic() - began,
         all_train=all_train,
         all_test=all_test,
-        bad=run.bad,
+        bad=bad + bad_tests,
         majority=majority_rate(count_labels(truths, classes), count_labels(labels, classes), len(truths)),
     )
 
@@ -129,11 +128,11 @@ def closed_form_baseline(
 # How many, and which ---------------------------------------------------------------------------------------------------
 
 
-def _macs_per_image(model: Model, preprocess: Preprocess) -> float:
-    """Of one image at the size it comes in, taken to grow with its area."""
-    height, width = preprocess.size or model.config.image_size
-    own_height, own_width = model.config.image_size
-    return compute_cost(model.config).macs * (height * width) / (own_height * own_width)
+def affordable_images(model: Model, preprocess: Preprocess, device: torch.device | str, macs: float | None = None) -> int:
+    """How many images so many multiply-adds run; of one image, they are taken to grow with its area."""
+    budget = macs if macs is not None else CPU_MACS if torch.device(device).type == "cpu" else OTHER_MACS
+    (height, width), (own_height, own_width) = preprocess.size or model.config.image_size, model.config.image_size
+    return int(budget * own_height * own_width / (compute_cost(model.config).macs * height * width))
 
 
 def _split_budget(affordable: int, train: int | None, test: int | None, most: int, most_test: int) -> tuple[int, int]:
@@ -179,35 +178,22 @@ def _l2s(n: int, width: int, classes: int) -> tuple[float, ...]:
 # Features --------------------------------------------------------------------------------------------------------------
 
 
-class _Features:
-    """Features and labels of the first images that have labels and can be read."""
-
-    def __init__(
-        self,
-        runner: Runner,
-        preprocess: Preprocess,
-        workers: int | None,
-        bad_images: Policy,
-        advance: Advance,
-    ) -> None:
-        self.runner, self.preprocess, self.workers = runner, preprocess, workers
-        self.bad_images, self.advance, self.bad = bad_images, advance, 0
-
-    def __call__(self, data: Source | Stream, few: int) -> tuple[Tensor, list[tuple[int, ...]]]:
-        batch_size = min(_BATCH, default_batch_size(self.preprocess, self.runner.device))
-        loader = Loader(data, self.preprocess, batch_size, workers=self.workers, bad_images=self.bad_images)
-        rows: list[Tensor] = []
-        labels: list[tuple[int, ...]] = []
-        with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
-            for batch in batches:
-                kept = [row for row, own in enumerate(batch.labels) if own][: few - len(labels)]
-                rows.append(self.runner.run(batch.images).features[kept])
-                labels += [batch.labels[row] for row in kept]
-                self.advance(len(kept))
-                if len(labels) == few:
-                    break
-        self.bad += len(loader.bad)
-        if not labels:
-            bad = f"; {len(loader.bad):,} could not be read" if loader.bad else ""
-            raise VitreousError(f"{data.where} {data.split}: no image with a label{bad}; see `vitreous doctor`")
-        return torch.cat(rows), labels
+def _run(
+    runner: Runner, data: Source | Stream, preprocess: Preprocess, few: int, advance: Advance, reading: Mapping[str, Any]
+) -> tuple[Tensor, list[tuple[int, ...]], int]:
+    """Features and labels of the first images that have labels and can be read, and how many could not be."""
+    loader = Loader(data, preprocess, min(_BATCH, default_batch_size(preprocess, runner.device)), **reading)
+    rows: list[Tensor] = []
+    labels: list[tuple[int, ...]] = []
+    with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
+        for batch in batches:
+            kept = [row for row, own in enumerate(batch.labels) if own][: few - len(labels)]
+            rows.append(runner.run(batch.images).features[kept])
+            labels += [batch.labels[row] for row in kept]
+            advance(len(kept))
+            if len(labels) == few:
+                break
+    if not labels:
+        bad = f"; {len(loader.bad):,} could not be read" if loader.bad else ""
+        raise VitreousError(f"{data.where} {data.split}: no image with a label{bad}; see `vitreous doctor`")
+    return torch.cat(rows), labels, len(loader.bad)

@@ -12,20 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError
-
 BINS = 15  # as in Guo et al. 2017, and nearly everywhere since: the number changes the error, so it must be the same
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Images whose confidence lies above `low` and up to `high`; of an empty one, mean and accuracy are 0."""
-
-    low: float
-    high: float
-    n: int
-    confidence: float  # the mean
-    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -35,11 +22,9 @@ class Calibration:
     confidence: float  # the mean: above the accuracy, the model is too sure
     accuracy: float
     brier: float  # mean square of confidence minus 1 where right and 0 where wrong: of the prediction alone, not of all classes
-    bins: tuple[Bin, ...]
-
-    def reliability(self) -> list[dict[str, Any]]:
-        """For JSON and the chart."""
-        return [vars(one).copy() for one in self.bins]
+    bins: tuple[dict[str, Any], ...]
+    """`low, high, n, confidence, accuracy`: images whose confidence lies above `low` and up to `high`, and the means; of an
+    empty one, they are 0."""
 
 
 def describe_confidence_gap(confidence: float, accuracy: float) -> str:
@@ -52,8 +37,6 @@ def describe_confidence_gap(confidence: float, accuracy: float) -> str:
 
 def compute_calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
     """From the probability of each prediction and whether it was right."""
-    if not len(right) or confidence.shape != right.shape:
-        raise VitreousError(f"calibration of {len(confidence):,} confidences and {len(right):,} outcomes: the two must match")
     sure, correct = confidence.astype(np.float64), right.astype(np.float64)
     edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)  # exactly 0 belongs to the first
@@ -70,9 +53,9 @@ def compute_calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np
     )
 
 
-def _bin(low: float, high: float, sure: NDArray[np.float64], correct: NDArray[np.float64]) -> Bin:
-    n = len(sure)
-    return Bin(float(low), float(high), n, float(sure.mean()) if n else 0.0, float(correct.mean()) if n else 0.0)
+def _bin(low: float, high: float, sure: NDArray[np.float64], correct: NDArray[np.float64]) -> dict[str, Any]:
+    means = {name: float(values.mean()) if len(sure) else 0.0 for name, values in (("confidence", sure), ("accuracy", correct))}
+    return {"low": float(low), "high": float(high), "n": len(sure), **means}
 
 
 def _error(sure: NDArray[np.float64], correct: NDArray[np.float64], parts: Sequence[NDArray[np.int64]]) -> float:

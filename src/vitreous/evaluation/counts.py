@@ -52,9 +52,6 @@ class Counts:
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Sequence[tuple[int, ...]], losses: Tensor) -> None:
         """Add a batch: logits (B, classes), the labels of each image, and the loss of each, (B,)."""
-        if logits.shape != (len(labels), self.classes) or losses.shape != (len(labels),):
-            shapes = f"logits {tuple(logits.shape)} and losses {tuple(losses.shape)}"
-            raise VitreousError(f"{shapes} for {len(labels)} images of {self.classes} classes")
         wrong = [label for own in labels for label in own if not 0 <= label < self.classes]
         if wrong:
             raise VitreousError(f"label {wrong[0]} for a model of {self.classes} classes; the data belongs to another model")
@@ -96,17 +93,7 @@ class Counts:
 
     def load(self, sums: Tensor) -> None:
         """Replace all sums by what `tensor` gave, or a sum of such."""
-        if sums.shape != self._sums.shape:
-            raise VitreousError(f"{sums.numel()} sums where {self._sums.numel()} belong; not those of {self.classes} classes")
         self._sums.copy_(sums)
-
-    def __add__(self, other: Counts) -> Counts:
-        both = Counts(self.classes, confusion=self._confused)
-        both.load(self._sums)
-        if other._sums.shape != both._sums.shape:
-            raise VitreousError(f"counts of {self.classes} and of {other.classes} classes cannot be added")
-        both._sums += other._sums
-        return both
 
     # What they come to -------------------------------------------------------------------------------------------------
 

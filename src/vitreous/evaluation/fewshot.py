@@ -191,7 +191,7 @@ def _round(task: FewshotTask, shots: Shots, seed: int | None, l2: Choice) -> Few
         n_train=len(subset),
         n_test=len(right),
         fitted=float(own.mean()),
-        left_out=ridge.leave_one_out([l2]).accuracy[0],
+        left_out=ridge.leave_one_out([l2])[0],
         per_class=len(subset) / len(set(subset.targets().tolist())),
         right=right,
     )

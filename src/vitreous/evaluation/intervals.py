@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError
-
 Method: TypeAlias = Literal["wilson", "bootstrap"]
 SAMPLES = 2000  # drawings: the interval's ends are then sure to about a fortieth of its width
 _ENTRIES = 1 << 22  # drawn numbers held at once
@@ -40,8 +38,6 @@ def bootstrap(
     rows of drawn counts (samples, kinds) and gives a number for each; one that is nan is left out.
     """
     n = int(kinds.sum())
-    if n < 1 or samples < 1:
-        raise VitreousError(f"a bootstrap of {n} images in {samples} drawings; it needs at least one of each")
     rng, shares = np.random.default_rng(seed), kinds.astype(np.float64) / n
     block = max(1, _ENTRIES // len(kinds))
     drawn = [

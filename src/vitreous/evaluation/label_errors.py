@@ -79,13 +79,8 @@ def thresholds(predictions: Predictions) -> NDArray[np.float64]:
         return np.where(counts > 0, sums / counts, np.inf)
 
 
-def label_errors(
-    predictions: Predictions, training: Features | None = None, features: NDArray[np.float32] | None = None
-) -> list[Suspect]:
-    """The suspects, the most likely errors first.
-
-    With `training` and the `features` of the answers' images (their own, unless given), neighbours are asked too.
-    """
+def label_errors(predictions: Predictions, training: Features | None = None) -> list[Suspect]:
+    """The suspects, the most likely errors first. With `training` and features of the images, neighbours are asked too."""
     passed = thresholds(predictions)[predictions.top] <= predictions.probabilities
     found = []
     for row, own in enumerate(predictions.labels):
@@ -97,9 +92,8 @@ def label_errors(
         if margin > 0:  # an own label that is likelier, but below a high threshold, is no reason to suspect it
             found.append(Suspect(row, own, int(predictions.top[row, best]), confidence, margin))
     found.sort(key=lambda suspect: (-suspect.margin, suspect.row))
-    features = predictions.features if features is None else features
-    if training is not None and features is not None and found and len(training):
-        asked = _with_neighbours(found[:ASKED], predictions, training, features)
+    if training is not None and predictions.features is not None and found and len(training):
+        asked = _with_neighbours(found[:ASKED], predictions, training, predictions.features)
         found = sorted([*asked, *found[ASKED:]], key=lambda suspect: (-suspect.score, suspect.row))
     return found
 
@@ -165,21 +159,16 @@ def class_names(predictions: Predictions) -> dict[int, str]:
 
 
 def _cells(predictions: Predictions, row: int, suspect: Suspect | None, named: dict[int, str]) -> Iterator[str]:
-    if predictions.given and predictions.mapping.data:
-        given = [predictions.mapping.data[label] for label in predictions.given[row]]
-    else:
-        given = [named[label] for label in predictions.labels[row]]
-    yield _label(";".join(given))
+    known = bool(predictions.given and predictions.mapping.data)
+    own, names = (predictions.given, predictions.mapping.data) if known else (predictions.labels, named)
+    yield _label(";".join(names[label] for label in own[row]))
     yield ""  # new_label: theirs to fill in
     if suspect is None:
         yield from ("", "", "", "")
     else:
-        yield _label(named[suspect.suggested])
-        yield f"{suspect.confidence:.4f}"
-        yield f"{suspect.margin:.4f}"
-        yield "" if suspect.neighbours is None else f"{suspect.neighbours.margin:.2f}"
-    yield "" if predictions.split == ALL else predictions.split
-    yield escape_formula(predictions.ids[row])
+        votes = "" if suspect.neighbours is None else f"{suspect.neighbours.margin:.2f}"
+        yield from (_label(named[suspect.suggested]), f"{suspect.confidence:.4f}", f"{suspect.margin:.4f}", votes)
+    yield from ("" if predictions.split == ALL else predictions.split, escape_formula(predictions.ids[row]))
 
 
 def _path(data: Source | Stream, number: int, base: Path) -> str:

@@ -16,8 +16,6 @@ def majority_rate(counts: ArrayLike, train: ArrayLike | None = None, n: int | No
     """
     evaluated = np.asarray(counts, dtype=np.int64)
     known = evaluated if train is None else np.asarray(train, dtype=np.int64)
-    if known.shape != evaluated.shape:
-        raise ValueError(f"counts of {evaluated.size} classes and training counts of {known.size}")
     n = int(evaluated.sum()) if n is None else n
     return float(evaluated[known.argmax()] / n) if n else 0.0
 

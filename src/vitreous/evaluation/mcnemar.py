@@ -93,10 +93,6 @@ class PairedComparison:
 
 def paired_comparison(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairedComparison:
     """From whether each image was right, in the same order."""
-    if first.shape != second.shape or not len(first):
-        raise VitreousError(
-            f"{len(first):,} and {len(second):,} predictions: compare two models on the same images, at least one"
-        )
     return PairedComparison(
         int((first & second).sum()), int((first & ~second).sum()), int((second & ~first).sum()), int((~first & ~second).sum())
     )

@@ -7,9 +7,11 @@ cropped and resized, or the attention map would not lie over it.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +27,14 @@ from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation.baseline import affordable_images
 from vitreous.evaluation.class_tables import Cell
 from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
+from vitreous.inference.distributed_pass import read_contents
 from vitreous.inference.features import Features
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.inspection.attention_rollout import attention_map
-from vitreous.models.vit import ViT
 from vitreous.reports.image_cards import ImageCard, Neighbour
 from vitreous.reports.images import TINY, EmbeddedImage, embed_image, encode_image
 
@@ -44,8 +47,7 @@ NEIGHBOURS = 3
 BYTES = 7_000_000
 # Pixels of a neighbour.
 _THUMBNAIL = 72
-# Multiply-adds spent on attention maps: under a minute on two cores.
-_CPU_MACS, _OTHER_MACS = 5e12, 2e14
+# Attention maps, whatever they cost.
 _LEAST_LOOKED = 24
 
 # Which ------------------------------------------------------------------------------------------------------------------------
@@ -135,38 +137,33 @@ def build_gallery(
     images: dict[int, EmbeddedImage] = {}
     heats: dict[int, str] = {}
     features: dict[int, NDArray[np.float32]] = {}
-    looks = _affordable(clf, preprocess, device)
-    wants = training is not None and len(training) > 0
-    own = predictions.features
+    looks = max(_LEAST_LOOKED, affordable_images(clf.model, preprocess, device))
     size, batch = 0, default_batch_size(preprocess, device)
-    room = BYTES - (len(rows) * NEIGHBOURS * 3500 if wants and training_data is not None else 0)
+    room = BYTES - (len(rows) * NEIGHBOURS * 3500 if training is not None and training_data is not None else 0)
+    contents = read_contents(data, predictions.numbers, predictions.ids, rows)
     with Runner(clf.model, device, lean=True) as runner, progress_bar("images for the report", len(rows)) as advance:
-        for part in _batches(_contents(data, predictions.numbers, predictions.ids, rows), batch):
-            prepared: list[tuple[int, Tensor]] = []
+        while part := list(itertools.islice(contents, batch)):
+            prepared: dict[int, Tensor] = {}
             for row, content in part:
-                if size > room:
-                    continue
-                try:
-                    seen = preprocess.transform(content, place=predictions.ids[row])
-                except VitreousError:
-                    # It was there a moment ago; the page does without.
-                    continue
-                images[row] = embed_image(np.ascontiguousarray(to_bytes(seen)))
-                size += len(images[row].uri)
-                prepared.append((row, preprocess.scale(to_tensor(seen))))
-            looking = [entry for entry in prepared if len(heats) < looks][: looks - len(heats)]
-            if looking:
-                for (row, _), map_ in zip(looking, _looked(clf, looking, predictions.top[:, 0], device), strict=True):
-                    heats[row] = attention_overlay(map_)
-                    size += len(heats[row])
-            if wants and own is None and prepared:
-                found = runner.run(torch.stack([image for _, image in prepared])).features.numpy()
-                features |= {row: values for (row, _), values in zip(prepared, found, strict=True)}
+                # It was there a moment ago; where it is no longer, the page does without.
+                with contextlib.suppress(VitreousError):
+                    if size <= room:
+                        seen = preprocess.transform(content, place=predictions.ids[row])
+                        images[row] = embed_image(np.ascontiguousarray(to_bytes(seen)))
+                        size += len(images[row].uri)
+                        prepared[row] = preprocess.scale(to_tensor(seen))
+            if looking := list(prepared)[: looks - len(heats)]:
+                shown = torch.from_numpy(predictions.top[looking, 0]).to(device)
+                maps = attention_map(clf.model, torch.stack([prepared[row] for row in looking]).to(device), shown)
+                heats |= {row: attention_overlay(map_) for row, map_ in zip(looking, maps.float().cpu().numpy(), strict=True)}
+                size += sum(len(heats[row]) for row in looking)
+            if predictions.features is not None:
+                features |= {row: predictions.features[row] for row in prepared}
+            elif training is not None and prepared:
+                found = runner.run(torch.stack([*prepared.values()])).features.numpy()
+                features |= dict(zip(prepared, found, strict=True))
             advance(len(part))
-    near: dict[int, Sequence[Neighbour]] = {}
-    if training is not None and wants:
-        known = {row: own[row] for row in images} if own is not None else features
-        near = _nearest(known, training, training_data)
+    near = _nearest(features, training, training_data) if training is not None and len(training) and features else {}
     return Gallery(predictions, names, images, heats, near)
 
 
@@ -180,43 +177,20 @@ def attention_overlay(values: NDArray[np.float32]) -> str:
 # Pieces -----------------------------------------------------------------------------------------------------------------------
 
 
-def _affordable(clf: Classifier, preprocess: Preprocess, device: torch.device | str) -> int:
-    height, width = preprocess.size or clf.config.image_size
-    own_height, own_width = clf.config.image_size
-    parameters = sum(parameter.numel() for parameter in clf.model.parameters())
-    # Nearly every weight meets every token; a ResNet-50's meet 160 places each. `compute_cost` is exact but slow.
-    each = clf.config.tokens if isinstance(clf.model, ViT) else 160 * own_height * own_width / 224**2
-    macs = parameters * each * height * width / (own_height * own_width)
-    budget = _CPU_MACS if torch.device(device).type == "cpu" else _OTHER_MACS
-    return max(_LEAST_LOOKED, int(budget / macs))
-
-
-def _looked(
-    clf: Classifier, prepared: Sequence[tuple[int, Tensor]], guesses: NDArray[np.int64], device: torch.device | str
-) -> NDArray[np.float32]:
-    images = torch.stack([image for _, image in prepared]).to(device)
-    shown = torch.from_numpy(guesses[[row for row, _ in prepared]]).to(device)
-    return np.asarray(attention_map(clf.model, images, shown).float().cpu().numpy(), np.float32)
-
-
 def _nearest(
     known: Mapping[int, NDArray[np.float32]], training: Features, data: Source | Stream | None
 ) -> dict[int, Sequence[Neighbour]]:
-    if not known:
-        return {}
-    rows = list(known)
-    found = nearest_neighbours(np.stack([known[row] for row in rows]), training.values, NEIGHBOURS)
-    pictures: dict[int, EmbeddedImage | None] = {}
-    if data is not None:
-        wanted = sorted(set(found.rows.flatten().tolist()))
-        for there, content in _contents(data, training.numbers, training.ids, wanted):
-            pictures[there] = _thumbnail(content, training.ids[there])
+    found = nearest_neighbours(np.stack([*known.values()]), training.values, NEIGHBOURS)
+    wanted = sorted(set(found.rows.flatten().tolist()))
+    contents = read_contents(data, training.numbers, training.ids, wanted) if data is not None else ()
+    thumbnails = {there: _thumbnail(content, training.ids[there]) for there, content in contents}
 
     def neighbour(there: int, similarity: float) -> Neighbour:
         label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
-        return pictures.get(there), label, similarity, training.ids[there]
+        return thumbnails.get(there), label, similarity, training.ids[there]
 
-    return {row: tuple(map(neighbour, found.rows[k].tolist(), found.similarities[k].tolist())) for k, row in enumerate(rows)}
+    pairs = zip(known, found.rows.tolist(), found.similarities.tolist(), strict=True)
+    return {row: tuple(map(neighbour, near, similarities)) for row, near, similarities in pairs}
 
 
 def _thumbnail(content: Content, place: str) -> EmbeddedImage | None:
@@ -227,36 +201,3 @@ def _thumbnail(content: Content, place: str) -> EmbeddedImage | None:
     if max(image.size) > TINY:
         image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR)
     return embed_image(np.asarray(image), _THUMBNAIL)
-
-
-def _contents(
-    data: Source | Stream, numbers: NDArray[np.int64], ids: Sequence[str], rows: Sequence[int]
-) -> Iterator[tuple[int, Content]]:
-    """Of a source in the order asked; of a stream, whose items have names of their own, in the order they come."""
-    if isinstance(data, Source):
-        for row in rows:
-            try:
-                yield row, data.read(int(numbers[row]))
-            except VitreousError:
-                continue
-        return
-    wanted = {ids[row]: row for row in rows}
-    try:
-        for item in data.items():
-            if item.id in wanted:
-                yield wanted.pop(item.id), item.content
-            if not wanted:
-                return
-    except VitreousError:
-        return
-
-
-def _batches(found: Iterable[tuple[int, Content]], size: int) -> Iterator[list[tuple[int, Content]]]:
-    part: list[tuple[int, Content]] = []
-    for entry in found:
-        part.append(entry)
-        if len(part) == size:
-            yield part
-            part = []
-    if part:
-        yield part

@@ -13,7 +13,6 @@ Leaving one out keeps the standardisation of the whole subset. Nothing is drawn 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,19 +29,6 @@ _EXACT = 1e-8  # of the norm of W, which those products may miss: less than floa
 _ONE_THREAD = 2048  # up to this size, threads of an eigendecomposition wait for each other longer than they work
 
 
-@dataclass(frozen=True)
-class LeaveOneOut:
-    """What the examples of the training subset say of each l2, each example predicted by a fit to all the others."""
-
-    l2: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    error: tuple[float, ...]  # mean squared, over examples and classes
-
-    def best(self) -> float:
-        """The l2 with the best accuracy; of equals the largest, which trusts single examples least."""
-        return max(zip(self.accuracy, self.l2, strict=True))[1]
-
-
 class Ridge:
     """The fit for every l2 at once. `features` (n, d) are kept and not changed; the fit is in float64.
 
@@ -51,7 +37,7 @@ class Ridge:
     """
 
     def __init__(self, features: Tensor, labels: Sequence[tuple[int, ...]], classes: int) -> None:
-        _check(features, labels, classes)
+        _check(features, labels)
         self.n, self.width, self.classes = *features.shape, classes
         self._features = features = features.detach().cpu()
         self._rows = torch.tensor([row for row, own in enumerate(labels) for _ in set(own)])
@@ -100,8 +86,6 @@ class Ridge:
 
     def standardised(self, features: Tensor) -> Tensor:
         """Rows of X: as the training subset has it, and the constant."""
-        if features.ndim != 2 or features.shape[1] != self.width:
-            raise VitreousError(f"features of shape {tuple(features.shape)} for a fit on {self.width}; not the same model's")
         rows = torch.empty(len(features), self.width + 1, dtype=torch.float64)
         rows[:, :-1] = features.detach()
         rows[:, :-1].sub_(self.mean).div_(self.std)
@@ -164,16 +148,18 @@ class Ridge:
 
     def predict(self, features: Tensor, l2: float) -> Tensor:
         """Scores (m, classes), about 1 where an image has the label and about -1 elsewhere."""
-        weights = self.weights(l2)
-        parts = [self.standardised(features[part]) @ weights for part in _parts(len(features), self.width + 1)]
-        return torch.cat(parts) if parts else torch.zeros(0, self.classes, dtype=torch.float64)
+        nothing = torch.zeros(0, self.classes, dtype=torch.float64)
+        return torch.cat([nothing, *self._scores(features, l2)])
 
     def classify(self, features: Tensor, l2: float) -> Tensor:
         """The class with the highest score, (m,), without keeping the scores."""
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return torch.cat([nothing, *(scores.argmax(dim=1) for scores in self._scores(features, l2))])
+
+    def _scores(self, features: Tensor, l2: float) -> Iterator[Tensor]:
         weights = self.weights(l2)
         parts = _parts(len(features), max(self.width + 1, self.classes))
-        found = [(self.standardised(features[part]) @ weights).argmax(dim=1) for part in parts]
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+        return (self.standardised(features[part]) @ weights for part in parts)
 
     def classify_for(self, features: Tensor, l2s: Sequence[float] = L2S) -> Tensor:
         """`classify` for each of many l2, (l2s, m), in float32: to choose among them."""
@@ -187,24 +173,20 @@ class Ridge:
         """Scores (n, classes) of each example by the fit to all others."""
         return torch.cat([self._left_out(*self._projected(part), _positive(l2)) for part in self._blocks()])
 
-    def leave_one_out(self, l2s: Sequence[float] = L2S) -> LeaveOneOut:
-        """Accuracy and error of every l2. An example with several labels is right if the highest score is one of them's."""
-        if not l2s:
-            raise VitreousError("no l2 to choose from; give at least one, as 1024")
-        right, squares = [0] * len(l2s), [0.0] * len(l2s)
+    def leave_one_out(self, l2s: Sequence[float] = L2S) -> tuple[float, ...]:
+        """The accuracy of every l2 on the training examples, each predicted by a fit to all the others. An example with
+        several labels is right if the highest score is one of them's."""
+        right = [0] * len(l2s)
         for part in self._blocks():
             projected, targets = self._projected(part)
             for place, l2 in enumerate(l2s):
-                scores = self._left_out(projected, targets, _positive(l2))
-                named = scores.argmax(dim=1, keepdim=True)
+                named = self._left_out(projected, targets, _positive(l2)).argmax(dim=1, keepdim=True)
                 right[place] += int((targets.gather(1, named) > 0).sum())
-                squares[place] += float(scores.sub_(targets).square_().sum())
-        accuracy = tuple(count / self.n for count in right)
-        return LeaveOneOut(tuple(l2s), accuracy, tuple(square / self.n / self.classes for square in squares))
+        return tuple(count / self.n for count in right)
 
     def choose(self, l2s: Sequence[float] = L2S) -> float:
-        """The l2 with the best leave-one-out accuracy; of equals the largest."""
-        return self.leave_one_out(l2s).best()
+        """The l2 with the best leave-one-out accuracy; of equals the largest, which trusts single examples least."""
+        return max(zip(self.leave_one_out(l2s), l2s, strict=True))[1]
 
     def _blocks(self) -> Iterator[slice]:
         return _parts(self.n, max(len(self._values), self.classes))
@@ -226,18 +208,10 @@ class Ridge:
         return (fitted - influence[:, None] * targets) / (1 - influence)[:, None]
 
 
-def _check(features: Tensor, labels: Sequence[tuple[int, ...]], classes: int) -> None:
-    if features.ndim != 2 or not features.is_floating_point() or not features.shape[1]:
-        raise VitreousError(f"{features.dtype} features of shape {tuple(features.shape)}: expected numbers, (images, width)")
-    if len(features) != len(labels):
-        raise VitreousError(f"{len(features):,} features and {len(labels):,} labels; not one set's")
-    if not len(features):
-        raise VitreousError("no labelled images to fit a linear classifier to")
-    if not all(labels):
-        raise VitreousError(f"{sum(not own for own in labels):,} images have no label; leave them out")
-    wrong = [label for own in labels for label in own if not 0 <= label < classes]
-    if wrong:
-        raise VitreousError(f"label {wrong[0]} of {classes} classes; the labels are not these classes'")
+def _check(features: Tensor, labels: Sequence[tuple[int, ...]]) -> None:
+    if not len(features) or not all(labels):
+        unlabelled = sum(not own for own in labels)
+        raise VitreousError(f"a linear classifier needs labelled images; {unlabelled:,} of {len(features):,} have no label")
     if not _sums(features).isfinite().all():  # one pass; which rows they are is asked only then
         broken = sum(int((~features[part].isfinite()).any(dim=1).sum()) for part in _parts(*features.shape))
         raise VitreousError(f"{broken:,} of {len(features):,} images have features that are not finite; the model is broken")

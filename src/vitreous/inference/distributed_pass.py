@@ -18,7 +18,7 @@ from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import progress_bar
 from vitreous.data.loading.loader import Batch, Loader
-from vitreous.data.source import Item, Policy, Source, Stream, View
+from vitreous.data.source import Content, Item, Policy, Source, Stream, View
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
 
@@ -99,6 +99,25 @@ def distributed_pass(
 def image_name(data: Source | Stream, place: str) -> str:
     """For people: the image that a batch's id stands for."""
     return data.place(int(place)) if isinstance(data, Source) else place.split(" ", 2)[2]
+
+
+def read_contents(
+    data: Source | Stream, numbers: NDArray[np.int64], ids: Sequence[str], rows: Sequence[int]
+) -> Iterator[tuple[int, Content]]:
+    """These rows' images again, without what can no longer be read: of a source in the order asked; of a stream, whose
+    items have names of their own, in the order they come."""
+    if isinstance(data, Source):
+        for row in rows:
+            with contextlib.suppress(VitreousError):
+                yield row, data.read(int(numbers[row]))
+        return
+    wanted = {ids[row]: row for row in rows}
+    with contextlib.suppress(VitreousError):
+        for item in data.items():
+            if item.id in wanted:
+                yield wanted.pop(item.id), item.content
+            if not wanted:
+                return
 
 
 class _Numbered(View):

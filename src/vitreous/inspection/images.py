@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from vitreous.classifier import Classifier
@@ -23,12 +22,13 @@ from vitreous.data.loading.loader import Loader
 from vitreous.data.loading.workers import default_workers
 from vitreous.data.open import open_data
 from vitreous.data.sampling import permute
-from vitreous.data.source import Content, Item, Source, Stream
+from vitreous.data.source import Item, Source, Stream
 from vitreous.data.splits import random_subset
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference.batches import check_fixed_size, decode_images
-from vitreous.inference.features import Features, compute_features
+from vitreous.inference.distributed_pass import read_contents
+from vitreous.inference.features import compute_features
 from vitreous.inference.image_list import NamedImage, image_list
 from vitreous.inspection.data_map import DataMap, Projection, project_features
 from vitreous.inspection.inspect_model import InputImage
@@ -209,33 +209,14 @@ def map_data(
     if isinstance(source, Source) and len(source) > _POINTS:
         notes.append(f"the map shows {len(found):,} of {len(source):,} images, drawn by --seed {seed}")
     thumbnails = np.zeros((len(found), _THUMBNAIL, _THUMBNAIL, 3), np.uint8)
-    for row, content in _contents(sample, found):
-        thumbnails[row] = _thumbnail(content)
+    for row, content in read_contents(sample, found.numbers, found.ids, range(len(found))):
+        # What can no longer be read stays black.
+        with contextlib.suppress(VitreousError):
+            image = decode(content)
+            how = Image.Resampling.BICUBIC if min(image.size) > _THUMBNAIL else Image.Resampling.NEAREST
+            thumbnails[row] = np.asarray(ImageOps.fit(image, (_THUMBNAIL, _THUMBNAIL), how))
     where = f"{source.where} ({source.split})"
     return DataMap(where, found, thumbnails, *project_features(found.values, projection)), notes
-
-
-def _contents(sample: Source | Stream, found: Features) -> Iterator[tuple[int, Content]]:
-    if isinstance(sample, Source):
-        for row, number in enumerate(found.numbers.tolist()):
-            try:
-                yield row, sample.read(number)
-            except VitreousError:  # it was there a moment ago; its thumbnail stays black
-                continue
-        return
-    rows = {name: row for row, name in enumerate(found.ids)}
-    for item in sample.items():
-        if item.id in rows:
-            yield rows.pop(item.id), item.content
-
-
-def _thumbnail(content: Content) -> NDArray[np.uint8]:
-    try:
-        image = decode(content)
-    except VitreousError:
-        return np.zeros((_THUMBNAIL, _THUMBNAIL, 3), np.uint8)
-    how = Image.Resampling.BICUBIC if min(image.size) > _THUMBNAIL else Image.Resampling.NEAREST
-    return np.asarray(ImageOps.fit(image, (_THUMBNAIL, _THUMBNAIL), how))
 
 
 def folders_of(words: Sequence[str], data: str | None) -> Iterator[Path]:

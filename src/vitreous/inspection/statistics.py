@@ -56,48 +56,33 @@ def compute_statistics(subject: Subject, batches: Iterable[Tensor]) -> Statistic
     In memory at a time: one layer's attention of one batch. Of every image its numbers are kept, of which the lengths of
     tokens, 4 bytes for each token and depth, are most; quantiles need them all.
     """
-    distance: list[Array] = []
-    entropy: list[Array] = []
-    similarity: list[Array] = []
-    change: list[Array] = []
-    leading: list[Array] = []
-    lengths: list[NDArray[np.float32]] = []
-    outlying: list[NDArray[np.bool_]] = []
+    rows: list[tuple[NDArray[np.floating] | NDArray[np.bool_], ...]] = []
     with eval_mode(subject) as model:
         vit = require_attention(model)
         prefix, parameter = vit.prefix_tokens, next(vit.parameters())
         for batch in batches:
-            if batch.ndim != 4 or not len(batch):
-                raise VitreousError(f"a batch has shape {tuple(batch.shape)}; give prepared images (B, C, H, W), one or more")
             images = batch.to(parameter)
             heads = measure_heads(vit, grid_of(vit, images), measure_distance, measure_entropy)
-            with heads as (distances_LBH, entropies_LBH), track_tokens(vit) as found:
+            with heads as measured, track_tokens(vit) as found:
                 vit.tokens(images)
-            distance.append(by_image(distances_LBH))
-            entropy.append(by_image(entropies_LBH))
-            similarity.append(by_image(found.similarity))
-            change.append(by_image(found.change))
-            norms = by_image(found.norms).swapaxes(0, 1)  # (depth + 1, B, N)
-            leading.append(norms[:, :, :prefix].swapaxes(0, 1))
-            lengths.append(norms[:, :, prefix:].reshape(len(norms), -1).astype(np.float32))
-            outlying.append(outliers(norms, prefix).ravel())
-    if not distance:
+            norms = by_image(found.norms)  # (B, depth + 1, N)
+            lengths = norms[:, :, prefix:].swapaxes(1, 2).reshape(-1, norms.shape[1]).astype(np.float32)
+            outlying = outliers(norms.swapaxes(0, 1), prefix).ravel()
+            columns = map(by_image, (*measured, found.similarity, found.change))
+            rows.append((*columns, norms[:, :, :prefix], lengths, outlying))
+    if not rows:
         raise VitreousError("no images to look through; give at least one")
-    count = sum(map(len, distance))
-    every = np.concatenate(distance)
-    error = every.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(every.shape[1:], np.nan)
+    distance, entropy, similarity, change, leading, lengths, outlying = map(np.concatenate, zip(*rows, strict=True))
+    count = len(distance)
+    error = distance.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(distance.shape[1:], np.nan)
     return Statistics(
         images=count,
-        distance=every.mean(axis=0),
+        distance=distance.mean(axis=0),
         distance_error=error,
-        entropy=_mean(entropy),
-        norms_quantiles=norm_quantiles(np.concatenate(lengths, axis=1)[:, None], prefix=0),
-        leading_norms=_mean(leading),
-        outlier_share=float(np.concatenate(outlying).mean()),
-        similarity=_mean(similarity),
-        change=_mean(change),
+        entropy=entropy.mean(axis=0),
+        norms_quantiles=norm_quantiles(lengths.T[:, None], prefix=0),
+        leading_norms=leading.mean(axis=0),
+        outlier_share=float(outlying.mean()),
+        similarity=similarity.mean(axis=0),
+        change=change.mean(axis=0),
     )
-
-
-def _mean(parts: list[Array]) -> Array:
-    return np.concatenate(parts).mean(axis=0)
