@@ -62,9 +62,9 @@ def _models() -> Listing:
 
 
 def _weights() -> Listing:
-    from vitreous.weights.catalogue import entries
+    from vitreous.weights.catalogue import ENTRIES
 
-    rows = tuple((e.name, e.image_size, e.classes, e.trained_on, e.licence, e.note) for e in entries())
+    rows = tuple((e.name, e.image_size, e.classes, e.trained_on, e.licence, e.note) for e in ENTRIES.values())
     return Listing(("name", "image_size", "classes", "trained_on", "licence", "note"), rows)
 
 

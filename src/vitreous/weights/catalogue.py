@@ -3,8 +3,7 @@
     MODEL@TAG        one of Google's .npz files, named by its bucket's own words: ViT-B/16@imagenet21k+imagenet2012
     hf:OWNER/REPO    a repository on the Hugging Face hub
 
-Hashes and sizes are None unless they are published: the server declares them, and every download is checked
-against what it declares.
+Hashes and sizes are not published: the server declares them, and every download is checked against what it declares.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 STORAGE = "https://storage.googleapis.com"  # the buckets vit_models and bit_models
@@ -36,10 +35,7 @@ class Entry:
     classes: int  # 0: no head, gives features
     licence: str = "Apache-2.0"
     note: str = ""
-    outputs: Literal["softmax", "sigmoid"] | None = None  # None: as read.py infers it from the file
     preprocess: str | None = None  # None: as read.py infers it
-    sha256: str | None = None
-    size: int | None = None  # bytes
 
     @property
     def on_hub(self) -> bool:
@@ -55,7 +51,7 @@ class Entry:
         """Fields of a Checkpoint that reading the file cannot tell."""
         # A .npz has no class names; on the hub they come with the repository.
         names = imagenet_names() if self.classes == 1000 and not self.on_hub else None
-        fields = {"licence": self.licence, "outputs": self.outputs, "preprocess": self.preprocess, "classes": names}
+        fields = {"licence": self.licence, "preprocess": self.preprocess, "classes": names}
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -64,29 +60,6 @@ def imagenet_names() -> tuple[str, ...]:
     """Names of ImageNet's 1,000 classes."""
     lines = resources.files("vitreous.weights").joinpath("imagenet1k.txt").read_text(encoding="utf-8").splitlines()
     return tuple(line for line in lines if not line.startswith("#"))
-
-
-def entries() -> tuple[Entry, ...]:
-    """Every known checkpoint, in the order to list them."""
-    return tuple(_by_name().values())
-
-
-def entry(name: str) -> Entry | None:
-    return _by_name().get(name)
-
-
-def for_model(model: str) -> tuple[Entry, ...]:
-    return tuple(each for each in entries() if each.model == model)
-
-
-@functools.cache
-def _by_name() -> dict[str, Entry]:
-    out: dict[str, Entry] = {}
-    for each in (*_original(), *_augreg(), *_sam(), *_bit(), *_vit_on_hub(), *_deit_on_hub(), *_dinov2_on_hub()):
-        if each.name in out:
-            raise AssertionError(f"two entries are called {each.name}")
-        out[each.name] = each
-    return out
 
 
 # The checkpoints of the paper: gs://vit_models/imagenet21k and imagenet21k+imagenet2012 -------------------------------
@@ -185,16 +158,17 @@ def _sam() -> Iterator[Entry]:
 
 
 def _bit() -> Iterator[Entry]:
-    models = ("R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4")
-    for model in models:
-        yield Entry(f"{model}@bit-s", model, f"bit_models/BiT-S-{model}.npz", _I1K, 224, 1000)
-    for model in models:
-        yield Entry(f"{model}@bit-m", model, f"bit_models/BiT-M-{model}.npz", _I21K, 224, _I21K_CLASSES)
-    for model in models:
-        # The BiT-HyperRule fine-tunes on crops of 480 and tests on the whole image at that size; a ResNet's file
-        # has no positions from which its size could be told.
-        location, text = f"bit_models/BiT-M-{model}-ILSVRC2012.npz", "resize(480,bilinear-plain)|range(-1,1)"
-        yield Entry(f"{model}@bit-m-imagenet2012", model, location, _TUNED, 480, 1000, preprocess=text)
+    # The BiT-HyperRule fine-tunes on crops of 480 and tests on the whole image at that size; a ResNet's file has no
+    # positions from which its size could be told.
+    tuned = "resize(480,bilinear-plain)|range(-1,1)"
+    for tag, file, data, side, classes, preprocess in (
+        ("bit-s", "BiT-S-{}", _I1K, 224, 1000, None),
+        ("bit-m", "BiT-M-{}", _I21K, 224, _I21K_CLASSES, None),
+        ("bit-m-imagenet2012", "BiT-M-{}-ILSVRC2012", _TUNED, 480, 1000, tuned),
+    ):
+        for model in ("R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4"):
+            location = f"bit_models/{file.format(model)}.npz"
+            yield Entry(f"{model}@{tag}", model, location, data, side, classes, preprocess=preprocess)
 
 
 # The Hugging Face hub ---------------------------------------------------------------------------------------------------
@@ -238,3 +212,10 @@ def _dinov2_on_hub() -> Iterator[Entry]:
 
 def _hub(repository: str, model: str, data: str, side: int, classes: int, note: str = "") -> Entry:
     return Entry(f"hf:{repository}", model, repository, data, side, classes, note=note)
+
+
+ENTRIES = {
+    entry.name: entry
+    for entry in (*_original(), *_augreg(), *_sam(), *_bit(), *_vit_on_hub(), *_deit_on_hub(), *_dinov2_on_hub())
+}
+"""Every known checkpoint by its name, in the order to list them."""

@@ -22,9 +22,8 @@ from vitreous.core.errors import VitreousError, did_you_mean, nearest_names, unk
 from vitreous.core.files import cache_dir, user_path
 from vitreous.core.progress import byte_progress
 from vitreous.models import names
-from vitreous.weights import catalogue
 from vitreous.weights.arrays import read_shard_index
-from vitreous.weights.catalogue import HUB, STORAGE, Entry
+from vitreous.weights.catalogue import ENTRIES, HUB, STORAGE, Entry
 from vitreous.weights.checkpoint import DOCUMENT, WEIGHTS
 
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -52,7 +51,7 @@ def locate(source: str | Path) -> Located:
         if source.startswith(prefix):
             repository, _, revision = source.removeprefix(prefix).partition("@")
             return _locate_on_hub(source, owner + repository, revision or "main")
-    if entry := catalogue.entry(source):
+    if entry := ENTRIES.get(source):
         return Located(_fetch_official(entry), entry.known)
     if _looks_like_path(source):
         return Located(user_path(source))  # read_path says best what is wrong with it
@@ -61,7 +60,7 @@ def locate(source: str | Path) -> Located:
 
 def check_source(source: str) -> None:
     """Refuse a name that leads nowhere; nothing is fetched or read."""
-    if source.startswith(("hf:", "timm:")) or catalogue.entry(source):
+    if source.startswith(("hf:", "timm:")) or source in ENTRIES:
         return  # whether a server has it is found out by asking it
     if not locate(source).path.exists():
         raise VitreousError(f"{source}: no such file or folder")
@@ -80,13 +79,13 @@ def _looks_like_path(source: str) -> bool:
 
 def _fetch_official(entry: Entry) -> Path:
     target = cache_dir() / entry.location
-    if is_intact(target, entry.size):
+    if is_intact(target):
         return target
     server = (os.environ.get("VITREOUS_MIRROR") or STORAGE).rstrip("/")
     remedy = f"put the file at {target}, or set VITREOUS_MIRROR to a server that has it in place of {STORAGE}"
     with byte_progress(entry.name) as progress:
         url = f"{server}/{quote(entry.location)}"
-        return fetch(url, target, sha256=entry.sha256, size=entry.size, progress=progress, remedy=remedy)
+        return fetch(url, target, progress=progress, remedy=remedy)
 
 
 # The Hugging Face hub -------------------------------------------------------------------------------------------------------
@@ -102,7 +101,7 @@ def _locate_on_hub(source: str, repository: str, revision: str) -> Located:
     folder = cache_dir() / "hf" / owner / (name if revision == "main" else f"{name}@{quote(revision, safe='')}")
     if not _is_complete(folder):
         _fetch_repository(source, repository, revision, folder)
-    entry = catalogue.entry(f"hf:{repository}")
+    entry = ENTRIES.get(f"hf:{repository}")
     return Located(folder, entry.known if entry else {})
 
 
@@ -155,9 +154,11 @@ def _shards(index: Path) -> list[Path]:
 
 def _not_found(source: str) -> VitreousError:
     model, _, tag = source.partition("@")
-    known = sorted({entry.model for entry in catalogue.entries()})
-    if model in known or _is_architecture(model):
-        weights = [entry.name for entry in catalogue.for_model(model)]
+    by_model: dict[str, list[str]] = {}
+    for entry in ENTRIES.values():
+        by_model.setdefault(entry.model, []).append(entry.name)
+    if model in by_model or _is_architecture(model):
+        weights = by_model.get(model)
         if not weights:
             return VitreousError(
                 f"{source!r}: no weights are known for {model}; give the path of a checkpoint, or hf:OWNER/REPO"
@@ -168,9 +169,9 @@ def _not_found(source: str) -> VitreousError:
             f"{source!r} is an architecture, not weights; name the weights too, such as {weights[0]!r} "
             f"(known for it: {', '.join(weights)})"
         )
-    if tag and (close := nearest_names(model, known)):
-        return unknown_name(f"model {model!r} in", source, [entry.name for entry in catalogue.for_model(close[0])])
-    hint = did_you_mean(source, [entry.name for entry in catalogue.entries()])
+    if tag and (close := nearest_names(model, sorted(by_model))):
+        return unknown_name(f"model {model!r} in", source, by_model[close[0]])
+    hint = did_you_mean(source, ENTRIES)
     return VitreousError(
         f"{source!r}: no such file or folder, and no known weights; {hint}`vitreous list weights` shows "
         f"them; hub repositories are written hf:OWNER/REPO or timm:NAME"

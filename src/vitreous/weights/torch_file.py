@@ -8,8 +8,10 @@ function that the file names is ever called, so there is nothing to trust.
 
 from __future__ import annotations
 
+import math
 import pickletools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,16 +77,12 @@ class View:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     def check(self) -> None:
-        if not len(self.shape) == len(self.stride) <= _AXES:
-            raise _Refused("a tensor with an impossible layout")
         numbers = (self.offset, *self.shape, *self.stride)
-        if not all(isinstance(number, int) and 0 <= number < 1 << 48 for number in numbers):
+        possible = all(isinstance(number, int) and 0 <= number < 1 << 48 for number in numbers)
+        if not possible or not len(self.shape) == len(self.stride) <= _AXES:
             raise _Refused("a tensor with an impossible layout")
         last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         # A stride of 0 could blow a few bytes up to any size; weights never overlap, so more elements than bytes is a trick.
@@ -137,20 +135,14 @@ class TensorsOnlyFile:
     def _collect(self, value: Any, name: str, depth: int = 0) -> None:
         if depth > _DEPTH or len(name) > _NAME:
             raise _Refused(f"containers nested more than {_DEPTH} deep, or names of more than {_NAME:,} characters")
-        if isinstance(value, (dict, list, tuple)):
-            if id(value) in self._seen:  # lists of one list, nested, would unfold to any size
-                return
-            self._seen.add(id(value))
         if isinstance(value, View):
             value.check()
             self.tensors[name] = value
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                if isinstance(key, (str, int)):
-                    self._collect(item, f"{name}.{key}" if name else str(key), depth + 1)
-        elif isinstance(value, (list, tuple)):
-            for index, item in enumerate(value):
-                self._collect(item, f"{name}.{index}" if name else str(index), depth + 1)
+        # Once each: lists of one list, nested, would unfold to any size.
+        elif isinstance(value, (dict, list, tuple)) and id(value) not in self._seen:
+            self._seen.add(id(value))
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                self._collect(item, f"{name}.{key}" if name else str(key), depth + 1)
 
     def read(self, name: str) -> Tensor:
         view = self.tensors[name]
@@ -172,12 +164,33 @@ class TensorsOnlyFile:
 
 
 _MARK = object()
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
 _LITERALS = {
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "INT", "LONG", "BINFLOAT", "FLOAT"),
     *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"),
 }
 _EMPTY: dict[str, type] = {"EMPTY_DICT": dict, "EMPTY_LIST": list}
+
+
+def _expect(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise _Refused(f"it treats a {type(value).__name__} as a {kind.__name__}")
+    return value
+
+
+def _fill(target: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+    """Keys and values in turn. Other keys than strings and numbers lead to no weights, and are left out."""
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if isinstance(key, (str, int)):
+            target[key] = value
+    return target
+
+
+_FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {
+    "TUPLE": tuple,
+    "LIST": list,
+    "DICT": lambda items: _fill({}, items),
+}
 
 
 def _run_pickle(program: bytes) -> Any:
@@ -191,10 +204,7 @@ def _run_pickle(program: bytes) -> Any:
     memo: dict[int, Any] = {}
 
     def to_mark() -> list[Any]:
-        items: list[Any] = []
-        while (item := stack.pop()) is not _MARK:
-            items.append(item)
-        return items[::-1]
+        return list(iter(stack.pop, _MARK))[::-1]
 
     for step, (opcode, argument, _) in enumerate(pickletools.genops(program)):
         name = opcode.name
@@ -210,19 +220,11 @@ def _run_pickle(program: bytes) -> Any:
             stack.append(_CONSTANTS[name])
         elif name in _EMPTY:
             stack.append(_EMPTY[name]())
-        elif name == "EMPTY_TUPLE":
-            stack.append(())
-        elif name == "MARK":
-            stack.append(_MARK)
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             count = int(name[-1])
             stack[-count:] = [tuple(stack[-count:])]
-        elif name == "TUPLE":
-            stack.append(tuple(to_mark()))
-        elif name == "LIST":
-            stack.append(to_mark())
-        elif name == "DICT":
-            stack.append(_fill({}, to_mark()))
+        elif name in _FROM_ITEMS:
+            stack.append(_FROM_ITEMS[name](to_mark()))
         elif name in ("APPEND", "APPENDS"):
             added = to_mark() if name == "APPENDS" else [stack.pop()]
             _expect(stack[-1], list).extend(added)
@@ -253,20 +255,6 @@ def _run_pickle(program: bytes) -> Any:
         else:
             raise _Refused(f"it uses the instruction {name}")
     raise _Refused("its pickle does not end")
-
-
-def _expect(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise _Refused(f"it treats a {type(value).__name__} as a {kind.__name__}")
-    return value
-
-
-def _fill(target: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
-    """Keys and values in turn. Other keys than strings and numbers lead to no weights, and are left out."""
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if isinstance(key, (str, int)):
-            target[key] = value
-    return target
 
 
 def _parse_storage(identity: Any) -> _Storage:
