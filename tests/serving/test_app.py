@@ -70,7 +70,7 @@ def test_predictions_are_the_classifiers_own_whoever_else_asks(tmp_path: Path) -
             answers = [
                 together.ask(post, served, f"/predict?top={1 + seed % 5}", content) for seed, content in enumerate(contents)
             ]
-            until(lambda: service(served).pipeline.batcher.waiting + service(served).pipeline.batcher._running == 24)
+            until(lambda: service(served).pipeline.batcher.waiting + service(served).pipeline.batcher.running == 24)
         for seed, (answer, right) in enumerate(zip(answers, expected, strict=True)):
             found, top = answer.result().json(), 1 + seed % 5
             assert list(found) == ["model", "classes", "probabilities", "seconds"]
@@ -406,12 +406,12 @@ def test_what_takes_too_long_is_answered_and_not_run() -> None:
     with client(model, limits=Limits(seconds=0.4, max_batch=1)) as served, Together() as together:
         with model_is_busy(model):
             first = together.ask(post, served, "/predict", picture())
-            until(lambda: service(served).pipeline.batcher._running == 1)
+            until(lambda: service(served).pipeline.batcher.running == 1)
             second = together.ask(post, served, "/predict", picture())
             for answer in (first, second):
                 assert "0.4 s" in refused(answer.result(), 503)["error"]
             assert service(served).pipeline.batcher.waiting == 0
-        until(lambda: service(served).pipeline.batcher._running == 0)
+        until(lambda: service(served).pipeline.batcher.running == 0)
         until(lambda: service(served).metrics.images == 1)  # the second was never run
 
 
@@ -458,7 +458,7 @@ def test_what_a_caller_has_left_is_not_run() -> None:
 
     async def both() -> None:
         first = asyncio.ensure_future(through(app, [body()]))
-        while not made.pipeline.batcher._running:
+        while not made.pipeline.batcher.running:
             await asyncio.sleep(0.002)
         leaving = threading.Event()
 

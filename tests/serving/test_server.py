@@ -176,12 +176,12 @@ def test_the_end_waits_for_the_models_thread_though_nobody_waits_for_its_answer(
                 content = json.dumps({"image": base64.b64encode(picture()).decode()})
                 head = f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
                 leaving.sendall(f"POST /predict HTTP/1.1\r\n{head}{content}".encode())
-                until(lambda: server.service.pipeline.batcher._running == 1)
+                until(lambda: server.service.pipeline.batcher.running == 1)
             until(lambda: server.service.pipeline.at_work == 0)
             server.stop()
             ending = pool.submit(server.wait)
             if patient:
-                until(lambda: server.service.pipeline.batcher.full)  # it takes nothing more
+                until(lambda: server.service.pipeline.batcher._thread._shutdown)  # it takes nothing more
                 assert not ending.done()
             else:
                 assert ending.result(20) is False

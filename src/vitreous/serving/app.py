@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -262,12 +261,7 @@ def build_app(
         routes={route.endpoint: route.path.replace(":path", "") for route in routes},
     )
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(service.pipeline.batcher.settle, service.limits.seconds)
-
-    app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _told}, lifespan=lifespan)
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _told})
     app.router.redirect_slashes = False  # a redirect would repeat the caller's Host
     app.state.service = service
     return app

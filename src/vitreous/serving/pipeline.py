@@ -8,7 +8,7 @@ The event loop only passes things on. Images are decoded in a few threads, and o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from vitreous.core.errors import NonFiniteOutput, VitreousError
 from vitreous.inference.runner import out_of_memory
 from vitreous.serving.attention_payload import build_attention_payload
-from vitreous.serving.batcher import Batcher, Full
+from vitreous.serving.batcher import Batcher
 from vitreous.serving.byte_budget import Budget
 from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, busy, from_input_error
 from vitreous.serving.image_decode import raw_pixels
@@ -69,7 +69,7 @@ class Pipeline:
                     arrived = True
                     result = await _unless_gone(request, self._queued(body, loaded, Work(loaded.name, kind), top, most))
                     del body
-                return await _unless_gone(request, _result(result))
+                return await _unless_gone(request, result)
         except TimeoutError:
             if not arrived:
                 hint = "send a smaller image (the server's limit is --timeout)"
@@ -77,8 +77,6 @@ class Pipeline:
                 closed = {"Connection": "close"}
                 raise ErrorResponse(400, f"the upload took more than {self.limits.seconds:g} s", hint, closed) from None
             raise busy(f"no answer within {self.limits.seconds:g} s", self.batcher.retry_after()) from None
-        except Full as full:
-            raise busy("the queue is full", full.seconds) from None
         except NonFiniteOutput as error:
             raise ErrorResponse(500, str(error), "serve a checkpoint whose weights are sound") from None
         except VitreousError as error:
@@ -97,7 +95,7 @@ class Pipeline:
 
         with self.batcher.expected(work):
             pixels = await self.aside(decoded)
-            return asyncio.wrap_future(self.batcher.submit(work, (pixels, top), most))
+            return self.batcher.submit(work, (pixels, top), most)
 
     def run(self, work: Work, items: Sequence[tuple[Tensor, int]]) -> list[Any]:
         """A batch of pixels, each with its number of classes, through a model, in the model's thread."""
@@ -123,11 +121,7 @@ class Pipeline:
         return await asyncio.wrap_future(self._decoders.submit(function, *arguments))
 
 
-async def _result(waiting: asyncio.Future[T]) -> T:
-    return await waiting
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
     """What the work gives; it is cancelled as soon as the caller closes the connection."""
 
     async def gone() -> None:
