@@ -57,8 +57,8 @@ def distributed_pass(
         preprocess,
         batch_size * world.world_size,
         workers=workers,
-        process=world.rank,
-        processes=world.world_size,
+        rank=world.rank,
+        world_size=world.world_size,
         bad_images=bad_images,
     )
     count = len(data) if isinstance(data, Source) else data.count()

@@ -110,15 +110,15 @@ class Loop:
     def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int) -> Loader:
         config, log = self.config, self.folder.path / BAD_IMAGES
         return Loader(
-            data, preprocess, batch_size, seed=config.options.seed, workers=config.options.workers, process=self.world.rank,
-            processes=self.world.world_size, bad_images=config.options.bad_images,
+            data, preprocess, batch_size, seed=config.options.seed, workers=config.options.workers, rank=self.world.rank,
+            world_size=self.world.world_size, bad_images=config.options.bad_images,
             bad_log=log if config.options.bad_images == "skip" else None,
         )  # fmt: skip
 
     def _evaluation_loader(self, data: Source | Stream) -> Loader:
         """As many at once as in training, where memory was found to be enough for them."""
         recipe, model = self.config.recipe, self.config.model
-        at_once = min(self.config.micro_batch or recipe.batch_size, self.loader.own_batch) * self.world.world_size
+        at_once = min(self.config.micro_batch or recipe.batch_size, self.loader.local_batch) * self.world.world_size
         return self._loader(data, Preprocess(recipe.evaluation, model.channels), at_once)
 
     # Resuming ----------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Loop:
 
     def _backward(self, images: Tensor, targets: Tensor, count: float) -> dict[str, float]:
         """The gradient of the mean loss of `count` images, of which this process has these; and their sums, the loss first."""
-        mine = self.loader.own_batch
+        mine = self.loader.local_batch
         size = min(self.config.micro_batch or mine, mine)
         sums = dict.fromkeys(("loss", *self.objective.sums), 0.0)
         passes = range(0, mine, size)

@@ -64,14 +64,14 @@ class Loader:
         *,
         seed: int = 0,
         workers: int | None = None,
-        process: int = 0,
-        processes: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
         streams: int = STREAMS,
         bad_images: Policy = "stop",
         bad_log: Path | None = None,
         quick: bool | None = None,
     ) -> None:
-        """Batches of `batch_size` over all `processes`, of which this is number `process`.
+        """Batches of `batch_size` over all `world_size` processes, of which this is `rank`.
 
         `bad_images` "stop" raises at the first image that cannot be read; "skip" leaves it out of its batch, keeps it in
         `bad` and writes it to `bad_log`. `quick` allows the decoding of `image.JPEG`, which may differ by a shade from
@@ -83,14 +83,10 @@ class Loader:
         for op in self.preprocess.scales:
             if isinstance(op, Normalise) and len(op.mean) != self.preprocess.channels:
                 raise VitreousError(f"{op} is for {len(op.mean)} channels, the images have {self.preprocess.channels}")
-        if not 0 <= process < processes:
-            raise VitreousError(f"process {process} of {processes}: they are numbered from 0")
-        if batch_size < 1 or batch_size % processes:
-            raise VitreousError(f"--batch-size {batch_size} cannot be divided among {processes} processes; choose a multiple")
-        if bad_images not in ("stop", "skip"):
-            raise VitreousError(f"--bad-images is {bad_images!r}; it must be stop or skip")
-        self.data, self.seed, self.process, self.processes = data, seed, process, processes
-        self.own_batch = batch_size // processes
+        if batch_size < 1 or batch_size % world_size:
+            raise VitreousError(f"--batch-size {batch_size} cannot be divided among {world_size} processes; choose a multiple")
+        self.data, self.seed, self.rank, self.world_size = data, seed, rank, world_size
+        self.local_batch = batch_size // world_size
         self.workers = default_workers() if workers is None else workers
         self.streams = min(streams, len(data.shards)) if isinstance(data, Stream) else 0
         self.bad_images, self.bad_log = bad_images, bad_log
@@ -115,40 +111,33 @@ class Loader:
         tasks = itertools.chain.from_iterable(map(of_step, itertools.count(start)))
         return self._batches(tasks, start, None)
 
-    def _own(self, step: int) -> NDArray[np.int64]:
-        """This process's examples of a step: every `processes`-th of the whole batch."""
-        batch = self.own_batch * self.processes
-        return np.arange(step * batch + self.process, (step + 1) * batch, self.processes)
+    def _local_examples(self, step: int) -> NDArray[np.int64]:
+        """This rank's examples of a step: every `world_size`-th of the whole batch."""
+        batch = self.local_batch * self.world_size
+        return np.arange(step * batch + self.rank, (step + 1) * batch, self.world_size)
 
     def _numbered(self, step: int) -> Iterator[FillTask]:
         assert isinstance(self.data, Source)
-        items, epochs = example_items(self._own(step), len(self.data), self.seed)
-        for at in range(0, len(items), _CHUNK):
-            yield FillTask(step, items[at : at + _CHUNK].tolist(), epochs[at : at + _CHUNK].tolist())
+        items, epochs = example_items(self._local_examples(step), len(self.data), self.seed)
+        for part in _chunks(len(items)):
+            yield FillTask(step, items[part].tolist(), epochs[part].tolist())
 
     def _counted(self, turns: RoundRobin, step: int) -> Iterator[FillTask]:
         """Of a stream: example n of the run is example n mod total of its epoch, which some stream gives in its turn."""
-        own = self._own(step)
-        epochs = own // turns.total
+        examples = self._local_examples(step)
+        epochs = examples // turns.total
         for epoch in np.unique(epochs).tolist():
-            streams, positions = turns(own[epochs == epoch] % turns.total)
-            for stream in np.unique(streams).tolist():
-                wanted = positions[streams == stream].tolist()
-                for at in range(0, len(wanted), _CHUNK):
-                    yield FillTask(step, wanted[at : at + _CHUNK], stream=stream, epoch=epoch)
+            yield from _stream_tasks(step, *turns(examples[epochs == epoch] % turns.total), epoch)
 
     def _uncounted(self, step: int) -> Iterator[FillTask]:
         """Where the shards' lengths are unknown, streams take turns without end; the shorter ones start over more often."""
-        if self.streams % self.processes:
+        if self.streams % self.world_size:
             raise VitreousError(
                 f"{self.data.where}: shards of unknown length, as {self.streams} streams, cannot be divided among "
-                f"{self.processes} processes; write an index.json with `vitreous shard`, or use a number that divides them"
+                f"{self.world_size} processes; write an index.json with `vitreous shard`, or use a number that divides them"
             )
-        own = self._own(step)
-        for stream in np.unique(own % self.streams).tolist():
-            wanted = (own[own % self.streams == stream] // self.streams).tolist()
-            for at in range(0, len(wanted), _CHUNK):
-                yield FillTask(step, wanted[at : at + _CHUNK], stream=stream)
+        examples = self._local_examples(step)
+        return _stream_tasks(step, examples % self.streams, examples // self.streams, None)
 
     def once(self) -> Iterator[Batch]:
         """Every item once, in the order of the source; of a stream, its virtual streams taking turns."""
@@ -157,12 +146,11 @@ class Loader:
 
     def _all(self, finished: set[int]) -> Iterator[FillTask]:
         if isinstance(self.data, Source):
-            own = range(self.process, len(self.data), self.processes)
-            for at in range(0, len(own), _CHUNK):
-                part = list(own[at : at + _CHUNK])
-                yield FillTask(0, part, [0] * len(part))
+            numbers = range(self.rank, len(self.data), self.world_size)
+            for part in _chunks(len(numbers)):
+                yield FillTask(0, list(numbers[part]), [0] * len(numbers[part]))
             return
-        streams = range(self.process, self.streams, self.processes)
+        streams = range(self.rank, self.streams, self.world_size)
         for position in itertools.count(0, _CHUNK):
             for stream in streams:
                 if stream not in finished:
@@ -181,7 +169,7 @@ class Loader:
         fill = SlotFiller(self.data, self.preprocess, memory, self.seed, self.streams, self.bad_images, self.quick)
         numbered = (replace(task, slot=number % slots) for number, task in enumerate(tasks))
         results = run_in_order(fill, numbered, self.workers, ahead=_AHEAD, owner=self._owner if self.streams else None)
-        made = _BatchBuilder(self.own_batch, (self.preprocess.channels, height, width))
+        made = _BatchBuilder(self.local_batch, (self.preprocess.channels, height, width))
         step, unread = start, 0
         most = len(self.data) if isinstance(self.data, Source) else 1000
         for result in results:
@@ -193,7 +181,7 @@ class Loader:
                 if unread >= most:
                     last = f"; the last: {result.bad[-1]}" if result.bad else "; see `vitreous doctor`"
                     raise VitreousError(f"{self.data.where}: none of the last {unread:,} images could be read{last}")
-            if finished is not None and result.ended is not None:
+            elif result.ended is not None:
                 finished.add(result.ended)
             self._note(result.bad)
             self.skipped += [entry for entry in result.skipped if entry not in self.skipped]
@@ -201,14 +189,14 @@ class Loader:
             at = 0
             while at < len(result.ids):
                 at += made.take(self.preprocess, pixels[at:], result.ids[at:], result.labels[at:])
-                if len(made) == self.own_batch:
+                if len(made) == self.local_batch:
                     yield made.batch(step)
                     step += 1
         if len(made):
             yield made.batch(step)
 
     def _owner(self, task: FillTask) -> int:
-        return (task.stream or 0) // self.processes  # neighbouring streams of this process go to different workers
+        return (task.stream or 0) // self.world_size  # neighbouring streams of this process go to different workers
 
     def _note(self, bad: list[BadImage]) -> None:
         for error in bad:
@@ -221,15 +209,27 @@ class Loader:
                     file.write(format_bad_image(error))
 
 
+def _chunks(count: int) -> Iterator[slice]:
+    return (slice(at, at + _CHUNK) for at in range(0, count, _CHUNK))
+
+
+def _stream_tasks(step: int, streams: NDArray[np.int64], positions: NDArray[np.int64], epoch: int | None) -> Iterator[FillTask]:
+    """Tasks for these positions of these virtual streams."""
+    for stream in np.unique(streams).tolist():
+        own = positions[streams == stream].tolist()
+        for part in _chunks(len(own)):
+            yield FillTask(step, own[part], stream=stream, epoch=epoch)
+
+
 class _BatchBuilder:
     """The batch that is being filled."""
 
     def __init__(self, size: int, shape: tuple[int, int, int]) -> None:
-        self._size, self._shape = size, shape
+        self._shape = (size, *shape)
         self._begin()
 
     def _begin(self) -> None:
-        self._images: Tensor | None = None
+        self._images = torch.empty(self._shape)
         self._ids: list[str] = []
         self._labels: list[tuple[int, ...]] = []
 
@@ -238,19 +238,14 @@ class _BatchBuilder:
 
     def take(self, preprocess: Preprocess, pixels: NDArray[Any], ids: list[str], labels: list[tuple[int, ...]]) -> int:
         """As many of these as there is room for; returns how many that was."""
-        if self._images is None:
-            self._images = torch.empty(self._size, *self._shape)
-        start = len(self)
-        count = min(len(ids), self._size - start)
-        images = self._images.numpy()
+        images, count = self._images.numpy()[len(self) :], min(len(ids), len(self._images) - len(self))
         for row in range(count):
-            preprocess.scale_into(images[start + row], pixels[row])
+            preprocess.scale_into(images[row], pixels[row])
         self._ids += ids[:count]
         self._labels += labels[:count]
         return count
 
     def batch(self, step: int) -> Batch:
-        images = torch.empty(0, *self._shape) if self._images is None else self._images[: len(self)]
-        made = Batch(images, tuple(self._labels), tuple(self._ids), step)
+        made = Batch(self._images[: len(self)], tuple(self._labels), tuple(self._ids), step)
         self._begin()
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ class FillTask:
 
     step: int
     items: list[int]
-    epochs: list[int] | None = None  # of each item, where they are numbers
+    epochs: Sequence[int] = ()  # of each item, where they are numbers
     stream: int | None = None
     epoch: int | None = None  # of the stream; None where it is endless
     shuffled: bool = True
@@ -78,36 +79,38 @@ class SlotFiller:
         self._reading: dict[int, VirtualStream] = {}
 
     def __call__(self, task: FillTask) -> FilledSlot:
-        # One image is too little to share, and waiting for other threads takes longer than the work.
-        with using_threads(1):
-            return self._filled(task)
-
-    def _filled(self, task: FillTask) -> FilledSlot:
         slot = self.memory.array()[task.slot]
         filled = FilledSlot(task.step, task.slot, [], [], [], [])
-        if isinstance(self.data, Source):
-            for number, epoch in zip(task.items, task.epochs or (), strict=True):
-                set_current_item(self.data.place(number))
+        reading = None if isinstance(self.data, Source) else self._reading_for(task)
+        before = 0 if isinstance(self.data, Source) else len(self.data.skipped)
+        # One image is too little to share, and waiting for other threads takes longer than the work.
+        with using_threads(1):
+            for at in range(len(task.items)):
                 try:
-                    self._put(slot, filled, self.data[number], epoch)
+                    found = self._read(task, at, reading, filled)
+                    if found is None:
+                        break
+                    self._put(slot, filled, *found)
                 except BadImage as error:
-                    self._bad(filled, error)
+                    if self.bad_images == "stop":
+                        raise
+                    filled.bad.append(error)
+        if isinstance(self.data, Source) or reading is None:
             return filled
-        assert task.stream is not None
-        before = len(self.data.skipped)
-        reading = self._reading_for(task)
-        for position in task.items:
-            set_current_item(f"{self.data.where}: what follows {filled.ids[-1]}" if filled.ids else self.data.where)
-            found = reading.at(position)
-            if found is None:
-                break
-            set_current_item(found[0].place)
-            try:
-                self._put(slot, filled, *found)
-            except BadImage as error:
-                self._bad(filled, error)
         filled.skipped.extend(self.data.skipped[before:])
         return replace(filled, ended=task.stream if reading.ended else None)
+
+    def _read(self, task: FillTask, at: int, reading: VirtualStream | None, filled: FilledSlot) -> tuple[Item, int] | None:
+        """An item of the task and its epoch; None after the end of a stream."""
+        if isinstance(self.data, Source):
+            set_current_item(self.data.place(task.items[at]))
+            return self.data[task.items[at]], task.epochs[at]
+        assert reading is not None
+        set_current_item(f"{self.data.where}: what follows {filled.ids[-1]}" if filled.ids else self.data.where)
+        found = reading.at(task.items[at])
+        if found is not None:
+            set_current_item(found[0].place)
+        return found
 
     def _put(self, slot: NDArray[Any], filled: FilledSlot, item: Item, epoch: int) -> None:
         rng = item_generator(self.seed, epoch, item.id) if self.preprocess.random else None
@@ -120,11 +123,6 @@ class SlotFiller:
             raise VitreousError(f"{item.place}: {error}") from error
         filled.ids.append(item.id)
         filled.labels.append(item.labels)
-
-    def _bad(self, filled: FilledSlot, error: BadImage) -> None:
-        if self.bad_images == "stop":
-            raise error
-        filled.bad.append(error)
 
     def _reading_for(self, task: FillTask) -> VirtualStream:
         """The stream as the last task left it, or from its beginning where that task was not the one before this."""
