@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
@@ -12,7 +12,7 @@ from vitreous.data.datasets.archive import NameFilter, unpack
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.source import Dataset
-from vitreous.data.sources.file_source import FileSource, TableBuilder
+from vitreous.data.sources.file_source import FileSource, Group, build_table
 
 Listed = Sequence[tuple[str, int]]  # paths below the root, with slashes, and the class of each
 
@@ -38,21 +38,21 @@ def image_dataset(
     """One table over all splits; every file that a list names must be there, and `remedy` says what to do if it is not."""
     remedy = remedy or f"unpack the whole archive, or put the archive itself in {place.root}"
     here = _list_files(root, {path.rpartition("/")[0] for listed in splits.values() for path, _ in listed})
-    builder, ranges = TableBuilder(str(root)), {}
     for split, listed in splits.items():
         missing = [path for path, _ in listed if path not in here]
         if missing:
             others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
             raise VitreousError(f"{place.where}: {root / missing[0]}{others} of the {split} list are not there; {remedy}")
-        start = len(builder)
-        # Runs of files in the same folder, so that the order of the list is kept.
-        for folder, files in itertools.groupby(listed, key=lambda entry: entry[0].rpartition("/")[0]):
-            names, labels = zip(*((path.rpartition("/")[2], (label,)) for path, label in files), strict=True)
-            builder.add_labelled(folder, names, labels)
-        ranges[split] = (start, len(builder))
-    table = builder.table()
+    table, ranges = build_table(str(root), {split: _group_by_folder(listed) for split, listed in splits.items()})
     sources = {split: FileSource(place.where, split, classes, table, *ends) for split, ends in ranges.items()}
     return Dataset(place.where, classes, sources, notes)
+
+
+def _group_by_folder(listed: Listed) -> Iterator[Group]:
+    """Runs of files in the same folder, so that the order of the list is kept."""
+    for folder, files in itertools.groupby(listed, key=lambda entry: entry[0].rpartition("/")[0]):
+        names, labels = zip(*((path.rpartition("/")[2], (label,)) for path, label in files), strict=True)
+        yield folder, names, labels
 
 
 def _list_files(root: Path, folders: Iterable[str]) -> set[str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,53 +94,36 @@ def _map_array(path: Path) -> NDArray[Any]:
     return array.view(np.ndarray) if array.size else np.zeros(0, array.dtype)  # a plain array: memmap slices are slow
 
 
-class TableBuilder:
-    """Collects files folder by folder."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self._folders: dict[str, int] = {}
-        self._folder: list[NDArray[np.int32]] = []
-        self._names: list[bytes] = []
-        self._lengths: list[NDArray[np.int64]] = []
-        self._labels: list[NDArray[np.int32]] = []
-        self._label_counts: list[NDArray[np.int64]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, folder: str, names: Sequence[str], label: int) -> None:
-        """The files of one folder, which have one label (or -1: none)."""
-        self.add_labelled(folder, names, [(label,)] * len(names))
-
-    def add_labelled(self, folder: str, names: Sequence[str], labels: Sequence[tuple[int, ...]]) -> None:
-        if not names:
-            return
-        encoded = [os.fsencode(name) for name in names]
-        number = self._folders.setdefault(folder, len(self._folders))
-        self._folder.append(np.full(len(names), number, np.int32))
-        self._names.append(b"".join(encoded))
-        self._lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-        self._label_counts.append(np.fromiter(map(len, labels), np.int64, len(labels)))
-        self._labels.append(np.array([label for several in labels for label in several], np.int32))
-        self._count += len(names)
-
-    def table(self) -> FileTable:
-        counts = _concatenate(self._label_counts, np.int64)
-        return FileTable(
-            root=self.root,
-            folders=tuple(self._folders),
-            folder=_concatenate(self._folder, np.int32),
-            names=np.frombuffer(b"".join(self._names), np.uint8),
-            ends=np.cumsum(_concatenate(self._lengths, np.int64)),
-            label_ends=None if (counts == 1).all() else np.cumsum(counts),
-            label_ids=_concatenate(self._labels, np.int32),
-        )
+Group: TypeAlias = tuple[str, Sequence[str], Sequence[tuple[int, ...]]]
+"""Files of one folder: its path, their names and the labels of each, (-1,) for none."""
 
 
-def _concatenate(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, dtype), *parts])
+def build_table(root: str, splits: Mapping[str, Iterable[Group]]) -> tuple[FileTable, dict[str, tuple[int, int]]]:
+    """One table over the files of all splits, and where each split begins and ends in it."""
+    folders: dict[str, int] = {}
+    names: list[bytes] = []
+    columns: list[tuple[NDArray[Any], ...]] = []
+    ranges, count = {}, 0
+    for split, groups in splits.items():
+        start = count
+        for folder, files, labels in groups:
+            encoded = [os.fsencode(name) for name in files]
+            names.append(b"".join(encoded))
+            columns.append(
+                (
+                    np.full(len(encoded), folders.setdefault(folder, len(folders)), np.int32),
+                    np.fromiter(map(len, encoded), np.int64, len(encoded)),
+                    np.fromiter(map(len, labels), np.int64, len(encoded)),
+                    np.array([label for several in labels for label in several], np.int32),
+                )
+            )
+            count += len(encoded)
+        ranges[split] = (start, count)
+    empty = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
+    numbers, lengths, label_counts, label_ids = map(np.concatenate, zip(empty, *columns, strict=True))
+    label_ends = None if (label_counts == 1).all() else np.cumsum(label_counts)
+    joined = np.frombuffer(b"".join(names), np.uint8)
+    return FileTable(root, tuple(folders), numbers, joined, np.cumsum(lengths), label_ends, label_ids), ranges
 
 
 class FileSource(Source):

@@ -28,7 +28,7 @@ from vitreous.core.files import atomic_folder, cache_dir
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.conventions import SPLIT_NAMES, sort_class_names
 from vitreous.data.source import ALL, EMPTY_SPLIT, NOT_BY_NAME, SPLITS, Dataset, LeftOut
-from vitreous.data.sources.file_source import FileSource, FileTable, TableBuilder
+from vitreous.data.sources.file_source import FileSource, FileTable, Group, build_table
 from vitreous.data.transforms.image_formats import is_image_name, suffixes
 
 Why: TypeAlias = Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
@@ -280,25 +280,23 @@ def _number_files(
     classes = sort_class_names(set().union(*filled.values()))
     for name in sorted(set().union(*map(set, found.values())) - set(classes)):
         walk.leave_out(name, "a class folder without images", "empty-class")
-    builder, ranges = TableBuilder(str(walk.root)), {}
+    splits: dict[str, list[Group]] = {}
     for split, by_class in found.items():
-        start = len(builder)
-        for label, name in enumerate(classes):
-            for folder, images in by_class.get(name, ()):
-                builder.add(folder, images, label)
-        for folder, images in unlabelled.get(split, ()):
-            if filled[split]:
-                for image in images:
-                    walk.leave_out(_join(folder, image), "outside any class folder")
-            else:
-                builder.add(folder, images, -1)
-        if len(builder) > start:
-            ranges[split] = (start, len(builder))
+        parts = [(*part, (label,)) for label, name in enumerate(classes) for part in by_class.get(name, ())]
+        loose = unlabelled.get(split, [])
+        if filled[split]:
+            for path in (_join(folder, image) for folder, images in loose for image in images):
+                walk.leave_out(path, "outside any class folder")
+        else:
+            parts = [(*part, (-1,)) for part in loose]
+        if parts:
+            splits[split] = [(folder, images, [label] * len(images)) for folder, images, label in parts]
         elif split != ALL:
             walk.left_out.insert(0, LeftOut(split, EMPTY_SPLIT, "left-out"))  # the first, since not all are kept
             walk.left_out_count += 1
-    if not ranges:
+    if not splits:
         examples = f"{walk.root.name}/CLASS/IMAGE or {walk.root.name}/train/CLASS/IMAGE"
         raise VitreousError(f"{walk.root}: no images found; expected {examples}, with names ending in .jpg, .png and so on")
-    own = {split: tuple(name for name in classes if name in filled[split]) for split in ranges}
-    return _Index(builder.table(), classes, ranges, own, tuple(walk.left_out), walk.left_out_count, walk.states, walk.certain)
+    own = {split: tuple(name for name in classes if name in filled[split]) for split in splits}
+    table, ranges = build_table(str(walk.root), splits)
+    return _Index(table, classes, ranges, own, tuple(walk.left_out), walk.left_out_count, walk.states, walk.certain)

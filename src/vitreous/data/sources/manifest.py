@@ -14,6 +14,7 @@ import csv
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from vitreous.core.files import atomic_file
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.conventions import SPLIT_NAMES, sort_class_names
 from vitreous.data.source import ALL, SPLITS, Dataset
-from vitreous.data.sources.file_source import FileSource, TableBuilder
+from vitreous.data.sources.file_source import FileSource, build_table
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _KEYS = ("path", "label", "split")
 _CORRECTION = "new_label"
 _SEPARATOR = ";"
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # halves of characters: bytes that are not UTF-8, or a broken escape in JSON
+_NO_FILE_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")  # in a name of a file, some of them stand for any bytes
 
 Row = tuple[str, tuple[str, ...], str]  # path, labels, split
 
@@ -38,24 +41,19 @@ def open_manifest(path: Path) -> Dataset:
     notes = (f"{path}: columns that are not used: {first_few(ignored)}",) if ignored else ()
     classes = sort_class_names({label for _, labels, _ in rows for label in labels})
     number = {name: index for index, name in enumerate(classes)}
-    present = {split for _, _, split in rows}
-    if ALL in present and len(present) > 1:
+    by_split = {split: [row for row in rows if row[2] == split] for split in (*SPLITS, ALL)}
+    by_split = {split: own for split, own in by_split.items() if own}
+    if ALL in by_split and len(by_split) > 1:
         raise VitreousError(f"{path}: some rows name a split and some do not; fill in the rest or leave the column out")
-    builder, ranges, own = TableBuilder(str(path.parent.resolve())), {}, {}
-    for split in (*SPLITS, ALL):
-        of_split = [(name, labels) for name, labels, other in rows if other == split]
-        if not of_split:
-            continue
-        start = len(builder)
-        builder.add_labelled(
-            "", [n for n, _ in of_split], [tuple(number[x] for x in labels) or (-1,) for _, labels in of_split]
-        )
-        ranges[split] = (start, len(builder))
-        used = {label for _, labels in of_split for label in labels}
-        own[split] = tuple(name for name in classes if name in used)
-    table = builder.table()
+    groups = {
+        split: [("", [name for name, _, _ in own], [tuple(number[x] for x in labels) or (-1,) for _, labels, _ in own])]
+        for split, own in by_split.items()
+    }
+    table, ranges = build_table(str(path.parent.resolve()), groups)
     splits = {split: FileSource(str(path), split, classes, table, *extent) for split, extent in ranges.items()}
-    return Dataset(str(path), classes, splits, notes, own_classes=own)
+    used = {split: {label for _, labels, _ in own for label in labels} for split, own in by_split.items()}
+    own_classes = {split: tuple(name for name in classes if name in names) for split, names in used.items()}
+    return Dataset(str(path), classes, splits, notes, own_classes=own_classes)
 
 
 def _read_manifest(path: Path) -> tuple[list[Row], list[str]]:
@@ -63,7 +61,7 @@ def _read_manifest(path: Path) -> tuple[list[Row], list[str]]:
     seen: dict[str, int] = {}
     ignored: dict[str, None] = {}
     try:
-        for line, fields in _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else _read_json_lines(path):
+        for line, fields in _read_csv(path) if _is_table(path) else _read_json_lines(path):
             row = _parse_row(path, line, fields)
             ignored.update({str(key): None for key in fields if key not in (*_KEYS, _CORRECTION)})
             if row[0] in seen:
@@ -81,7 +79,7 @@ def _read_manifest(path: Path) -> tuple[list[Row], list[str]]:
 
 def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        reader = csv.DictReader(file, delimiter=_delimiter(path), strict=True)
         _check_keys(path, 1, reader.fieldnames or ())
         for fields in reader:
             if None in fields:
@@ -126,7 +124,7 @@ def _parse_row(path: Path, line: int, fields: dict[str, Any]) -> Row:
         labels: tuple[str, ...] = ()
     elif isinstance(label, list):
         labels = tuple(_parse_label(path, line, one) for one in label)
-    elif isinstance(label, str) and path.suffix.lower() in (".csv", ".tsv"):
+    elif isinstance(label, str) and _is_table(path):
         labels = tuple(_check_unicode(path, line, part.strip()) for part in label.split(_SEPARATOR) if part.strip())
     else:
         labels = (_parse_label(path, line, label),)
@@ -146,7 +144,7 @@ def _parse_label(path: Path, line: int, label: Any) -> str:
 
 def _normalise_path(manifest: Path, line: int, name: str) -> str:
     """Relative to the manifest's folder where it lies in it, and without detours, so that one file has one name."""
-    if "\0" in name or not _is_text(name, "surrogateescape"):
+    if _NO_FILE_NAME.search(name):
         raise VitreousError(f"{manifest}: line {line}: a path with characters that no file name can have; correct it")
     folder = manifest.parent.resolve()
     path = Path(os.path.normpath(folder / name))
@@ -155,7 +153,7 @@ def _normalise_path(manifest: Path, line: int, name: str) -> str:
 
 def _check_unicode(path: Path, line: int, label: str) -> str:
     """Names of files may be any bytes; names of classes go into checkpoints and must be text."""
-    if not _is_text(label):
+    if _NO_TEXT.search(label):
         raise VitreousError(f"{path}: line {line}: label {label!a} is not UTF-8 text; save the file as UTF-8")
     return label
 
@@ -167,11 +165,10 @@ def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) 
     """Whether a manifest of this name can say all that, so that reading it gives the same again."""
     if path.suffix.lower() not in ENDINGS:
         raise VitreousError(f"{path}: a manifest's name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    table = path.suffix.lower() in (".csv", ".tsv")
     for label in labels:
-        if not label or not _is_text(label):
+        if not label or _NO_TEXT.search(label):
             raise VitreousError(f"{path}: the class name {label!a} is not text, which a manifest needs; rename the class")
-        if table and (_SEPARATOR in label or label != label.strip()):
+        if _is_table(path) and (_SEPARATOR in label or label != label.strip()):
             raise VitreousError(f"{path}: the class name {label!a} cannot stand in {path.suffix}; use .jsonl")
     named = set(splits) - {"", ALL}
     if unknown := sorted(named - set(SPLITS)):
@@ -180,50 +177,38 @@ def check_expressible(path: Path, labels: Iterable[str], splits: Iterable[str]) 
 
 def write_manifest(path: Path, rows: Iterable[Row]) -> None:
     """Paths are written as they are given; "" and "all" stand for no split. Whole or not at all."""
-    table = path.suffix.lower() in (".csv", ".tsv")
+    kept = [(name, labels, "" if split == ALL else split) for name, labels, split in rows]
+    _check_rows(path, kept)
     with atomic_file(path) as part, part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        if table:
-            writer.writerow(_KEYS)
-        for name, labels, split in _check_rows(path, rows):
-            if table:
-                writer.writerow((name, _SEPARATOR.join(labels), split))
-                continue
-            fields: dict[str, Any] = {"path": name}
-            if labels:
-                fields["label"] = labels[0] if len(labels) == 1 else list(labels)
-            if split:
-                fields["split"] = split
-            file.write(json.dumps(fields) + "\n")
+        if _is_table(path):
+            writer = csv.writer(file, delimiter=_delimiter(path))
+            writer.writerows([_KEYS, *((name, _SEPARATOR.join(labels), split) for name, labels, split in kept)])
+        else:
+            for name, labels, split in kept:
+                fields = {"path": name, "label": labels[0] if len(labels) == 1 else labels, "split": split}
+                file.write(json.dumps({key: value for key, value in fields.items() if value}) + "\n")
 
 
-def _check_rows(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows, with "" for no split; an error at the first that could not be read back."""
-    check_expressible(path, (), ())
+def _check_rows(path: Path, rows: list[Row]) -> None:
+    """Refuse what could not be read back."""
+    splits = {split for _, _, split in rows}
+    check_expressible(path, dict.fromkeys(label for _, labels, _ in rows for label in labels), splits)
+    if not rows:
+        raise VitreousError(f"{path}: no images to list; nothing was written")
+    if "" in splits and len(splits) > 1:
+        raise VitreousError(f"{path}: some images have a split and some have none; a manifest cannot say that")
     seen: set[str] = set()
-    known: set[str] = set()
-    splits: set[str] = set()
-    for name, labels, split in rows:
-        split = "" if split == ALL else split
-        if not known.issuperset(labels) or split not in splits:
-            check_expressible(path, labels, (split,))
-            known.update(labels)
-            splits.add(split)
-        if "" in splits and len(splits) > 1:
-            raise VitreousError(f"{path}: {name!a}: some images have a split and some have none; a manifest cannot say that")
-        if not name.strip() or "\0" in name or not _is_text(name, "surrogateescape"):  # a file's name may be any bytes
+    for name, _, _ in rows:
+        if not name.strip() or _NO_FILE_NAME.search(name):
             raise VitreousError(f"{path}: the path {name!a} cannot stand in a manifest; rename the file")
         if name in seen:
             raise VitreousError(f"{path}: {name!a} would stand there twice; list each file once")
         seen.add(name)
-        yield name, labels, split
-    if not seen:
-        raise VitreousError(f"{path}: no images to list; nothing was written")
 
 
-def _is_text(name: str, errors: str = "strict") -> bool:
-    try:
-        name.encode(errors=errors)
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in (".csv", ".tsv")
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
