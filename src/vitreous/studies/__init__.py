@@ -1,6 +1,7 @@
 """Many runs that make one table and one figure: VTAB-1k and other suites.
 
 Modules:
+    paper_tables   the numbers that the paper published
     suite          a suite: tasks and a protocol
     suite_chart    bar chart
     suite_data     examples and test images of a task
