@@ -22,6 +22,8 @@ from vitreous.cli import main
 from vitreous.core.errors import VitreousError
 from vitreous.training import loop
 
+FILES = ("model.safetensors", "model.json")
+
 # Everything that goes by chance or remembers: augmentation, dropout, stochastic depth, mixup, averaging, accumulation.
 EVERYTHING = dict(
     set=(
@@ -34,6 +36,7 @@ EVERYTHING = dict(
     ),
     micro_batch="8",
     save_every=2,
+    keep_every=3,
     steps=16,
     eval_every=5,
 )
@@ -42,7 +45,8 @@ EVERYTHING = dict(
 def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECORDS", 3)  # a record for several steps, so that states are saved in the middle of one
     pretrain(tmp_path / "whole", **EVERYTHING, workers=2)
-    wanted = [digest(tmp_path / "whole", f"checkpoint/{name}model.safetensors") for name in ("", "best/", "raw/")]
+    parts = ("", "best/", "raw/", *(f"step-{step:06d}/" for step in (3, 6, 9, 12, 15)))
+    wanted = [digest(tmp_path / "whole", f"checkpoint/{name}{file}") for name in parts for file in FILES]
     for number, kill_at in enumerate((2, 6, 10)):
         out = tmp_path / f"killed-{number}"
         process = child(out, **EVERYTHING, workers=1)
@@ -51,7 +55,8 @@ def test_a_run_killed_anywhere_ends_with_the_same_bytes(tmp_path: Path, monkeypa
         process.join()
         assert not (out / "checkpoint" / "model.safetensors").exists()
         pretrain(out, **EVERYTHING, workers=0)
-        assert [digest(out, f"checkpoint/{name}model.safetensors") for name in ("", "best/", "raw/")] == wanted
+        assert [digest(out, f"checkpoint/{name}{file}") for name in parts for file in FILES] == wanted
+        assert not [*(out / "checkpoint").rglob("*.part")]
         assert _without_times(metrics(out)) == _without_times(metrics(tmp_path / "whole"))
 
 

@@ -214,6 +214,21 @@ def test_early_stopping_by_one_split_reports_another(tmp_path: Path) -> None:
     assert digest(tmp_path / "run") == digest(tmp_path / "untested")
 
 
+@pytest.mark.parametrize("average", ["0", "0.9"])
+def test_kept_checkpoints_are_what_a_run_of_that_length_would_give(average: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = dict(set=("schedule=constant", "warmup=0", f"average={average}"))
+    pretrain(tmp_path / "run", keep_every=5, **options)
+    pretrain(tmp_path / "short", steps=5, **options)
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoint").glob("step-*"))
+    assert kept == ["step-000005", "step-000010"]
+    assert digest(tmp_path / "run", "checkpoint/step-000005/model.safetensors") == digest(tmp_path / "short")
+    clf = vitreous.load(tmp_path / "run" / "checkpoint" / "step-000005")
+    assert clf.classes == tuple("0123456789")
+    pretrain(tmp_path / "plain", **options)
+    assert digest(tmp_path / "run") == digest(tmp_path / "plain")
+    assert json.loads((tmp_path / "run" / "checkpoint" / "model.json").read_text())["metrics"]["step"] == 12
+
+
 def test_among_equal_accuracies_the_lower_loss_is_better(tmp_path: Path) -> None:
     """All are taken for cats, as most are, at every evaluation; and yet training goes on."""
     for name, split, count in (("cat", "train", 12), ("dog", "train", 1), ("cat", "val", 4), ("dog", "val", 1)):

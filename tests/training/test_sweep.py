@@ -73,6 +73,24 @@ def test_a_folder_that_is_not_free_is_refused_before_the_first_trial(start: Path
     assert not (other / "sweep").exists()
 
 
+def test_pre_training_sweeps_around_the_rate_of_its_recipe(tmp_path: Path) -> None:
+    own = recipe_of(tmp_path / "plain")
+    assert not own["sweep"]
+    result = pretrain(tmp_path / "run", sweep=True, steps=6, eval_every=0)
+    rates = {path.name for path in (tmp_path / "run" / "sweep").iterdir()}
+    assert rates == {f"lr-{float(format(own['lr'] * factor, '.3g')):g}" for factor in (0.3, 1, 3)}
+    trials = {path.parent.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("run/sweep/*/state/done.json")}
+    best = max(trials, key=lambda name: (trials[name]["top1"], -trials[name]["loss"]))
+    assert f"lr-{recipe(tmp_path / 'run')['lr']:g}" == best
+    assert all(trial["n"] == 20 for trial in trials.values())  # a tenth of the 200 training images
+    assert result.result["n"] == 200
+
+
+def recipe_of(out: Path) -> dict[str, Any]:
+    pretrain(out, steps=6, eval_every=0)
+    return recipe(out)
+
+
 def test_a_sweep_chooses_by_accuracy(tmp_path: Path) -> None:
     """Masked patches learn no classes: said at once, and nothing is trained."""
     from vitreous.core.distributed import init_distributed

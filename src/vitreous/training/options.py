@@ -60,7 +60,6 @@ class TrainOptions:
     sweep: Annotated[
         bool,
         _help("try the recipe's learning rates on a held-out part of the training images first; then train on all of them."),
-        Only("finetune"),
     ] = False
 
     out: Annotated[str, _help("the run's folder. Started again, a run is resumed. Required.")] = ""
@@ -93,6 +92,9 @@ class TrainOptions:
     preprocess: Annotated[str | None, _help("for training, as 'inception_crop(224)|flip|range(-1,1)'.")] = None
     save_every: Annotated[
         int | None, Between(1), _help("steps between states to resume from. Default: every three minutes.")
+    ] = None
+    keep_every: Annotated[
+        int | None, Between(1), _help("steps between checkpoints that stay, in OUT/checkpoint/step-N. Default: none stay.")
     ] = None
     eval_every: Annotated[
         int | None, Between(0), _help("steps between evaluations; 0: at the end only. Default: ten in a run.")

@@ -30,8 +30,8 @@ DONE, LOCK = "state/done.json", "state/.lock"
 # What may differ between two starts of one run, because it changes nothing of the result. (The data and the checkpoint that it
 # begins from are known by their fingerprints, however their paths are spelt.)
 FREE = (
-    "workers", "save_every", "track", "decisions", "versions", "world_size", "threads", "options", "extended", "data.name",
-    "from.source", "arguments",  # the last: of a suite of tasks
+    "workers", "save_every", "keep_every", "track", "decisions", "versions", "world_size", "threads", "options", "extended",
+    "data.name", "from.source", "arguments",  # the last: of a suite of tasks
 )  # fmt: skip
 
 

@@ -19,6 +19,8 @@ from vitreous.training.resolve import resolve
 from vitreous.training.run_folder import RunFolder, recorded_config
 from vitreous.training.trainer import Finished, train
 
+AROUND = (0.3, 1.0, 3.0)  # times the recipe's own rate
+
 
 def run_training(options: TrainOptions, previous: Previous, world: World) -> Finished:
     """Train, or resume training."""
@@ -46,19 +48,18 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
     recipe = whole.recipe
     if not OBJECTIVES[recipe.objective].classifies:
         raise VitreousError(f"--sweep chooses by accuracy, and recipe {recipe.name} learns no classes; use --set lr=")
-    if not recipe.sweep:
-        raise VitreousError(
-            f"--sweep: recipe {recipe.name} names no learning rates; give them with --set sweep=0.001:0.003:0.01"
-        )
+    # Most recipes of pre-training name no rates: then those around its own.
+    rates = recipe.sweep or tuple(float(f"{recipe.lr * factor:.3g}") for factor in AROUND)
     undecided = ("recipe.lr", "micro_batch")
     RunFolder(whole.out, world).check(config_json(whole, world.world_size), options.extend, undecided)
     found: dict[float, tuple[float, float]] = {}  # accuracy and, among equals, the lower loss
-    for rate in recipe.sweep:
+    for rate in rates:
         trial = replace(
             options,
             out=str(Path(options.out) / "sweep" / f"lr-{rate:g}"),
             sweep_share=recipe.sweep_share,
             test=None,
+            keep_every=None,
             set=(*options.set, f"lr={rate!r}"),
         )
         _say(world, (f"sweep: lr {rate:g}, validated on {recipe.sweep_share:.0%} of the training images",))
@@ -74,8 +75,8 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
             _say(world, (f"sweep: lr {rate:g} is out: {error}",))
     best = max(found, key=lambda rate: (*found[rate], -rate))
     if found[best][0] < 0:
-        rates = ", ".join(f"{rate:g}" for rate in found)
-        raise VitreousError(f"--sweep: training diverged with every rate ({rates}); try lower ones with --set sweep=")
+        tried = ", ".join(f"{rate:g}" for rate in rates)
+        raise VitreousError(f"--sweep: training diverged with every rate ({tried}); try lower ones with --set sweep=")
     listed = ", ".join(f"{rate:g}: {f'{top1:.2%}' if top1 >= 0 else 'diverged'}" for rate, (top1, _) in found.items())
     sentence = f"lr {best:g}: the best of the sweep ({listed}, validated on {recipe.sweep_share:.0%} of the training images)"
     _say(world, (sentence,))

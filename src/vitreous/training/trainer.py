@@ -13,13 +13,14 @@ from vitreous.classifier import Classifier
 from vitreous.core.device import keep_memory, using_threads
 from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError
+from vitreous.core.files import atomic_folder
 from vitreous.core.progress import is_silent, say, silence
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.bad_images import write_bad_images
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.validation_result import ValidationResult
-from vitreous.training.callbacks import Callback, Evaluated, MetricsWriter, ProgressDisplay, TrackerCallback
+from vitreous.training.callbacks import Callback, Evaluated, MetricsWriter, ProgressDisplay, StepDone, TrackerCallback
 from vitreous.training.config import RunConfig, config_json
 from vitreous.training.loop import Loop
 from vitreous.training.mistakes import write_mistakes
@@ -98,9 +99,22 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
 
 @dataclass(frozen=True)
 class CheckpointWriter(Callback):
-    """After each evaluation: checkpoint/best if it is the best, its mistakes, and the report of a run that is under way."""
+    """After each evaluation: checkpoint/best if it is the best, its mistakes, and the report of a run that is under way.
+
+    And checkpoint/step-N every `keep_every` steps: before the state of that step, so that no kill loses one.
+    """
 
     loop: Loop
+
+    def on_step(self, event: StepDone) -> None:
+        loop, config = self.loop, self.loop.config
+        if config.options.keep_every is None or event.step % config.options.keep_every:
+            return
+        with loop.result_weights():
+            tensors = loop.tensors()  # all ranks together
+        if loop.world.is_main:
+            with _intact(loop), atomic_folder(config.out / "checkpoint" / f"step-{event.step:06d}") as part:
+                write_checkpoint(_checkpoint(config, tensors, {"step": event.step}), part)
 
     def on_evaluated(self, event: Evaluated) -> None:
         loop, config, result = self.loop, self.loop.config, event.evaluation.result
