@@ -17,7 +17,7 @@ from PIL import Image
 import vitreous
 from two_processes import in_two_processes
 from vitreous.cli import main
-from vitreous.commands.evaluate import confusion_matrix
+from vitreous.evaluation.evaluation_result import confusion_matrix
 from vitreous.weights.checkpoint import write_checkpoint
 
 from conftest import random_checkpoint

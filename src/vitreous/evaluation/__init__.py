@@ -11,6 +11,7 @@ Modules:
     evaluate            `vitreous evaluate`: from options to results
     evaluation_dir      output folder
     evaluation_report   contents of the HTML report
+    evaluation_result   every number, and what the terminal shows
     evaluators          `update(batch, outputs)`, `result()`
     fewshot             few-shot evaluator
     fewshot_curve       learning curve and its verdict

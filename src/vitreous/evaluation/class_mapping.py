@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,11 +109,10 @@ def read_mapping(
             f"{path}: maps none of the data's classes ({first_few([data[label] for label in wanted], 3)}) "
             f"to a class of the model"
         )
-    left = [data[label] for label in wanted if not to[label]]
-    notes = [
-        f"{path}: {len(left):,} of the data's {len(wanted):,} classes map to nothing and are left out ({first_few(left, 3)})"
-    ]
-    notes = notes if left else []
+    notes = []
+    if left := [data[label] for label in wanted if not to[label]]:
+        said = f"{len(left):,} of the data's {len(wanted):,} classes map to nothing and are left out ({first_few(left, 3)})"
+        notes.append(f"{path}: {said}")
     if elsewhere:
         notes.append(f"{path}: {len(elsewhere):,} of its entries are no classes of the data ({first_few(elsewhere, 3)})")
     return _among(ClassMapping(data, model, tuple(to), None, tuple(notes)), among)
@@ -148,36 +148,24 @@ def _first_word(name: str) -> str:
 
 def _finder(names: Sequence[str]) -> Callable[[str], int | None]:
     """The number of a name: as it is, else whatever its case and spacing, else by its first synonym; where that is one."""
-    tables = []
+    tables: list[tuple[Callable[[str], str], dict[str, int | None]]] = []
     for key in (str, fold_name, _first_word):
-        table: dict[str, int | None] = {}
-        for number, name in enumerate(names):
-            table[key(name)] = number if key(name) not in table else None  # two of them: no answer rather than a wrong one
-        tables.append((key, table))
-
-    def find(name: str) -> int | None:
-        for key, table in tables:
-            if key(name) in table:
-                return table[key(name)]
-        return None
-
-    return find
+        keys = [key(name) for name in names]
+        # Two of them: none rather than a wrong one.
+        several = dict.fromkeys(name for name, count in Counter(keys).items() if count > 1)
+        tables.append((key, {name: number for number, name in enumerate(keys)} | several))
+    return lambda name: next((table[key(name)] for key, table in tables if key(name) in table), None)
 
 
 def _by_name(data: tuple[str, ...], model: tuple[str, ...]) -> list[int | None]:
     """One to one: of two data classes with one answer, only one that is spelt exactly so has it."""
     find = _finder(model)
     found = [find(name) for name in data]
-    takers: dict[int, list[int]] = {}
-    for label, number in enumerate(found):
-        if number is not None:
-            takers.setdefault(number, []).append(label)
-    for number, labels in takers.items():
-        exact = [label for label in labels if data[label] == model[number]]
-        for label in labels:
-            if len(labels) > 1 and [label] != exact:
-                found[label] = None
-    return found
+    takers = Counter(found)
+    return [
+        number if number is not None and (takers[number] == 1 or name == model[number]) else None
+        for name, number in zip(data, found, strict=True)
+    ]
 
 
 # By number -------------------------------------------------------------------------------------------------------------
@@ -243,14 +231,11 @@ def _entries(path: Path) -> Mapping[str, list[Any]]:
 
 
 def _json(path: Path) -> Iterable[tuple[str, Any]]:
-    pairs = parse_json(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda found: _Pairs(found))
-    if not isinstance(pairs, _Pairs):
+    # Pairs, so that what stands there twice is seen.
+    pairs = parse_json(path.read_text(encoding="utf-8-sig"), object_pairs_hook=tuple)
+    if not isinstance(pairs, tuple):
         raise VitreousError(f'{path}: should be an object, as {{"bicycle": ["mountain bike", "tandem"]}}')
     return pairs
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with what stands there twice."""
 
 
 def _toml(path: Path) -> Iterable[tuple[str, Any]]:

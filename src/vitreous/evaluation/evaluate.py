@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.classifier import Classifier, load
-from vitreous.core.device import PrecisionOption as WantedPrecision
-from vitreous.core.distributed import World
+from vitreous.core.device import PrecisionOption, choose_device
+from vitreous.core.distributed import World, init_distributed
 from vitreous.core.errors import VitreousError, check_at_least
 from vitreous.core.output_dir import find_data_folder
 from vitreous.data.conventions import SPLIT_NAMES
@@ -20,6 +20,7 @@ from vitreous.evaluation.accuracy import check_data, compute_metrics, real_accur
 from vitreous.evaluation.class_mapping import Among, ClassMapping, read_mapping
 from vitreous.evaluation.evaluation_dir import check_evaluation_dir, write_evaluation_dir
 from vitreous.evaluation.evaluation_report import write_report
+from vitreous.evaluation.evaluation_result import EvaluationResult
 from vitreous.evaluation.intervals import Method
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions, classes_there, natural_mapping, predict_dataset
@@ -47,7 +48,8 @@ class EvaluateOptions:
     preprocess: str | None = None
     batch_size: int | None = None
     workers: int | None = None
-    precision: WantedPrecision = "float32"
+    device: str = "auto"
+    precision: PrecisionOption = "float32"
     bad_images: Policy = "stop"
     seed: int = 0
     data_seed: int = 0
@@ -72,7 +74,13 @@ class _Subject:
         return (*self.clf.notes, self.clf.preprocessing_note(self.preprocess))
 
 
-def run_evaluation(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
+def run_evaluation(options: EvaluateOptions) -> EvaluationResult:
+    with init_distributed(choose_device(options.device)) as world:
+        numbers, notes = _evaluate(options, world)
+    return EvaluationResult(numbers, None if options.out is None else str(options.out), notes)
+
+
+def _evaluate(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The numbers of `evaluate --json`, and notes. Every process runs its share and gets all; the first one writes."""
     if options.out is not None:
         for place in (options.data, options.nearest):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitreous.evaluation.fewshot import FewshotResult
 from vitreous.evaluation.majority import beats_majority
-from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, save
+from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, legend_above, save
 
 WORTH = 0.005  # half a point for a doubling of the labels: less is hardly worth the labelling
 _MOST_NAMED = 8
@@ -167,7 +167,10 @@ def _figure(curve: Sequence[Point], title: str) -> Figure:
     axes.set(xlabel="labelled images of each class", ylabel="accuracy in %")
     low, high = axes.get_ylim()
     axes.set_ylim(max(-1.0, low - 0.06 * (high - low)), min(101.0, high))
-    axes.legend(loc="lower right", ncols=1 if len(names) <= _MOST_NAMED else 2)
+    if one:
+        legend_above(axes)
+    else:
+        axes.legend(loc="lower right", ncols=1 if len(names) <= _MOST_NAMED else 2)
     return figure
 
 

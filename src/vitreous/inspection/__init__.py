@@ -38,6 +38,7 @@ Modules:
     report_map           interactive data map
     statistics           all statistics in one pass
     tokens               token norms and similarity
+    verify_run           `vitreous verify`: from options to result
 """
 
 from __future__ import annotations

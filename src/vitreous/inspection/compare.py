@@ -9,15 +9,17 @@ and a layer-norm epsilon of 1e-12 in place of 1e-6 shows plainly.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.classifier import Classifier
+from vitreous.core.table import table
 from vitreous.inspection.diagnose import explain_module, explain_positions, explain_preprocessing
 from vitreous.models.build import Model
 from vitreous.models.config import ModelConfig, ViTConfig
@@ -41,15 +43,41 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Verification:
     operations: int  # how many were compared
-    differences: tuple[Difference, ...]  # in the order of computation
+    findings: tuple[Difference, ...]  # in the order of computation
     logits: float  # relative difference at the very end, everything included
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    preprocess: str = ""  # of the checkpoint; the reference has its own
 
     @property
     def equal(self) -> bool:
-        return not self.differences
+        return not self.findings
+
+    @property
+    def first(self) -> Difference | None:
+        return self.findings[0] if self.findings else None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.equal else 1
+
+    def text(self) -> str:
+        if self.first is None:
+            what = f"{self.operations} operations" if self.operations > 2 else "recorded outputs"
+            return f"equal: {what} compared, logits differ by {self.logits:.1e} relative"
+        lines = [
+            f"DIFFERENT, first at {self.first.operation}: {self.first.cause}",
+            f"logits differ by {self.logits:.1e} relative",
+        ]
+        rows = []
+        for cause in dict.fromkeys(finding.cause for finding in self.findings):
+            same = [finding for finding in self.findings if finding.cause == cause]
+            rows.append((cause, same[0].operation, len(same), f"{max(f.relative for f in same):.1e}"))
+        return "\n".join([*lines, "", table(("likely cause", "first at", "operations", "relative difference"), rows)])
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"equal": self.equal, "first": self.first and asdict(self.first), **asdict(self)}]
 
 
 def relative_difference(found: Tensor, expected: Tensor) -> float:
@@ -62,40 +90,28 @@ def relative_difference(found: Tensor, expected: Tensor) -> float:
 
 
 @torch.no_grad()
-def compare_checkpoints(a: Classifier, b: Classifier, images: list[Any], tolerance: float = TOLERANCE) -> Comparison:
+def compare_checkpoints(a: Classifier, b: Classifier, images: list[Any], tolerance: float = TOLERANCE) -> Verification:
     """Compare two loaded checkpoints on images; each prepares them in its own way."""
-    structure = _structure(a.config, b.config)
-    if structure:
-        return Comparison(0, tuple(structure), float("inf"))
-    notes, differences = [], []
+    if structure := _structure(a.config, b.config):
+        return Verification(0, tuple(Difference("architecture", float("inf"), cause) for cause in structure), float("inf"))
+    notes, original = [], a
     if isinstance(a.config, ViTConfig) and a.config.grid != b.config.grid:
         notes.append(
             f"the first has a grid of {a.config.grid}, the second of {b.config.grid}: the first is resized to the second's"
         )
-        original, a = a, Classifier(adapt(a.checkpoint, image_size=b.config.image_size))
-    else:
-        original = a
-    count = 1
+        a = Classifier(adapt(a.checkpoint, image_size=b.config.image_size))
     inputs_a, inputs_b = a.prepare(images).double(), b.prepare(images).double()
-    difference = relative_difference(inputs_b, inputs_a)
-    if difference > tolerance:
-        cause = explain_preprocessing(str(a.preprocess), str(b.preprocess))
-        differences.append(Difference("preprocessing", difference, cause))
     model_a, model_b = (copy.deepcopy(clf.model).double().eval() for clf in (a, b))
-    if isinstance(model_a, ViT) and isinstance(model_b, ViT):
-        count += _compare_tokens(model_a, model_b, tolerance, differences)
-        if any(difference.operation == "positions" for difference in differences):
-            cause = explain_positions(original.checkpoint, b.checkpoint)
-            differences = [replace(d, cause=cause) if d.operation == "positions" else d for d in differences]
     recorded, logits_a = _record(model_a, inputs_a)
-    for name, kept_in, kept_out in recorded:
-        other = model_b.get_submodule(name)
-        output = other(*kept_in)
-        count += 1
-        difference = relative_difference(output, kept_out)
+    pairs: list[Pair] = [
+        ("preprocessing", inputs_b, inputs_a, lambda: explain_preprocessing(str(a.preprocess), str(b.preprocess))),
+        *_pairs(model_a, model_b, recorded, lambda: explain_positions(original.checkpoint, b.checkpoint)),
+    ]
+    differences = []
+    for operation, found, expected, explain in pairs:
+        difference = relative_difference(found, expected)
         if difference > tolerance:
-            cause = explain_module(name, model_a.get_submodule(name), other)
-            differences.append(Difference(name, difference, cause))
+            differences.append(Difference(operation, difference, explain()))
     end = relative_difference(model_b(inputs_b), logits_a)
     if not differences and end > tolerance:  # a step that no module stands for, such as a max pool's padding
         differences.append(Difference("between operations", end, _config_cause(a.config, b.config)))
@@ -104,19 +120,34 @@ def compare_checkpoints(a: Classifier, b: Classifier, images: list[Any], toleran
         differences.append(Difference("outputs", float("inf"), cause))
     if a.classes != b.classes:
         notes.append("class names differ")
-    order = _order([name for name, _, _ in recorded])
-    differences.sort(key=lambda d: order[d.operation])
-    return Comparison(count, tuple(differences), end, tuple(notes))
+    return Verification(len(pairs), tuple(differences), end, tuple(notes))
 
 
-_TOKENS = ("class_token", "distillation_token", "registers", "mask_token")
+Recorded = tuple[str, tuple[Any, ...], Tensor]
+"""An operation, its inputs and its output."""
+Pair = tuple[str, Tensor, Tensor, Callable[[], str]]
+"""An operation, the second model's output, the first one's, and why they differ, if they do."""
 
 
-def _order(recorded: list[str]) -> dict[str, int]:
-    """When each operation happens. Modules were recorded as they ran; tokens and positions follow the embedding."""
-    stem = recorded.index("embedding") + 1 if "embedding" in recorded else 0
-    names = ["preprocessing", *recorded[:stem], *_TOKENS, "positions", *recorded[stem:], "between operations", "outputs"]
-    return {name: place for place, name in enumerate(names)}
+def _pairs(a: Model, b: Model, recorded: Sequence[Recorded], explain_positions: Callable[[], str]) -> Iterator[Pair]:
+    """In the order of computation: modules as they ran; tokens and positions, which are added, follow the embedding."""
+    names = [name for name, _, _ in recorded]
+    stem = names.index("embedding") + 1 if "embedding" in names else 0
+    for place, (name, inputs, output) in enumerate(recorded):
+        if place == stem and isinstance(a, ViT) and isinstance(b, ViT):
+            yield from _token_pairs(a, b, explain_positions)
+        one, other = a.get_submodule(name), b.get_submodule(name)
+        yield name, other(*inputs), output, partial(explain_module, name, one, other)
+
+
+def _token_pairs(a: ViT, b: ViT, explain_positions: Callable[[], str]) -> Iterator[Pair]:
+    for name in ("class_token", "distillation_token", "registers", "mask_token"):
+        one, other = getattr(a, name), getattr(b, name)
+        if one is not None and other is not None:
+            cause = f"weights: the learned {name.replace('_', ' ')}s differ"
+            yield name, other, one, partial(str, cause)
+    for one, other in zip(a.positions, b.positions, strict=True):
+        yield "positions", other(b.config.grid), one(b.config.grid), explain_positions
 
 
 _OPERATIONS = (
@@ -137,9 +168,9 @@ def _is_operation(module: nn.Module) -> bool:
     return isinstance(module, _OPERATIONS) or activation
 
 
-def _record(model: Model, images: Tensor) -> tuple[list[tuple[str, tuple[Any, ...], Tensor]], Tensor]:
+def _record(model: Model, images: Tensor) -> tuple[list[Recorded], Tensor]:
     """Run the model; the inputs and output of every operation, and the logits."""
-    kept: list[tuple[str, tuple[Any, ...], Tensor]] = []
+    kept: list[Recorded] = []
 
     def keep(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: kept.append((name, inputs, output))
@@ -151,46 +182,48 @@ def _record(model: Model, images: Tensor) -> tuple[list[tuple[str, tuple[Any, ..
         return kept, model(images)
 
 
-def _compare_tokens(a: ViT, b: ViT, tolerance: float, differences: list[Difference]) -> int:
-    """Learned tokens and positions, which are added rather than applied."""
-    count = 0
-    for name in _TOKENS:
-        one, other = getattr(a, name), getattr(b, name)
-        if one is not None and other is not None:
-            count += 1
-            difference = relative_difference(other, one)
-            if difference > tolerance:
-                differences.append(Difference(name, difference, f"weights: the learned {name.replace('_', ' ')}s differ"))
-    for one, other in zip(a.positions, b.positions, strict=True):
-        count += 1
-        table = one(b.config.grid)
-        difference = relative_difference(other(b.config.grid), table)
-        if difference > tolerance:
-            differences.append(Difference("positions", difference, "weights: the position embeddings differ"))
-    return count
+_STRUCTURE = [
+    "width",
+    "depth",
+    "heads",
+    "mlp",
+    "patch",
+    "channels",
+    "classes",
+    "pool",
+    "representation",
+    "class_token",
+    "distillation_token",
+    "distillation_head",
+    "registers",
+    "mask_token",
+    "position_prefix",
+    "positions",
+    "position_placement",
+    "attention",
+    "mlp_form",
+    "qkv_bias",
+    "norm_after_pool",
+    "units",
+    "form",
+]
 
 
-def _structure(a: ModelConfig, b: ModelConfig) -> list[Difference]:
+def _structure(a: ModelConfig, b: ModelConfig) -> list[str]:
     """What makes two models impossible to compare operation by operation."""
     if type(a) is not type(b):
-        return [Difference("architecture", float("inf"), f"{a.name} against {b.name}")]
-    own = ["width", "depth", "heads", "mlp", "patch", "channels", "classes", "pool", "representation", "class_token"]
-    own += ["distillation_token", "distillation_head", "registers", "mask_token", "position_prefix", "positions"]
-    own += ["position_placement", "attention", "mlp_form", "qkv_bias", "norm_after_pool", "units", "form"]
-    out = []
-    for key in own:
-        one, other = getattr(a, key, None), getattr(b, key, None)
-        if one != other:
-            out.append(Difference("architecture", float("inf"), f"{key}: {one} against {other}"))
-    one, other = getattr(a, "layer_scale", None) is None, getattr(b, "layer_scale", None) is None
-    if one != other:
-        out.append(Difference("architecture", float("inf"), "one has layer scale, the other has not"))
-    trunks = getattr(a, "trunk", None), getattr(b, "trunk", None)
-    if (trunks[0] is None) != (trunks[1] is None):
-        out.append(Difference("architecture", float("inf"), "one is a hybrid, the other is not"))
-    elif trunks[0] is not None and trunks[1] is not None:
-        out += _structure(trunks[0], trunks[1])
-    return out
+        return [f"{a.name} against {b.name}"]
+    values = [(key, getattr(a, key, None), getattr(b, key, None)) for key in _STRUCTURE]
+    causes = [f"{key}: {one} against {other}" for key, one, other in values if one != other]
+    scaled = [getattr(config, "layer_scale", None) is None for config in (a, b)]
+    if scaled[0] != scaled[1]:
+        causes.append("one has layer scale, the other has not")
+    trunk_a, trunk_b = (getattr(config, "trunk", None) for config in (a, b))
+    if (trunk_a is None) != (trunk_b is None):
+        causes.append("one is a hybrid, the other is not")
+    elif trunk_a is not None and trunk_b is not None:
+        causes += _structure(trunk_a, trunk_b)
+    return causes
 
 
 def _config_cause(a: ModelConfig, b: ModelConfig) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inspection.compare import Comparison, Difference, relative_difference
+from vitreous.inspection.compare import Difference, Verification, relative_difference
 from vitreous.models.config import ViTConfig, replace_config
 from vitreous.weights.arrays import Arrays, open_arrays
 from vitreous.weights.checkpoint import Checkpoint
@@ -31,7 +31,7 @@ def read_recorded(path: Path) -> Arrays | None:
     return arrays if {"images", "logits"} <= set(arrays.shapes) else None
 
 
-def compare_recorded(a: Classifier, arrays: Arrays, tolerance: float = TOLERANCE) -> Comparison:
+def compare_recorded(a: Classifier, arrays: Arrays, tolerance: float = TOLERANCE) -> Verification:
     """Every recorded pair, `images` with `logits` and `images_big` with `logits_big` if they are there."""
     differences = []
     worst, pairs = 0.0, 0
@@ -44,7 +44,7 @@ def compare_recorded(a: Classifier, arrays: Arrays, tolerance: float = TOLERANCE
         worst = max(worst, found)
         if not found <= tolerance:
             differences.append(Difference(f"logits{suffix}", found, _suspect(a.checkpoint, images, expected, tolerance)))
-    return Comparison(pairs, tuple(differences), worst)
+    return Verification(pairs, tuple(differences), worst)
 
 
 def _images(arrays: Arrays, name: str) -> Tensor:
