@@ -43,14 +43,14 @@ def test_buckets_are_cumulative_and_their_edges_belong_to_them() -> None:
     made = Histogram((1, 2, 4))
     for value in (0.5, 1, 1.5, 2, 3, 100):
         made.observe(value)
-    lines = list(made.lines("x", 'a="b"'))
+    lines = list(made.lines('a="b"'))
     assert lines == [
-        'x_bucket{a="b",le="1"} 2',
-        'x_bucket{a="b",le="2"} 4',
-        'x_bucket{a="b",le="4"} 5',
-        'x_bucket{a="b",le="+Inf"} 6',
-        'x_sum{a="b"} 108.000000',
-        'x_count{a="b"} 6',
+        '_bucket{a="b",le="1"} 2',
+        '_bucket{a="b",le="2"} 4',
+        '_bucket{a="b",le="4"} 5',
+        '_bucket{a="b",le="+Inf"} 6',
+        '_sum{a="b"} 108.000000',
+        '_count{a="b"} 6',
     ]
 
 

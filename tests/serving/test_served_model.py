@@ -9,7 +9,8 @@ import pytest
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.serving.served_model import ServedModel, leading_tokens, load_models, name_of, slug, unique
+from vitreous.inspection.file_names import number_repeated
+from vitreous.serving.served_model import ServedModel, leading_tokens, load_models, name_of, slug
 
 from conftest import random_checkpoint
 
@@ -41,7 +42,7 @@ def test_a_name_has_nothing_that_an_address_would_split(tmp_path: Path, monkeypa
     assert slug("müsli & <b>?#/..") == "müsli-b"
     assert slug("???") == "model"
     assert len(slug("x" * 500)) == 80
-    assert unique(["a", "a", "a-2", "a"]) == ["a", "a-2", "a-2-2", "a-3"]
+    assert number_repeated(["a", "a", "a-2", "a"]) == ["a", "a-2", "a-2-2", "a-3"]
 
 
 def test_another_image_size_is_told(tmp_path: Path) -> None:
@@ -83,20 +84,20 @@ def test_leading_tokens_come_in_the_order_of_the_sequence() -> None:
 
 def test_positions_are_the_cosines_of_the_table() -> None:
     loaded = ServedModel("tiny", Classifier(random_checkpoint("ViT-Ti/16", **{**TINY, "image_size": (32, 24)})))
-    answer = loaded.positions()
+    answer = loaded.positions
     coded = answer["similarity"]
     assert (answer["grid"], coded["dtype"], coded["shape"]) == ([4, 3], "int8", [12, 12])
     found = np.frombuffer(base64.b64decode(coded["data"]), np.int8).reshape(12, 12) * coded["scale"]
     table = loaded.clf.checkpoint.tensors["positions.0.table"].numpy()[1:].astype(np.float64)
     expected = [[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in table] for a in table]
     assert np.abs(found - expected).max() <= 0.5 / 127 + 1e-6
-    assert loaded.positions() is answer  # worked out once
+    assert loaded.positions is answer  # worked out once
 
 
 def test_a_model_without_positions_says_so() -> None:
     options = {**TINY, "positions": "none", "position_prefix": 0}
     with pytest.raises(VitreousError, match="positions"):
-        ServedModel("none", Classifier(random_checkpoint("ViT-Ti/16", **options))).positions()
+        _ = ServedModel("none", Classifier(random_checkpoint("ViT-Ti/16", **options))).positions
 
 
 def test_pictures_of_any_size_cannot_be_served(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 
 _LONGEST = 100  # bytes, so that an ending and a number fit on every file system
@@ -12,21 +12,23 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt
 
 
 def unique_stems(names: Sequence[str]) -> list[str]:
-    """`photos/cat.jpg` gives `cat`, a second cat `cat-2`. None leaves the folder it is put in, on any system.
+    """`photos/cat.jpg` gives `cat`, a second cat `cat-2`. None leaves the folder it is put in, on any system."""
+    return number_repeated(map(safe_stem, names))
+
+
+def number_repeated(names: Iterable[str]) -> list[str]:
+    """The same names; one that was there before gets a number.
 
     Compared without case: on some systems `Cat.npy` would write over `cat.npy`.
     """
-    taken: set[str] = set()
-    stems = []
+    taken: dict[str, str] = {}
     for name in names:
-        stem = chosen = safe_stem(name)
-        number = 1
+        chosen, number = name, 1
         while chosen.casefold() in taken:
             number += 1
-            chosen = f"{stem}-{number}"
-        taken.add(chosen.casefold())
-        stems.append(chosen)
-    return stems
+            chosen = f"{name}-{number}"
+        taken[chosen.casefold()] = chosen
+    return list(taken.values())
 
 
 def safe_stem(name: str) -> str:

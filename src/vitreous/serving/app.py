@@ -120,7 +120,7 @@ class Service:
         check_parameters(request)
         loaded = self._model(request.path_params["name"])
         try:
-            return self._sent(await self._read(lambda: json_bytes(loaded.positions())))
+            return self._sent(await self._read(lambda: json_bytes(loaded.positions)))
         except VitreousError as error:
             refusal = from_input_error(error)
             raise ErrorResponse(404, refusal.error, refusal.hint) from None

@@ -8,7 +8,6 @@ thin the row is spread: with one scale for all, a head that looks everywhere ali
 from __future__ import annotations
 
 import base64
-import io
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,11 +28,11 @@ from vitreous.inspection.gradient_weights import compute_gradient_rollout
 from vitreous.models.attention_maps import attention_layers, require_attention, watch_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
+from vitreous.reports.images import TINY, encode_image
 from vitreous.serving.served_model import ServedModel
 
 MOST = 64 * 2**20  # bytes of attention; more, and a browser would stutter over the text that carries them
 TOP = 5
-_TINY = 64  # pixels up to which an image goes as it is: a JPEG would smear it
 
 
 @dataclass
@@ -151,13 +150,9 @@ def _top_classes(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[f
 
 def picture_uri(pixels: NDArray[np.uint8]) -> str:
     """An image (H, W, 3) as an address that holds it whole."""
-    out = io.BytesIO()
-    tiny = max(pixels.shape[:2]) <= _TINY
-    if tiny:
-        Image.fromarray(pixels).save(out, "PNG")
-    else:
-        Image.fromarray(pixels).save(out, "JPEG", quality=90)
-    return f"data:image/{'png' if tiny else 'jpeg'};base64,{base64.b64encode(out.getvalue()).decode()}"
+    image = Image.fromarray(pixels)
+    # JPEG would blur an image of a few pixels.
+    return encode_image(image, "PNG") if max(image.size) <= TINY else encode_image(image, "JPEG", quality=90)
 
 
 def _packed(array: NDArray[Any]) -> dict[str, Any]:

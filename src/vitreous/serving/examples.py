@@ -14,7 +14,8 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Item, Source, Stream
 from vitreous.data.transforms.decode import BadImage, decode
-from vitreous.serving.served_model import slug, unique
+from vitreous.inspection.file_names import number_repeated
+from vitreous.serving.served_model import slug
 
 MOST = 12
 SIDE = 640  # pixels; a page has no use for more, and neither has a model of the paper's sizes
@@ -54,7 +55,7 @@ def _named(pictures: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
     for words, picture in itertools.islice(pictures, MOST):
         names.append(slug(words, otherwise="picture"))
         files.append(_encoded(picture))
-    return tuple(Example(name, *file) for name, file in zip(unique(names), files, strict=True))
+    return tuple(Example(name, *file) for name, file in zip(number_repeated(names), files, strict=True))
 
 
 def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:

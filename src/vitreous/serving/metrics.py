@@ -5,7 +5,6 @@ Labels are this server's own words, such as the patterns of its routes: a caller
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -28,34 +27,32 @@ class Histogram:
         self.counts[bisect_left(self.edges, value)] += 1
         self.sum += value
 
-    def lines(self, name: str, labels: str = "") -> Iterator[str]:
+    def lines(self, labels: str = "") -> Iterator[str]:
+        """Its samples, without the name."""
         so_far, comma = 0, "," if labels else ""
         for edge, count in zip((*self.edges, "+Inf"), self.counts, strict=True):
             so_far += count
-            yield f'{name}_bucket{{{labels}{comma}le="{edge}"}} {so_far}'
+            yield f'_bucket{{{labels}{comma}le="{edge}"}} {so_far}'
         braces = f"{{{labels}}}" if labels else ""
-        yield f"{name}_sum{braces} {self.sum:.6f}"
-        yield f"{name}_count{braces} {so_far}"
+        yield f"_sum{braces} {self.sum:.6f}"
+        yield f"_count{braces} {so_far}"
 
 
 class Metrics:
-    """Counted by the thread that answers and by the one that runs the model."""
+    """Of one server. Counted in the event loop only, so that it needs no lock."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._began = time.time()
         self._requests: Counter[tuple[str, int]] = Counter()
         self._seconds: dict[str, Histogram] = {}
         self._batches = Histogram(SIZES)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        with self._lock:
-            self._requests[route, status] += 1
-            self._seconds.setdefault(route, Histogram(SECONDS)).observe(seconds)
+        self._requests[route, status] += 1
+        self._seconds.setdefault(route, Histogram(SECONDS)).observe(seconds)
 
     def ran(self, size: int) -> None:
-        with self._lock:
-            self._batches.observe(size)
+        self._batches.observe(size)
 
     @property
     def requests(self) -> int:
@@ -67,35 +64,23 @@ class Metrics:
 
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """Everything counted so far, and values of the moment: name -> what it is, value."""
-        with self._lock:
-            return "\n".join([*self._counted(), *self._now(gauges)]) + "\n"
-
-    def _counted(self) -> Iterator[str]:
-        yield from _head("vitreous_requests_total", "counter", "requests answered")
-        for (route, status), count in sorted(self._requests.items()):
-            yield f'vitreous_requests_total{{path="{route}",status="{status}"}} {count}'
-        yield from _head("vitreous_refused_total", "counter", "requests answered with 503 because there was too much to do")
-        yield f"vitreous_refused_total {sum(count for (_, status), count in self._requests.items() if status == 503)}"
-        yield from _head("vitreous_request_seconds", "histogram", "from a request's headers to the end of its answer")
-        for route, histogram in sorted(self._seconds.items()):
-            yield from histogram.lines("vitreous_request_seconds", f'path="{route}"')
-        yield from _head("vitreous_batch_images", "histogram", "images that the model ran at once")
-        yield from self._batches.lines("vitreous_batch_images")
-        yield from _head("vitreous_images_total", "counter", "images that the model ran")
-        yield f"vitreous_images_total {int(self._batches.sum)}"
-        yield from _head("process_cpu_seconds_total", "counter", "time of the processor, of all threads")
-        yield f"process_cpu_seconds_total {time.process_time():.6f}"
-
-    def _now(self, gauges: Mapping[str, tuple[str, float]]) -> Iterator[str]:
-        own: dict[str, tuple[str, float]] = {
-            "process_resident_memory_bytes": ("memory of this process", memory_in_use(torch.device("cpu"))),
-            "process_start_time_seconds": ("when it began, since 1970", self._began),
-        }
-        for name, (what, value) in {**gauges, **own}.items():
-            yield from _head(name, "gauge", what)
-            yield f"{name} {value:.15g}"
-
-
-def _head(name: str, kind: str, what: str) -> Iterator[str]:
-    yield f"# HELP {name} {what}"
-    yield f"# TYPE {name} {kind}"
+        refused = sum(count for (_, status), count in self._requests.items() if status == 503)
+        requests = [f'{{path="{route}",status="{status}"}} {n}' for (route, status), n in sorted(self._requests.items())]
+        seconds = [line for route, one in sorted(self._seconds.items()) for line in one.lines(f'path="{route}"')]
+        memory = memory_in_use(torch.device("cpu"))
+        # Name, type, what it is, and its samples without the name.
+        families: list[tuple[str, str, str, list[str]]] = [
+            ("vitreous_requests_total", "counter", "requests answered", requests),
+            ("vitreous_refused_total", "counter", "requests answered with 503: too much to do", [f" {refused}"]),
+            ("vitreous_request_seconds", "histogram", "from a request's headers to the end of its answer", seconds),
+            ("vitreous_batch_images", "histogram", "images that the model ran at once", list(self._batches.lines())),
+            ("vitreous_images_total", "counter", "images that the model ran", [f" {self.images}"]),
+            ("process_cpu_seconds_total", "counter", "CPU time of all threads", [f" {time.process_time():.6f}"]),
+            *((name, "gauge", what, [f" {value:.15g}"]) for name, (what, value) in gauges.items()),
+            ("process_resident_memory_bytes", "gauge", "memory of this process", [f" {memory:.15g}"]),
+            ("process_start_time_seconds", "gauge", "when it began, since 1970", [f" {self._began:.15g}"]),
+        ]
+        lines = []
+        for name, kind, what, samples in families:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}", *(f"{name}{sample}" for sample in samples)]
+        return "\n".join(lines) + "\n"

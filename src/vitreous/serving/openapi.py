@@ -32,6 +32,8 @@ _WHY = {
 
 def description(limits: Limits) -> Json:
     """Of a server with these limits."""
+    html: Json = {"text/html; charset=utf-8": {}}
+    stopping = {**_refused(503), "content": {_JSON: {"schema": _one_of("Health", "Error")}}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -46,21 +48,49 @@ def description(limits: Limits) -> Json:
             ),
             "/features": _post("features", "What enters the model's head", "Features", limits, _MODEL),
             "/attention": _post("attention", "Where every token looks, in every layer and head", "Attention", limits, _MODEL),
-            "/models": _get("models", "The models, the examples, and whether runs are shown", "Models"),
+            "/models": _get("models", "The models, the examples, and whether runs are shown", _json("Models")),
             "/models/{name}/positions": _get(
-                "positions", "How alike the position embeddings are", "Positions", _name("a model"), refused=(404,)
+                "positions",
+                "How alike the position embeddings are",
+                _json("Positions"),
+                _name("a model"),
+                refused=(403, 404, 405, 422),
             ),
-            "/examples/{name}": _get("example", "An image to try", None, _name("an example"), refused=(404,)),
-            "/runs": _get("runs", "The runs in the folder that is watched, the newest first", "Runs", refused=(404,)),
+            "/examples/{name}": _get(
+                "example",
+                "An image to try",
+                {"image/*": {}},
+                _name("an example"),
+                refused=(403, 404, 405, 422),
+                more=_UNCHANGED,
+            ),
+            "/runs": _get(
+                "runs",
+                "The runs in the folder that is watched, the newest first",
+                _json("Runs"),
+                refused=(403, 404, 405, 422),
+            ),
             "/runs/{name}": _get(
-                "run", "The curves of a run, or what was measured after a step", "Run", _name("a run"), _AFTER, refused=(404,)
+                "run",
+                "The curves of a run, or what was measured after a step",
+                _json("Run"),
+                _name("a run"),
+                _AFTER,
+                refused=(403, 404, 405, 422),
             ),
-            "/health": _health(),
-            "/metrics": _text("metrics", "Counts for Prometheus", MEDIA_TYPE),
-            "/openapi.json": _get("openapi", "This description", "Description"),
-            "/": _file("explorer", "The page to look inside a model", "text/html; charset=utf-8"),
-            "/curves": _file("curves", "The page of runs", "text/html; charset=utf-8"),
-            "/page/{file}": _file("page", "A file of the pages", "*/*", _name("a file", "file")),
+            "/health": _get("health", "Whether it takes requests", _json("Health"), more={"503": stopping}),
+            "/metrics": _get("metrics", "Counts for Prometheus", {MEDIA_TYPE: {"schema": _TEXT}}),
+            "/openapi.json": _get("openapi", "This description", _json("Description")),
+            "/": _get("explorer", "The page to look inside a model", html, refused=(403, 404, 405), more=_UNCHANGED),
+            "/curves": _get("curves", "The page of runs", html, refused=(403, 404, 405), more=_UNCHANGED),
+            "/page/{file}": _get(
+                "page",
+                "A file of the pages",
+                {"*/*": {}},
+                _name("a file", "file"),
+                refused=(403, 404, 405),
+                more=_UNCHANGED,
+            ),
         },
         "components": {"schemas": _schemas(limits)},
     }
@@ -116,45 +146,29 @@ def _post(name: str, summary: str, schema: str, limits: Limits, *parameters: Jso
             "summary": summary,
             "parameters": list(parameters),
             "requestBody": {"required": True, "description": f"one image, {text}", "content": content},
-            "responses": _responses(_answer(summary, schema), 400, 403, 404, 405, 413, 415, 422),
+            "responses": _responses({"description": summary, "content": _json(schema)}, 400, 403, 404, 405, 413, 415, 422),
         }
     }
 
 
-def _get(name: str, summary: str, schema: str | None, *parameters: Json, refused: tuple[int, ...] = ()) -> Json:
-    good = {"description": summary, "content": {"image/*": {}}} if schema is None else _answer(summary, schema)
-    operation: Json = {"operationId": name, "summary": summary, "responses": _responses(good, 403, 405, 422, *refused)}
-    if schema is None:
-        operation["responses"]["304"] = _UNCHANGED
-    if parameters:
-        operation["parameters"] = list(parameters)
-    return {"get": operation}
+def _get(
+    name: str,
+    summary: str,
+    content: Json,
+    *parameters: Json,
+    refused: tuple[int, ...] = (403, 405, 422),
+    more: Json | None = None,
+) -> Json:
+    """`content` is the good response by media type; `more` are responses by status."""
+    responses = {**_responses({"description": summary, "content": content}, *refused), **(more or {})}
+    return {"get": {"operationId": name, "summary": summary, "parameters": list(parameters), "responses": responses}}
 
 
-def _text(name: str, summary: str, media_type: str) -> Json:
-    good = {"description": summary, "content": {media_type: {"schema": _TEXT}}}
-    return {"get": {"operationId": name, "summary": summary, "responses": _responses(good, 403, 405, 422)}}
+_UNCHANGED: Json = {"304": {"description": "not changed since it had the tag in If-None-Match"}}
 
 
-def _file(name: str, summary: str, media_type: str, *parameters: Json) -> Json:
-    responses = {**_responses({"description": summary, "content": {media_type: {}}}, 403, 404, 405), "304": _UNCHANGED}
-    operation: Json = {"operationId": name, "summary": summary, "responses": responses}
-    if parameters:
-        operation["parameters"] = list(parameters)
-    return {"get": operation}
-
-
-def _health() -> Json:
-    operation: Json = _get("health", "Whether it takes requests", "Health")["get"]
-    stopping = {**_refused(503), "content": {_JSON: {"schema": _one_of("Health", "Error")}}}
-    return {"get": {**operation, "responses": {**operation["responses"], "503": stopping}}}
-
-
-_UNCHANGED: Json = {"description": "not changed since it had the tag in If-None-Match"}
-
-
-def _answer(summary: str, schema: str) -> Json:
-    return {"description": summary, "content": {_JSON: {"schema": _reference(schema)}}}
+def _json(schema: str) -> Json:
+    return {_JSON: {"schema": _reference(schema)}}
 
 
 def _responses(good: Json, *refused: int) -> Json:
@@ -162,7 +176,7 @@ def _responses(good: Json, *refused: int) -> Json:
 
 
 def _refused(status: int) -> Json:
-    answer = _answer(_WHY[status], "Error")
+    answer: Json = {"description": _WHY[status], "content": _json("Error")}
     if status == 503:
         schema = {"type": "integer", "minimum": 1}
         answer["headers"] = {"Retry-After": {"required": True, "description": "seconds", "schema": schema}}

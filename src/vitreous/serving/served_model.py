@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from vitreous.classifier import Classifier, load
 from vitreous.core.device import choose_device
 from vitreous.core.files import user_path
 from vitreous.inference.batches import check_fixed_size
+from vitreous.inspection.file_names import number_repeated
 from vitreous.models.attention_maps import attention_layers
 from vitreous.models.config import Size, ViTConfig
 from vitreous.weights.transfer import adapt
@@ -57,16 +58,12 @@ class ServedModel:
             "preprocess": str(self.clf.preprocess),
         }
 
+    @cached_property
     def positions(self) -> dict[str, Any]:
-        """How alike the embeddings of any two positions are, as bytes: 127 is a cosine of 1.
+        """Cosine similarity of any two position embeddings, as bytes: 127 is 1. Computed once: it never changes.
 
         A VitreousError where the model has no table of positions.
         """
-        return self._positions
-
-    @cached_property
-    def _positions(self) -> dict[str, Any]:
-        """Kept: it takes longer to work out than to send, and never changes."""
         from vitreous.inspection.position_embeddings import position_similarity
 
         similarity = position_similarity(self.clf)
@@ -89,7 +86,7 @@ def load_models(
 ) -> tuple[ServedModel, ...]:
     """Every checkpoint, loaded where it will run, under names that differ."""
     where = choose_device(device)
-    names = unique(name_of(checkpoint) for checkpoint in checkpoints)
+    names = number_repeated(name_of(checkpoint) for checkpoint in checkpoints)
     out = []
     for name, checkpoint in zip(names, checkpoints, strict=True):
         clf = load(checkpoint, image_size=image_size)
@@ -126,14 +123,3 @@ def name_of(checkpoint: str) -> str:
 def slug(words: str, otherwise: str = "model") -> str:
     """Letters and digits of any language, and what needs no quoting in the path of an address."""
     return re.sub(r"[^\w.@+-]+", "-", words).strip("-.")[:80] or otherwise
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    """The same names; one that was there before gets a number."""
-    out: list[str] = []
-    for name in names:
-        number, candidate = 2, name
-        while candidate in out:
-            candidate, number = f"{name}-{number}", number + 1
-        out.append(candidate)
-    return out
