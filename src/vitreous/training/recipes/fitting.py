@@ -75,7 +75,7 @@ def _power_of_two(most: float) -> int:
 
 def _batch(recipe: Recipe, images: int | None, asked: int | None, keep: Collection[str], said: list[str]) -> Recipe:
     old = recipe.batch_size
-    new, why = asked or old, "as asked"
+    new, why = old if asked is None else asked, "as asked"
     if asked is not None and images is not None and asked > images:
         why += f"; there are only {images:,} images, so that a step sees some of them more than once"
     elif asked is None and images is not None and "batch_size" not in keep:
