@@ -4,6 +4,8 @@ Modules:
     batch_fitting     batch to passes that fit into memory
     build_options     options from the command line and Python
     callbacks         events of a run, and who hears of them
+    choose_model      model of a run and size of its images
+    choose_recipe     recipe of a run
     config            RunConfig: everything resolved; RunRecord: config.json
     data_split        training and validation images of a run
     ema               Polyak average of the weights
