@@ -272,13 +272,10 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("auto") == "cuda"
     assert choose_device("cuda:1") == "cuda:1"
     assert choose_device("cpu") == "cpu"
-    for wrong, why in (
-        ("gpu", "no such kind"),
-        ("mps", "not on this machine"),
-        ("cuda:2", "no number 2"),
-        ("cuda:x", "no such kind"),
-    ):
-        with pytest.raises(VitreousError, match=rf"--device {wrong}: .*{why}.*cuda \(2 of them, cuda:0 to cuda:1\), cpu"):
+    for wrong in ("gpu", "mps", "cuda:2", "cuda:x"):
+        with pytest.raises(
+            VitreousError, match=rf"--device {wrong}: not on this machine.*cuda \(2 of them, cuda:0 to cuda:1\), cpu"
+        ):
             choose_device(wrong)
 
 

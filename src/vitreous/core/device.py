@@ -62,21 +62,16 @@ class Trial(NamedTuple):
 
 def choose_device(wanted: str = "auto") -> str:
     """The device to run on. "auto" takes the first accelerator there is, "cuda:1" a certain one."""
-    import torch
-
     present = _count_devices()
     if wanted == "auto":
         return next(iter(present))
-    try:
-        device = torch.device(wanted)
-    except RuntimeError:
-        raise VitreousError(f"--device {wanted}: no such kind of device; here there is {_list_devices(present)}") from None
-    if device.type not in present:
-        raise VitreousError(
-            f"--device {wanted}: not on this machine or not in this torch; here there is {_list_devices(present)}"
+    kind, _, index = wanted.partition(":")
+    if kind not in present or (index and not (index.isdecimal() and int(index) < present[kind])):
+        here = ", ".join(
+            kind if count == 1 else f"{kind} ({count} of them, {kind}:0 to {kind}:{count - 1})"
+            for kind, count in present.items()
         )
-    if device.index is not None and device.index >= present[device.type]:
-        raise VitreousError(f"--device {wanted}: there is no number {device.index}; here there is {_list_devices(present)}")
+        raise VitreousError(f"--device {wanted}: not on this machine or not in this torch; here there is {here}")
     return wanted
 
 
@@ -91,12 +86,6 @@ def _count_devices() -> dict[str, int]:
         "cpu": 1,
     }
     return {kind: count for kind, count in found.items() if count}
-
-
-def _list_devices(present: dict[str, int]) -> str:
-    return ", ".join(
-        kind if count == 1 else f"{kind} ({count} of them, {kind}:0 to {kind}:{count - 1})" for kind, count in present.items()
-    )
 
 
 @contextlib.contextmanager
@@ -130,11 +119,9 @@ def keep_memory() -> bool:
     ends. Only glibc is like this: musl, macOS, Windows and replaced allocators are left as they are. Memory of CUDA devices
     is kept by torch itself. Nothing is changed for child processes that are started anew; forked ones inherit it.
     """
-    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
+    glibc = sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc"
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if glibc else None
+    if mallopt is None:
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
     # All three are needed: a threshold alone is overruled as soon as the heap's top is trimmed.
@@ -218,15 +205,13 @@ def try_bfloat16() -> Trial:
     first = _try_in_fork(_measure_speedup)
     if first.speed is not None or "SIGILL" not in (first.fault or ""):
         return first
-    before = os.environ.get(VARIABLE)
+    before = dict(os.environ)
     os.environ[VARIABLE] = LIMIT
     second = _try_in_fork(_measure_speedup)
     if second.speed is not None:
         return second._replace(limited=True)
-    if before is None:
-        del os.environ[VARIABLE]
-    else:
-        os.environ[VARIABLE] = before
+    os.environ.pop(VARIABLE)
+    os.environ.update(before)
     return second
 
 

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.fields import check_fields
 from vitreous.core.files import beside, flush_to_disk, locked, write_text
 from vitreous.core.hashing import hash_file
 from vitreous.core.printable import printable
 from vitreous.core.progress import Bytes
-from vitreous.core.untrusted_json import read_json
+from vitreous.core.untrusted_json import read_record
 
 if TYPE_CHECKING:  # imported where it is used: 0.07 s, which only downloads should pay
     import ssl
@@ -91,12 +92,12 @@ def fetch(
 
 def is_intact(target: Path, size: int | None = None) -> bool:
     """Whether the file is there and as it was when it was fetched; hashed only if it was written to since."""
-    record = _read_record(beside(target, ".source.json"))
+    record = read_record(beside(target, ".source.json"))
     try:
         found = target.stat()
         if size not in (None, found.st_size):
             return False
-        if record is None:
+        if not record:
             return True
         same_time = found.st_mtime_ns == record.get("modified")
         return found.st_size == record.get("size") and (same_time or hash_file(target) == record.get("sha256"))
@@ -131,11 +132,12 @@ class _Facts:
 
     @classmethod
     def of_part(cls, job: _Job) -> _Facts | None:
-        fields = _read_record(beside(job.part, ".json")) or {}
-        sound = all(isinstance(value, int if name == "total" else str) for name, value in fields.items() if value is not None)
-        if not sound or fields.keys() != {field.name for field in dataclasses.fields(cls)} or fields["url"] != job.url:
+        try:
+            facts = cls(**read_record(beside(job.part, ".json")))
+            check_fields(facts, lambda name, value: name)
+        except (TypeError, VitreousError):
             return None
-        return cls(**fields)
+        return facts if facts.url == job.url else None
 
 
 def _read_facts(job: _Job, headers: Mapping[str, str], total: int | None) -> _Facts:
@@ -284,13 +286,9 @@ def _check_status(job: _Job, code: int) -> None:
         raise _Failed(reason)
     if code == 404:
         raise Missing(f"{job.url}: there is no such file (404)")
-    if code in (401, 403):
-        raise VitreousError(
-            f"{job.url}: access refused ({code}): it does not exist, or is private or gated; "
-            f"check the name, and for such a Hugging Face repository set HF_TOKEN"
-        )
     if code not in (200, 206):
-        raise VitreousError(f"{job.url}: the server refused ({reason}); check the address")
+        gated = "it does not exist, or is private or gated: check the name, and for such a Hugging Face repository set HF_TOKEN"
+        raise VitreousError(f"{job.url}: access refused ({reason}); {gated if code in (401, 403) else 'check the address'}")
 
 
 def _read_extent(job: _Job, response: httpx2.Response, offset: int) -> tuple[int, int | None]:
@@ -364,13 +362,9 @@ def _verify_and_move(job: _Job, facts: _Facts) -> None:
 
 def _read_timeout() -> float:
     text = os.environ.get("VITREOUS_TIMEOUT") or "30"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text) or not float(text):
         raise VitreousError(f"VITREOUS_TIMEOUT is {text!r}; it must be a number of seconds, such as 30")
-    return seconds
+    return float(text)
 
 
 def _file_size(path: Path) -> int:
@@ -380,11 +374,3 @@ def _file_size(path: Path) -> int:
 def _delete_part(part: Path) -> None:
     part.unlink(missing_ok=True)
     beside(part, ".json").unlink(missing_ok=True)
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        fields = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return fields if isinstance(fields, dict) else None

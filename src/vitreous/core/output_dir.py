@@ -9,7 +9,7 @@ from typing import Any
 
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
-from vitreous.core.untrusted_json import read_json
+from vitreous.core.untrusted_json import read_record
 
 
 def check_outside(out: Path, data: Path | None) -> None:
@@ -30,23 +30,12 @@ def check_result_folder(
         inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()
     except OSError as error:
         raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
-    before: Mapping[str, Any] = {}
-    if inside:
-        before = _read_record(out / record)
-        if before.get("made_by") != made_by or inside - set(files):
-            others = sorted(inside - set(files)) or sorted(inside)
-            raise VitreousError(f"--out {out}: holds other files ({others[0]!a}), which would be lost; choose a new folder")
+    before = read_record(out / record)
+    if inside and (before.get("made_by") != made_by or inside - set(files)):
+        others = sorted(inside - set(files)) or sorted(inside)
+        raise VitreousError(f"--out {out}: holds other files ({others[0]!a}), which would be lost; choose a new folder")
     check_writable("--out", out)
     return before
-
-
-def _read_record(path: Path) -> Mapping[str, Any]:
-    """Empty where something else lies there."""
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def check_writable(option: str, path: Path) -> None:

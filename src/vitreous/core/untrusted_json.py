@@ -42,6 +42,15 @@ def read_json(path: Path, *, most: int = MOST) -> Any:
         return parse_json(file.read(most + 1).decode("utf-8"), most=most)
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none, or something else."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def without_nan(value: Any) -> Any:
     """The value with null for every NaN and infinity, which a broken model gives and JSON does not have."""
     if isinstance(value, dict):

@@ -42,33 +42,32 @@ def xavier_uniform_(weight: Tensor, matrices: int = 1) -> None:
     nn.init.uniform_(weight, -bound, bound)
 
 
-def zero_biases(*layers: nn.Linear | nn.Conv2d) -> None:
-    for layer in layers:
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+def set_constants(model: nn.Module) -> None:
+    """What is not drawn: norms are the identity and biases zero, unless drawn later."""
+    for module in model.modules():
+        if isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
+            module.reset_parameters()
+        elif isinstance(module, (nn.Linear, nn.Conv2d)) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, LayerScale):
+            nn.init.constant_(module.gamma, module.initial)
 
 
 @torch.no_grad()
 def initialise_vit(model: ViT) -> None:
     from vitreous.models.vit import Attention
 
+    set_constants(model)
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, LayerScale):
-            nn.init.constant_(module.gamma, module.initial)
-        elif isinstance(module, Attention):
+        if isinstance(module, Attention):
             xavier_uniform_(module.qkv.weight, matrices=3)
             xavier_uniform_(module.out.weight)
-            zero_biases(module.qkv, module.out)
         elif isinstance(module, AttentionPool):
             bound = math.sqrt(6.0 / (2 * module.probe.shape[-1]))
             nn.init.uniform_(module.probe, -bound, bound)
             xavier_uniform_(module.query.weight)
             xavier_uniform_(module.key_value.weight, matrices=2)
             xavier_uniform_(module.out.weight)
-            zero_biases(module.query, module.key_value, module.out)
         elif isinstance(module, MLP):
             xavier_uniform_(module.up.weight, matrices=2 if module.gated else 1)
             xavier_uniform_(module.down.weight)
@@ -82,7 +81,6 @@ def initialise_vit(model: ViT) -> None:
     if model.config.trunk is not None:
         initialise_convolutions(model.trunk)
     lecun_normal_(model.embedding.weight)
-    zero_biases(model.embedding)
     for token in (model.class_token, model.distillation_token):
         if token is not None:
             nn.init.zeros_(token)
@@ -91,7 +89,6 @@ def initialise_vit(model: ViT) -> None:
             nn.init.normal_(token, std=0.02)
     if isinstance(model.representation, nn.Linear):
         lecun_normal_(model.representation.weight)
-        zero_biases(model.representation)
     for head in (model.head, model.distillation_head):
         if isinstance(head, nn.Linear):
             initialise_head(head, model.config.head_bias)
@@ -109,9 +106,6 @@ def initialise_convolutions(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             lecun_normal_(module.weight)
-        elif isinstance(module, nn.GroupNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
         elif isinstance(module, RelativePositions):
             nn.init.normal_(module.table, std=0.02)
     for module in model.modules():
@@ -121,6 +115,7 @@ def initialise_convolutions(model: nn.Module) -> None:
 
 @torch.no_grad()
 def initialise_resnet(model: ResNet) -> None:
+    set_constants(model)
     initialise_convolutions(model)
     if isinstance(model.head, nn.Linear):
         initialise_head(model.head, model.config.head_bias)

@@ -52,14 +52,12 @@ class Arrays(Mapping[str, Tensor]):
 def open_arrays(path: Path) -> Arrays:
     """Open by what the file is, not by what it is called; the name only decides between formats that look alike."""
     try:
-        if not path.exists():
-            raise VitreousError(f"{path}: no such file")
-        if path.stat().st_size == 0:
-            raise VitreousError(f"{path}: is empty; the copy or download did not finish")
         with path.open("rb") as file:
             start = file.read(9)
     except OSError as error:
         raise VitreousError(f"{path}: cannot read ({error.strerror})") from error
+    if not start:
+        raise VitreousError(f"{path}: is empty; the copy or download did not finish")
     if path.name.endswith(".index.json"):
         return ShardedArrays(path)
     if start[:4] == b"PK\x03\x04":

@@ -80,11 +80,11 @@ class Checkpoint:
         return Preprocess(self.preprocess).size or self.config.image_size
 
 
-def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What `model.json` says, weights apart."""
+def format_document(checkpoint: Checkpoint, weights: Path, name: str) -> str:
+    """What `model.json` says. It knows its weights by their hash: beside others it is not believed."""
     architecture = config_to_json(checkpoint.config)
     numerics = {key: architecture.pop(key) for key in _NUMERICS if key in architecture}
-    return {
+    fields = {
         "format": FORMAT,
         "version": VERSION,
         "architecture": architecture,
@@ -98,7 +98,9 @@ def to_document(checkpoint: Checkpoint) -> dict[str, Any]:
         "parent": dict(checkpoint.parent),
         "licence": checkpoint.licence,
         "metrics": dict(checkpoint.metrics),
+        "weights": {"file": name, "sha256": file_hash(weights)},
     }
+    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
 def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: Path) -> Checkpoint:
@@ -143,8 +145,7 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, card: str | None = No
         _finish_interrupted(folder)
         with atomic_file(new_weights) as part:
             safetensors.torch.save_file(_separate_storages(checkpoint.tensors), part, metadata={"format": "pt"})
-        fields = {**to_document(checkpoint), "weights": {"file": WEIGHTS, "sha256": file_hash(new_weights)}}
-        write_text(new_document, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+        write_text(new_document, format_document(checkpoint, new_weights, WEIGHTS))
         os.replace(new_weights, folder / WEIGHTS)
         os.replace(new_document, folder / DOCUMENT)
         flush_to_disk(folder)

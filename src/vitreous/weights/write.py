@@ -25,10 +25,9 @@ from vitreous.weights.card import format_card
 from vitreous.weights.checkpoint import (
     CARD,
     Checkpoint,
-    file_hash,
+    format_document,
     may_write_card,
     read_document,
-    to_document,
     write_checkpoint,
 )
 from vitreous.weights.formats import Family
@@ -86,9 +85,7 @@ def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:
         raise VitreousError(f"{sidecar}: is not ours, and would be overwritten; choose another name for the .npz")
     with atomic_file(path) as part:
         _write_npz(arrays, part)
-    # The .json knows its weights by their hash: beside other weights it is not believed.
-    fields = {**to_document(checkpoint), "weights": {"file": path.name, "sha256": file_hash(path)}}
-    write_text(sidecar, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+    write_text(sidecar, format_document(checkpoint, path, path.name))
     if may_write_card(path.with_suffix(".md")):
         write_text(path.with_suffix(".md"), format_card(checkpoint))
     return notes
@@ -98,16 +95,18 @@ def _note_unsaid(config: ModelConfig) -> list[str]:
     """What the authors' code, which reads only the arrays, would do otherwise."""
     if not isinstance(config, ViTConfig):
         return []
-    notes = []
-    if (config.activation, config.norm_eps) != ("gelu-tanh", 1e-6):
-        notes.append(
-            f"the authors' code runs every file with the tanh GELU and an epsilon of 1e-6; this model wants "
-            f"{config.activation} and {config.norm_eps:g}, which only the .json beside it says"
-        )
     rows, columns = config.grid
-    if config.positions == "1d" and rows != columns:
-        notes.append(f"the grid of {rows}x{columns} patches is said only by the .json beside it")
-    return notes
+    numerics = (
+        f"the authors' code runs every file with the tanh GELU and an epsilon of 1e-6; this model wants "
+        f"{config.activation} and {config.norm_eps:g}, which only the .json beside it says"
+    )
+    grid = f"the grid of {rows}x{columns} patches is said only by the .json beside it"
+    other_numerics = (config.activation, config.norm_eps) != ("gelu-tanh", 1e-6)
+    return _those({numerics: other_numerics, grid: config.positions == "1d" and rows != columns})
+
+
+def _those(notes: Mapping[str, bool]) -> list[str]:
+    return [note for note, holds in notes.items() if holds]
 
 
 def _write_npz(arrays: Mapping[str, Tensor], path: Path) -> None:
@@ -122,19 +121,20 @@ def _write_npz(arrays: Mapping[str, Tensor], path: Path) -> None:
 def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     rules = timm.rules(config)
+    names = {each.ours: each.theirs[0].removesuffix(".weight") for each in rules}
     settings, notes = timm_settings.to_settings(config)
     fields = _fields(checkpoint, "timm", notes)
     pretrained: dict[str, Any] = dict(
         input_size=[config.channels, *config.image_size],
         num_classes=config.classes,
-        first_conv=_first_convolution(config) if config.channels == 3 else None,  # else timm would fold it to 3 channels
+        # Of other channels none is named: timm would fold it to 3.
+        first_conv=names.get("trunk.root.weight", names.get("embedding.weight")) if config.channels == 3 else None,
         classifier="head" if isinstance(config, ViTConfig) else "head.fc",
         license=checkpoint.licence,
     )
     notes += _note_losses(checkpoint, "timm", "bicubic-antialias", sigmoid=False)
     if fields is not None:
-        crop = fields.get("crop", config.image_size)
-        size = fields["small"] if "small" in fields else fields["resize"]
+        crop, size = fields.get("crop", config.image_size), fields.get("small") or fields["resize"]
         share = min(part / whole for part, whole in zip(crop, size, strict=True))
         # timm divides and cuts off: 224 / (224 / 249) must not come out as 248.
         while any(int(part / share) < whole for part, whole in zip(crop, size, strict=True)):
@@ -150,26 +150,19 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     return notes
 
 
-def _first_convolution(config: ModelConfig) -> str:
-    if not isinstance(config, ViTConfig):
-        return "stem.conv"
-    if config.trunk is None:
-        return "patch_embed.proj"
-    return "patch_embed.backbone.stem.conv" if config.trunk.units else "patch_embed.backbone.conv"
-
-
 def _note_losses(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bool) -> list[str]:
     """What the other side has no place for, though the weights are the same."""
-    config, notes = checkpoint.config, []
-    if "bilinear-plain" in checkpoint.preprocess:
-        notes.append(f"{family} has no plain bilinear resize: written as the averaging one, so large images will look smoother")
-    if isinstance(config, ViTConfig) and config.positions == "1d" and config.position_resize != position_resize:
-        notes.append(
-            f"at another image size {family} resizes positions {position_resize}, this checkpoint {config.position_resize}"
-        )
-    if checkpoint.outputs == "sigmoid" and not sigmoid:
-        notes.append(f"{family} has no place to say that this head has sigmoid outputs")
-    return notes
+    mode = checkpoint.config.position_resize if isinstance(checkpoint.config, ViTConfig) else position_resize
+    plain = f"{family} has no plain bilinear resize: written as the averaging one, so large images will look smoother"
+    positions = f"at another image size {family} resizes positions {position_resize}, this checkpoint {mode}"
+    head = f"{family} has no place to say that this head has sigmoid outputs"
+    return _those(
+        {
+            plain: "bilinear-plain" in checkpoint.preprocess,
+            positions: mode != position_resize and getattr(checkpoint.config, "positions", "") == "1d",
+            head: checkpoint.outputs == "sigmoid" and not sigmoid,
+        }
+    )
 
 
 def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
