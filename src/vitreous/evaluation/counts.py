@@ -47,7 +47,10 @@ class Counts:
         self.classes = classes
         self._confused = classes <= MOST_CONFUSED if confusion is None else confusion
         # One vector, so that one all-reduce takes it all. float64 holds whole numbers exactly up to 9e15.
-        self._sums = torch.zeros(_SCALARS + 3 * classes + (classes * classes if self._confused else 0), dtype=torch.float64)
+        sizes = (_SCALARS, 3 * classes, classes * classes if self._confused else 0)
+        self._sums = torch.zeros(sum(sizes), dtype=torch.float64)
+        # Of each class: images with its label, images taken for it, and those of which both are true.
+        _, self._by_class, self._pairs = self._sums.split(sizes)
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Sequence[tuple[int, ...]], losses: Tensor) -> None:
@@ -74,16 +77,11 @@ class Counts:
         self._sums[_TOP1] += (best < 1).sum()
         self._sums[_TOP5] += (best < 5).sum()
         self._sums[_LOSS] += losses.double().sum().cpu()
-        for place, values in enumerate((label, top[~broken], top[best < 1])):
-            self._vector(place).add_(torch.bincount(values, minlength=self.classes))
+        seen = (label, top[~broken], top[best < 1])
+        self._by_class += torch.cat([torch.bincount(values, minlength=self.classes) for values in seen])
         if self._confused:
             flat = first[~broken] * self.classes + top[~broken]
-            self._sums[_SCALARS + 3 * self.classes :].index_add_(0, flat, torch.ones(len(flat), dtype=torch.float64))
-
-    def _vector(self, place: int) -> Tensor:
-        """A sum for each class: 0, images with its label; 1, images taken for it; 2, those of which both are true."""
-        start = _SCALARS + place * self.classes
-        return self._sums[start : start + self.classes]
+            self._pairs.index_add_(0, flat, torch.ones(len(flat), dtype=torch.float64))
 
     # Sums of several ---------------------------------------------------------------------------------------------------
 
@@ -129,13 +127,11 @@ class Counts:
     @property
     def confusion(self) -> Tensor | None:
         """(classes, classes), int64: row, the image's first label; column, what it was taken for. None if not counted."""
-        if not self._confused:
-            return None
-        return self._sums[_SCALARS + 3 * self.classes :].view(self.classes, self.classes).to(torch.int64)
+        return self._pairs.view(self.classes, self.classes).to(torch.int64) if self._confused else None
 
     def per_class(self) -> list[PerClass]:
         """Every label of an image counts for its class; with several, recall cannot be 1 for all, as one class is named."""
-        labelled, named, right = (self._vector(place) for place in range(3))
+        labelled, named, right = self._by_class.view(3, self.classes)
         shares = [right / named.clamp(min=1), right / labelled.clamp(min=1), 2 * right / (labelled + named).clamp(min=1)]
         rows = torch.stack([*shares, labelled], dim=1).tolist()
         return [PerClass(precision, recall, f1, int(n)) for precision, recall, f1, n in rows]

@@ -9,8 +9,9 @@ relabel.csv        images to look at again; a person fills in its column new_lab
 from __future__ import annotations
 
 import csv
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +55,14 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        right = predictions.right()
-        for row in range(len(predictions)):
-            writer.writerow(_cells(predictions, row, bool(right[row])))
+        for row, right in enumerate(predictions.right().tolist()):
+            writer.writerow(_cells(predictions, row, right))
 
 
-def _cells(predictions: Predictions, row: int, right: bool) -> Iterator[str]:
-    named = bool(predictions.labels[row])
-    yield escape_formula(predictions.ids[row])
-    yield escape_formula(";".join(predictions.mapping.data[label] for label in predictions.given[row]))
-    for rank, (guess, probability) in enumerate(zip(predictions.top[row], predictions.probabilities[row], strict=True)):
-        yield escape_formula(predictions.classes[guess])
-        yield f"{probability:.6g}"
-        if not rank:
-            yield ("yes" if right else "no") if named else ""
-            yield f"{predictions.truth[row]:.6g}" if named else ""
-            yield f"{predictions.losses[row]:.6g}" if named else ""
+def _cells(predictions: Predictions, row: int, right: bool) -> list[str]:
+    label = ";".join(predictions.mapping.data[label] for label in predictions.given[row])
+    best = [(escape_formula(name), f"{share:.6g}") for name, share, _ in predictions.best(row, predictions.classes)]
+    measured = ["", "", ""]
+    if predictions.labels[row]:
+        measured = ["yes" if right else "no", f"{predictions.truth[row]:.6g}", f"{predictions.losses[row]:.6g}"]
+    return [escape_formula(predictions.ids[row]), escape_formula(label), *best[0], *measured, *itertools.chain(*best[1:])]

@@ -49,11 +49,8 @@ class FewshotTask:
     def __post_init__(self) -> None:
         if self.train.classes != self.test.classes:
             raise VitreousError(f"{self.name}: its parts have different classes; open them as one data set")
-        for part, found in (("train", self.train), ("test", self.test)):
-            if not len(found) or not all(found.labels):
-                raise VitreousError(f"{self.name}: no image with a label to {'fit to' if part == 'train' else 'evaluate on'}")
-            if not np.isfinite(found.values).all():
-                raise VitreousError(f"{self.name}: some images have features that are not finite; the model is broken")
+        if not all(np.isfinite(part.values).all() for part in (self.train, self.test)):
+            raise VitreousError(f"{self.name}: some images have features that are not finite; the model is broken")
         if len(set(self.train.targets().tolist())) < 2:
             raise VitreousError(
                 f"{self.name}: its training images are of one class only ({self.train.classes[self.train.labels[0][0]]}); "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from vitreous.classifier import load
 from vitreous.core.device import choose_device
@@ -181,14 +182,9 @@ def parse_shots(text: str | int | Sequence[Shots] | None) -> tuple[Shots, ...] |
 
 
 def parse_l2(text: str | float) -> Choice:
-    if text == "leave-one-out":
-        return "leave-one-out"
-    if text == "joint":
-        return "joint"
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise VitreousError(f"--l2 {text}: give a number above 0, as 1024, or leave-one-out or joint")
-    return number
+    if text in get_args(get_args(Choice)[1]):
+        return cast(Choice, text)
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise VitreousError(f"--l2 {text}: give a number above 0, as 1024, or leave-one-out or joint")

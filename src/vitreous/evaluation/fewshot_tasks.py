@@ -96,17 +96,21 @@ def load_task(
         raise VitreousError(f"{name}: its {empty[-1]} split has no images; add some, or remove its folder")
     if "test" in dataset.splits:
         dataset = replace(dataset, splits={split: part for split, part in dataset.splits.items() if split != "validation"})
-    few = subset is not None or per_class is not None
     notes = [*dataset.summary()]
-    if few and "train" in dataset.splits:  # as in training: what is held out of it belongs to the budget too
-        fewer, chosen = reduce_training_images(dataset.splits["train"], subset, per_class, data_seed)
-        dataset = replace(dataset, splits={**dataset.splits, "train": fewer})
+
+    def reduce(part: Source | Stream) -> Source | Stream:
+        """As in training: what is held out of the training images belongs to the budget too."""
+        fewer, chosen = reduce_training_images(part, subset, per_class, data_seed)
         notes.append(f"{name}: {chosen.replace('training on', 'drawing from')}")
+        return fewer
+
+    few, has_train = subset is not None or per_class is not None, "train" in dataset.splits
+    if few and has_train:
+        dataset = replace(dataset, splits={**dataset.splits, "train": reduce(dataset.splits["train"])})
     train, test, sentence = choose_training_splits(dataset, data_seed, HELD_OUT)
     notes.append(f"{name}: {sentence.replace('training on', 'drawing from')}")
-    if few and "train" not in dataset.splits:
-        train, chosen = reduce_training_images(train, subset, per_class, data_seed)
-        notes.append(f"{name}: {chosen.replace('training on', 'drawing from')}")
+    if few and not has_train:
+        train = reduce(train)
     for part in (train, test):
         if isinstance(part, Source) and not len(part):
             raise VitreousError(f"{name}: its {part.split} split is empty; there is nothing to {_purpose(part is train)}")
@@ -136,14 +140,13 @@ def _purpose(train: bool) -> str:
 
 def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str], purpose: str) -> Features:
     notes += found.notes
+    rows = np.array([row for row, own in enumerate(found.labels) if own], np.int64)
     if found.bad:
         place, why = found.bad[0]
+        if not len(found):
+            raise VitreousError(f"{name}: none of its {len(found.bad):,} {part.split} images can be read ({place}: {why})")
         rest = f" and {len(found.bad) - 1:,} more" if len(found.bad) > 1 else ""
         notes.append(f"{name} {part.split}: left out {place} ({why}){rest}, which cannot be read; see `vitreous doctor`")
-    rows = np.array([row for row, own in enumerate(found.labels) if own], np.int64)
-    if found.bad and not len(found):
-        place, why = found.bad[0]
-        raise VitreousError(f"{name}: none of its {len(found.bad):,} {part.split} images can be read ({place}: {why})")
     if not len(rows):
         raise VitreousError(f"{name}: its {part.split} split has no image with a label to {purpose}; see `vitreous doctor`")
     if len(rows) < len(found):

@@ -70,11 +70,11 @@ def thresholds(predictions: Predictions) -> NDArray[np.float64]:
     Of an image with several labels the most likely one's probability is known; it counts for all of them, which makes the
     thresholds higher rather than lower.
     """
-    sums, counts = np.zeros(len(predictions.classes)), np.zeros(len(predictions.classes))
-    for row, own in enumerate(predictions.labels):
-        if own and np.isfinite(predictions.truth[row]):
-            sums[list(set(own))] += float(predictions.truth[row])
-            counts[list(set(own))] += 1
+    known = [row for row, own in enumerate(predictions.labels) if own and np.isfinite(predictions.truth[row])]
+    pairs = [(label, float(predictions.truth[row])) for row in known for label in set(predictions.labels[row])]
+    labels, values = zip(*pairs, strict=True) if pairs else ((), ())
+    counts = np.bincount(np.array(labels, np.int64), minlength=len(predictions.classes))
+    sums = np.bincount(np.array(labels, np.int64), values, len(predictions.classes))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counts > 0, sums / counts, np.inf)
 

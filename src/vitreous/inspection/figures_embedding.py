@@ -58,7 +58,6 @@ def plot_position_similarity(similarity: ArrayLike) -> Figure:
     Of large grids every few places have a tile, which the title says; each tile shows all places.
     """
     values = check_finite(similarity, "position similarity", ("rows", "columns", "rows", "columns"))
-    values = check_finite(values, "position similarity", ("rows", "columns", "rows", "columns"), values.shape[:2] * 2)
     rows, columns = values.shape[:2]
     gap = 3
     down, across = (_chosen(n, min(_MOST_TILES, max(1, int(1.25 * _WIDE) // (n + gap)))) for n in (rows, columns))

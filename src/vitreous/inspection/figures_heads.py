@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.core.errors import VitreousError
-from vitreous.inspection.checked_arrays import check_finite, check_shape
+from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.figure_style import COLOURS, DPI, INK, QUIET, chart, drawn, legend_above
 
 _AXES = ("layers", "heads")
@@ -37,7 +36,7 @@ def plot_attention_distance(
         uniform: the distance of a head that looks at all tokens alike, drawn as a line
     """
     values = check_finite(distance, "attention distance", _AXES)
-    bars = None if errors is None else check_shape(errors, "errors of the attention distance", _AXES, values.shape)
+    bars = None if errors is None else np.asarray(errors, np.float64)
     figure, axes = chart("How far each head looks", right=32 if image_size is None else 104)
     _dots(figure, axes, values, bars, "looks near", "looks far")
     if uniform is not None:
@@ -47,8 +46,6 @@ def plot_attention_distance(
     axes.set_ylim(0, top * (1 + _ROOM) or 1.0)
     if image_size is not None:
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-        if width < 1:
-            raise VitreousError(f"image_size {image_size}: should be height and width in pixels, such as (224, 224)")
         across = axes.secondary_yaxis(
             "right", functions=(lambda y: np.asarray(y) * (100 / width), lambda y: np.asarray(y) * (width / 100))
         )
@@ -62,8 +59,6 @@ def plot_attention_distance(
 def plot_attention_entropy(entropy: ArrayLike, tokens: int) -> Figure:
     """Entropy of attention (layers, heads) in bits, between one token alone and all `tokens` alike."""
     values = check_finite(entropy, "attention entropy", _AXES)
-    if tokens < 1:
-        raise VitreousError(f"tokens {tokens}: should be how many a model has, leading ones included, so at least 1")
     figure, axes = chart("How sharply each head looks")
     _dots(figure, axes, values, None, "looks sharply", "looks widely")
     most = math.log2(tokens)

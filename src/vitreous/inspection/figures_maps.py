@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import as_rgb, check_finite
 from vitreous.inspection.figure_style import MARGIN, QUIET, drawn, letters_in, sheet, short, tile_images
 from vitreous.inspection.overlay import fit_image, heat, overlay
@@ -39,13 +38,9 @@ def plot_rollout(
         names: one for each image, written below it
     """
     count = len(pictures)
-    if not count:
-        raise VitreousError("no images to draw; give at least one")
-    maps = [check_finite(rollouts, "attention rollout", ("images", "rows", "columns"), (count,))]
+    maps = [check_finite(rollouts, "attention rollout", ("images", "rows", "columns"))]
     if gradient is not None:
-        maps.append(check_finite(gradient, "gradient-weighted rollout", ("images", "rows", "columns"), (count,)))
-    if names is not None and len(names) != count:
-        raise VitreousError(f"{len(names)} names for {count} images; give one for each, or none")
+        maps.append(check_finite(gradient, "gradient-weighted rollout", ("images", "rows", "columns")))
     headings = ["input", "attention", "with gradients"][: 1 + len(maps)]
     side = 300 if count <= 3 else 220 if count <= 12 else 152
     tall = _common_height([as_rgb(picture) for picture in pictures], side)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from vitreous.core.errors import VitreousError
 from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, short
 
@@ -28,8 +27,8 @@ def plot_data_map(points: ArrayLike, labels: ArrayLike, classes: Sequence[str], 
 
     Every class has its colour; beyond twelve classes the twelve most frequent are named.
     """
-    places = check_finite(points, "points of the data map", ("images", "coordinates"), (None, 2))
-    numbers = _labels(labels, len(places), len(classes))
+    places = check_finite(points, "points of the data map", ("images", "coordinates"))
+    numbers = np.asarray(labels, np.int64)
     title = f"Map of {len(places):,} image{'s' * (len(places) > 1)} by {_METHODS.get(method, method)}"
     figure, axes = chart(title, 1240, 860, left=48, top=64, right=310, bottom=48)
     order = np.random.default_rng(0).permutation(len(places))  # else the last class would lie over all others
@@ -63,19 +62,6 @@ def plot_data_map(points: ArrayLike, labels: ArrayLike, classes: Sequence[str], 
     for place, (name, _) in zip(legend.get_texts(), entries, strict=True):
         place.set_text(name)  # afterwards: a label that begins with _ would be left out
     return figure
-
-
-def _labels(labels: ArrayLike, count: int, classes: int) -> NDArray[np.int64]:
-    numbers = np.asarray(labels)
-    if numbers.shape != (count,) or not np.issubdtype(numbers.dtype, np.integer):
-        raise VitreousError(
-            f"labels of {numbers.dtype} with shape {numbers.shape}: expected {count} whole numbers, one for each point"
-        )
-    if numbers.min() < -1 or numbers.max() >= classes:
-        raise VitreousError(
-            f"labels from {numbers.min()} to {numbers.max()} for {classes} classes; expected 0 to {classes - 1}, or -1 for none"
-        )
-    return numbers.astype(np.int64)
 
 
 def _colour(label: int) -> str:

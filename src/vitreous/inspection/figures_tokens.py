@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike
 
-from vitreous.core.errors import VitreousError
-from vitreous.inspection.checked_arrays import check_finite, check_shape
+from vitreous.inspection.checked_arrays import check_finite
 from vitreous.inspection.figure_style import COLOURS, QUIET, chart, drawn, legend_above
 
 _STEEP = 30.0  # times as long as the shortest: beyond, only logarithms show both
@@ -23,10 +22,10 @@ def plot_token_norms(quantiles: ArrayLike, leading: ArrayLike | None = None) -> 
         quantiles: (depth + 1, 5): of patch tokens the shortest, the quarters and the longest; `norm_quantiles` makes them
         leading: (depth + 1, prefix): of the class token and others before the patches
     """
-    values = check_finite(quantiles, "quantiles of token norms", ("depth + 1", "quantiles"), (None, 5))
+    values = check_finite(quantiles, "quantiles of token norms", ("depth + 1", "quantiles"))
     before = np.zeros((len(values), 0))
     if leading is not None and np.size(leading):
-        before = check_finite(leading, "norms of leading tokens", ("depth + 1", "prefix"), (len(values),))
+        before = check_finite(leading, "norms of leading tokens", ("depth + 1", "prefix"))
     figure, axes = chart("How long the tokens are")
     x = np.arange(len(values)) - 1
     marker = "o" if len(values) <= 26 else None
@@ -61,13 +60,11 @@ _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 @drawn
 def plot_token_similarity(similarity: ArrayLike, change: ArrayLike) -> Figure:
     """Mean cosine between the patches of an image (depth + 1,), and between a token and itself one layer before (depth,)."""
-    alike = check_shape(similarity, "token similarity", ("depth + 1",))
-    if len(alike) < 2:
-        raise VitreousError("token similarity: one value; expected one after the embedding and one after each layer")
+    alike = np.asarray(similarity, np.float64)
     several = not np.isnan(alike).all()  # a model with a single patch has nothing to compare it with
     if several:
         check_finite(alike, "token similarity", ("depth + 1",))
-    same = check_finite(change, "token change", ("depth",), (len(alike) - 1,))
+    same = check_finite(change, "token change", ("depth",))
     figure, axes = chart("How alike the tokens are")
     x = np.arange(len(alike)) - 1
     marker = "o" if len(alike) <= 26 else None

@@ -121,11 +121,8 @@ def _score(vit: ViT, z_BND: Tensor, classes: Tensor | None) -> Tensor:
 
 
 def _as_class_indices(classes: Sequence[int] | Tensor) -> Tensor:
-    try:
-        numbers = torch.as_tensor(classes)
-    except (TypeError, ValueError, RuntimeError):
-        numbers = torch.empty(0)
-    if numbers.ndim != 1 or numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+    numbers = torch.as_tensor(classes)
+    if numbers.ndim != 1 or numbers.is_floating_point():
         raise VitreousError(f"classes {classes!r}: give the number of one class for each image, as [3, 1]")
     return numbers.long()
 
