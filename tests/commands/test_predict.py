@@ -136,8 +136,8 @@ def test_a_file_that_may_not_be_opened_is_a_row(checkpoint: str, tmp_path: Path,
             raise PermissionError(13, "Permission denied", image)
         return opened(image, *more, **options)
 
-    opened = decode.Image.open
-    monkeypatch.setattr(decode.Image, "open", guarded)
+    opened = decode.check_file
+    monkeypatch.setattr(decode, "check_file", guarded)
     names = [str(picture(tmp_path / name)) for name in ("a.png", "secret.png", "z.png")]
     names.insert(1, str(tmp_path / ("x" * 300)))
     rows = vitreous.predict(checkpoint, names, workers=0).rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,16 +55,12 @@ def split_stratified(source: Source, seed: int, share: float = SHARE) -> tuple[S
     """
     if not 0 < share < 1:
         raise VitreousError(f"the share to hold out is {share}; it must lie between 0 and 1")
-    targets = source.targets()
-    draws = np.array([derive_key("split", seed, source.id(index)) for index in range(len(source))], np.uint64)
-    held: list[NDArray[np.int64]] = []
-    for label in np.unique(targets):
-        own = np.flatnonzero(targets == label)
-        count = max(1, round(share * len(own))) if len(own) > 1 else 0
-        held.append(own[np.argsort(draws[own], kind="stable")[:count]])
+    held_out = _choose_per_class(
+        source, _draw("split", seed, source), lambda size: max(1, round(share * size)) if size > 1 else 0
+    )
     chosen = np.zeros(len(source), bool)
-    chosen[np.concatenate(held) if held else np.zeros(0, np.int64)] = True
-    return source.subset(np.flatnonzero(~chosen), "train"), source.subset(np.flatnonzero(chosen), "validation")
+    chosen[held_out] = True
+    return source.subset(np.flatnonzero(~chosen), "train"), source.subset(held_out, "validation")
 
 
 def reduce_training_images(train: Source | Stream, subset: int | None, per_class: int | None, seed: int) -> tuple[Source, str]:
@@ -81,16 +79,25 @@ def reduce_training_images(train: Source | Stream, subset: int | None, per_class
 
 def random_subset(source: Source, count: int, seed: int) -> Source:
     """`count` items chosen by the seed and their ids alone. A smaller subset of the same seed lies inside a larger one."""
-    draws = np.array([derive_key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
-    return source.subset(np.sort(np.argsort(draws, kind="stable")[:count]), source.split)
+    return source.subset(np.sort(np.argsort(_draw("subset", seed, source), kind="stable")[:count]), source.split)
 
 
 def subset_per_class(source: Source, count: int, seed: int) -> Source:
     """At most `count` items of each class, chosen in the same way."""
+    chosen = _choose_per_class(source, _draw("subset", seed, source), lambda size: count)
+    return source.subset(chosen[source.targets()[chosen] >= 0], source.split)
+
+
+def _draw(what: str, seed: int, source: Source) -> NDArray[np.uint64]:
+    """A random number for each item, by its id."""
+    return np.array([derive_key(what, seed, source.id(index)) for index in range(len(source))], np.uint64)
+
+
+def _choose_per_class(source: Source, draws: NDArray[np.uint64], count: Callable[[int], int]) -> NDArray[np.int64]:
+    """The items with the smallest draws of each class, `count` of its size, in their order."""
     targets = source.targets()
-    draws = np.array([derive_key("subset", seed, source.id(index)) for index in range(len(source))], np.uint64)
-    chosen = [
-        own[np.argsort(draws[own], kind="stable")[:count]]
-        for own in (np.flatnonzero(targets == t) for t in np.unique(targets[targets >= 0]))
-    ]
-    return source.subset(np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64), source.split)
+    chosen = [np.zeros(0, np.int64)]
+    for label in np.unique(targets):
+        items = np.flatnonzero(targets == label)
+        chosen.append(items[np.argsort(draws[items], kind="stable")[: count(len(items))]])
+    return np.sort(np.concatenate(chosen))

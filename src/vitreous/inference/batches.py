@@ -120,16 +120,11 @@ class _Decoder:
             content = image.path if image.content is None else image.content
             self.preprocess.write_pixels(out, self.preprocess.transform(content, place=image.path))
         except BadImage as error:
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.strerror and error.kind == "unreadable":  # it may not be opened
-                return f"cannot be read ({cause.strerror})"
             return error.why
         except VitreousError as error:  # too small for a crop, for one
             return str(error).removeprefix(f"{image.path}: ")
         except MemoryError:
             return "not enough memory to decode it; make it smaller, or use fewer --workers"
-        except (ValueError, OSError) as error:  # of the name itself, as one that holds NUL
-            return f"cannot be read ({error})"
         return None
 
 

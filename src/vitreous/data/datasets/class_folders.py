@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets.archive import iterate_members, name_broken_file, unpack, write_member
+from vitreous.data.datasets.archive import unpack
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.datasets.dataset_dir import DatasetDir
 from vitreous.data.datasets.image_files import image_dataset, list_class_folders, unpack_archives
@@ -18,9 +18,7 @@ _NO_SPLIT = "has no official division into training and test images"
 
 def open_eurosat(place: DatasetDir) -> Dataset:
     folders = ("2750", "EuroSAT_RGB")  # what the two releases of the same images call it
-    root = place.find(*(f"{prefix}{name}" for prefix in ("", "eurosat/", "EuroSAT/") for name in folders))
-    if root is None and (place.root / "AnnualCrop").is_dir():
-        root = place.root
+    root = place.base("AnnualCrop", *(f"{prefix}{name}" for prefix in ("", "eurosat/", "EuroSAT/") for name in folders))
     if root is None:
         archive = place.need("EuroSAT.zip", "EuroSAT_RGB.zip")
         made = unpack_archives(place, [archive], lambda name: name.lower().endswith(_JPEG))
@@ -31,9 +29,7 @@ def open_eurosat(place: DatasetDir) -> Dataset:
 
 
 def open_caltech101(place: DatasetDir) -> Dataset:
-    root = place.find(_OBJECTS, f"caltech-101/{_OBJECTS}", f"caltech101/{_OBJECTS}")
-    if root is None and (place.root / "accordion").is_dir():
-        root = place.root
+    root = place.base("accordion", _OBJECTS, f"caltech-101/{_OBJECTS}", f"caltech101/{_OBJECTS}")
     if root is None:
         archive = place.need("caltech-101.zip", f"{_OBJECTS}.tar.gz", f"caltech-101/{_OBJECTS}.tar.gz")
         root = prepare_once(place.name, [archive], lambda folder: _unpack_objects(archive, folder)) / _OBJECTS
@@ -45,22 +41,17 @@ def open_caltech101(place: DatasetDir) -> Dataset:
 
 
 def _unpack_objects(archive: Path, into: Path) -> None:
-    """The images lie in a tar, and that lies in a zip."""
-
-    def wanted(name: str) -> bool:
-        return name.startswith(f"{_OBJECTS}/") and name.lower().endswith(_JPEG)
-
-    if archive.suffix != ".zip":
-        unpack(archive, into, wanted)
-        return
-    limit = archive.stat().st_size * 10
-    with name_broken_file(archive), archive.open("rb") as raw:
-        inner = f"{_OBJECTS}.tar.gz"
-        for _, stream in iterate_members(archive, raw, lambda name: name.endswith(inner)):
-            for name, content in iterate_members(archive, stream, wanted):
-                limit -= write_member(into / name, content, archive, limit)
-            return
-        raise VitreousError(f"{archive}: no {inner} in it; another archive than the original")
+    """The images lie in a tar, and that may lie in a zip."""
+    inner = f"{_OBJECTS}.tar.gz"
+    if archive.suffix == ".zip":
+        unpack(archive, into, lambda name: name.endswith(inner))
+        tar = next(into.rglob(inner), None)
+        if tar is None:
+            raise VitreousError(f"{archive}: no {inner} in it; another archive than the original")
+        _unpack_objects(tar, into)
+        tar.unlink()
+    else:
+        unpack(archive, into, lambda name: name.startswith(f"{_OBJECTS}/") and name.lower().endswith(_JPEG))
 
 
 def _make_dataset(place: DatasetDir, root: Path, found: dict[str, list[str]], notes: tuple[str, ...]) -> Dataset:

@@ -18,9 +18,20 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 
-_STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}  # how numbers lie there
-_NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}  # what they are
-_TEXTS = {2: "utf-8", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
+_STORED = {
+    1: "i1",
+    2: "u1",
+    3: "<i2",
+    4: "<u2",
+    5: "<i4",
+    6: "<u4",
+    7: "<f4",
+    9: "<f8",
+    12: "<i8",
+    13: "<u8",
+}  # how numbers lie there
+_NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+_TEXTS = {2: "utf-8", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le", 18: "utf-32-le"}
 _NAME, _SIZES, _FLAGS, _MATRIX, _COMPRESSED = 1, 5, 6, 14, 15
 _STRUCT, _TEXT = 2, 4
 _MOST = 1 << 30  # bytes of one variable, unpacked; the largest here has 225 MB
@@ -57,31 +68,29 @@ def check_integers(path: Path, name: str, array: Any, lowest: int, highest: int)
 
 
 def _read_variables(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
-    marks = {b"\x00\x01IM": "<", b"\x01\x00MI": ">"}  # version and byte order
-    order = marks.get(content[124:128])
-    if order is None:
+    if content[124:128] != b"\x00\x01IM":  # version and byte order, which is that of all machines that write such files
         raise _Damaged("it does not begin as one")
     found: dict[str, Any] = {}
-    for kind, data in _iterate_elements(memoryview(content)[128:], order):
+    for kind, data in _iterate_elements(memoryview(content)[128:]):
         if kind == _COMPRESSED:
             unpacker = zlib.decompressobj()
             unpacked = unpacker.decompress(data, _MOST)
             if not unpacker.eof:
                 raise _Damaged("a variable is truncated, or larger than believed")
-            kind, data = next(_iterate_elements(memoryview(unpacked), order), (0, data))
+            kind, data = next(_iterate_elements(memoryview(unpacked)), (0, data))
         if kind == _MATRIX:
-            parts = _iterate_elements(data, order)
-            header = _read_header(parts, order)
-            if header[0] in names:
-                found[header[0]] = _read_value(*header[1:], parts, order, 0)
+            parts = _iterate_elements(data)
+            name, what, sizes = _read_header(parts)
+            if name in names:
+                found[name] = _read_value(what, sizes, parts, 0)
     return found
 
 
-def _iterate_elements(view: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
+def _iterate_elements(view: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Kind and bytes of one element after another. Those of up to four bytes may lie in the tag itself."""
     place = 0
     while place < len(view):
-        first, second = struct.unpack_from(f"{order}II", view, place)
+        first, second = struct.unpack_from("<II", view, place)
         small = first >> 16
         kind, length, start = (first & 0xFFFF, small, place + 4) if small else (first, second, place + 8)
         if small > 4 or start + length > len(view):
@@ -97,10 +106,16 @@ def _expect_element(parts: Iterator[tuple[int, memoryview]], *kinds: int) -> tup
     return kind, data
 
 
-def _read_header(parts: Iterator[tuple[int, memoryview]], order: str) -> tuple[str, int, tuple[int, ...]]:
+def _expect_numbers(parts: Iterator[tuple[int, memoryview]], *kinds: int) -> NDArray[Any]:
+    kind, data = _expect_element(parts, *kinds)
+    if len(data) % np.dtype(_STORED[kind]).itemsize:
+        raise _Damaged(f"{len(data):,} bytes of {_STORED[kind]}")
+    return np.frombuffer(data, _STORED[kind])
+
+
+def _read_header(parts: Iterator[tuple[int, memoryview]]) -> tuple[str, int, tuple[int, ...]]:
     """Name, class and sizes of a matrix."""
-    flags = _parse_numbers(_expect_element(parts, _FLAGS)[1], f"{order}u4")
-    sizes = tuple(_parse_numbers(_expect_element(parts, _SIZES)[1], f"{order}i4").tolist())
+    flags, sizes = _expect_numbers(parts, _FLAGS), tuple(_expect_numbers(parts, _SIZES).tolist())
     if len(flags) != 2 or len(sizes) < 2 or min(sizes) < 0:
         raise _Damaged(f"a matrix of sizes {sizes}")
     if flags[0] & 0x0800:
@@ -108,40 +123,31 @@ def _read_header(parts: Iterator[tuple[int, memoryview]], order: str) -> tuple[s
     return bytes(_expect_element(parts, _NAME)[1]).decode("ascii"), int(flags[0]) & 0xFF, sizes
 
 
-def _read_value(what: int, sizes: tuple[int, ...], parts: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Any:
+def _read_value(what: int, sizes: tuple[int, ...], parts: Iterator[tuple[int, memoryview]], depth: int) -> Any:
     count = math.prod(sizes)
     if what in _NUMBERS:
-        kind, data = _expect_element(parts, *_STORED)
-        numbers = _parse_numbers(data, f"{order}{_STORED[kind]}")
+        numbers = _expect_numbers(parts, *_STORED)
         if len(numbers) != count:
             raise _Damaged(f"{len(numbers):,} numbers where {sizes} should be")
         return numbers.astype(_NUMBERS[what], copy=False).reshape(sizes, order="F")
     if what == _TEXT:
         kind, data = _expect_element(parts, *_TEXTS)
-        text = _TEXTS[kind] if kind in (2, 16) else f"{_TEXTS[kind]}-{'le' if order == '<' else 'be'}"
-        return bytes(data).decode(text)
+        return bytes(data).decode(_TEXTS[kind])
     if what == _STRUCT and depth < _DEEPEST:
-        return list(_read_structs(count, parts, order, depth))
+        fields = _read_field_names(parts)
+        return [{name: _read_field(parts, depth) for name in fields} for _ in range(count)]
     raise _Damaged(f"a matrix of class {what}, which is neither numbers nor text nor a struct")
 
 
-def _read_structs(count: int, parts: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Iterator[dict[str, Any]]:
-    length = _parse_numbers(_expect_element(parts, _SIZES)[1], f"{order}i4").tolist()
+def _read_field_names(parts: Iterator[tuple[int, memoryview]]) -> list[str]:
+    lengths = _expect_numbers(parts, _SIZES).tolist()
     names = bytes(_expect_element(parts, _NAME)[1])
-    if len(length) != 1 or not 0 < length[0] <= 64 or len(names) % length[0] or not names:
+    if len(lengths) != 1 or not 0 < lengths[0] <= 64 or len(names) % lengths[0] or not names:
         raise _Damaged("a struct without fields")
-    step = length[0]
-    fields = [names[start : start + step].split(b"\0")[0].decode("ascii") for start in range(0, len(names), step)]
-    for _ in range(count):
-        found = {}
-        for field in fields:
-            inner = _iterate_elements(_expect_element(parts, _MATRIX)[1], order)
-            header = _read_header(inner, order)
-            found[field] = _read_value(*header[1:], inner, order, depth + 1)
-        yield found
+    return [names[start : start + lengths[0]].split(b"\0")[0].decode("ascii") for start in range(0, len(names), lengths[0])]
 
 
-def _parse_numbers(data: memoryview, dtype: str) -> NDArray[Any]:
-    if len(data) % np.dtype(dtype).itemsize:
-        raise _Damaged(f"{len(data):,} bytes of {dtype}")
-    return np.frombuffer(data, dtype)
+def _read_field(parts: Iterator[tuple[int, memoryview]], depth: int) -> Any:
+    inner = _iterate_elements(_expect_element(parts, _MATRIX)[1])
+    _, what, sizes = _read_header(inner)
+    return _read_value(what, sizes, inner, depth + 1)

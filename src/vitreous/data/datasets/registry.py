@@ -66,52 +66,38 @@ def open_named(name: str, root: Path | None = None) -> Dataset:
     """The data set of that name; from `root` and nowhere else if that is given."""
     known = find_dataset(name)
     if root is not None:
-        return _open_directory(known, root)
+        root = user_path(root)
+        if not root.is_dir():
+            raise VitreousError(f"{known.name}@{root}: no such directory; it should hold {known.needed}")
+        return _open_directory(known, f"{known.name}@{root}", root)
     for directory in _find_directories(known):
         try:
-            return _open_checked(known, DatasetDir(known.name, known.name, directory))
-        except MissingFiles as error:
+            return _open_directory(known, known.name, directory)
+        except MissingFiles:
             if directory != _download_dir(known):  # a directory of the user's that is not what it seems
-                raise _incomplete_error(known, error) from error
+                raise
     _fetch_files(known)
-    found = _open_checked(known, DatasetDir(known.name, known.name, _download_dir(known)))
+    found = _open_directory(known, known.name, _download_dir(known))
     host = urlsplit(_address(known, known.files[0])).netloc
     note = f"{known.name}: fetched from {host}; terms: {known.terms} ({known.page})"
     return dataclasses.replace(found, notes=(*found.notes, note))
 
 
-def _open_directory(known: KnownDataset, root: Path) -> Dataset:
-    root = user_path(root)
-    if not root.is_dir():
-        raise VitreousError(f"{known.name}@{root}: no such directory; it should hold {known.needed}")
+def _open_directory(known: KnownDataset, where: str, root: Path) -> Dataset:
     try:
-        return _open_checked(known, DatasetDir(known.name, f"{known.name}@{root}", root))
+        found = known.open(DatasetDir(known.name, where, root))
     except MissingFiles as error:
-        raise _incomplete_error(known, error) from error
-
-
-def _incomplete_error(known: KnownDataset, error: MissingFiles) -> MissingFiles:
-    return MissingFiles(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})")
-
-
-def _open_checked(known: KnownDataset, place: DatasetDir) -> Dataset:
-    try:
-        found = known.open(place)
+        raise MissingFiles(f"{error}; it should hold {known.needed}, as distributed or unpacked ({known.page})") from error
     except OSError as error:
-        raise VitreousError(
-            f"{place.where}: {error.filename or place.root} cannot be read ({error.strerror or error})"
-        ) from error
+        raise VitreousError(f"{where}: {error.filename or root} cannot be read ({error.strerror or error})") from error
+    counts = {split: source.counts().tolist() for split, source in found.splits.items() if isinstance(source, Source)}
     return dataclasses.replace(
         found,
         notes=(*found.notes, *found.differences_from(f"{known.title} as published", known.images)),
-        own_classes=dict(_find_own_classes(found)),
+        own_classes={
+            split: tuple(name for name, count in zip(found.classes, own, strict=True) if count) for split, own in counts.items()
+        },
     )
-
-
-def _find_own_classes(found: Dataset) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for split, source in found.splits.items():
-        if isinstance(source, Source):
-            yield split, tuple(name for name, count in zip(found.classes, source.counts().tolist(), strict=True) if count)
 
 
 # Where ----------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.source import Content, Source
-from vitreous.data.transforms.decode import BadImage, check_file_size
+from vitreous.data.transforms.decode import read_image_file
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,17 +154,7 @@ class FileSource(Source):
         return self.path(index)
 
     def read(self, index: int) -> Content:
-        path = self.path(index)
-        try:
-            status = os.stat(path)  # noqa: PTH116
-            if not stat.S_ISREG(status.st_mode):
-                raise BadImage(path, "not-an-image", "is not a file; rename it or leave it out")  # opening a pipe would block
-            check_file_size(path, status.st_size)
-            return Path(path).read_bytes()
-        except FileNotFoundError as error:
-            raise BadImage(path, "missing", "no such file; it has gone, or the list of files is wrong") from error
-        except OSError as error:
-            raise BadImage(path, "unreadable", f"cannot be read ({error.strerror or error})") from error
+        return read_image_file(self.path(index), self.path(index))
 
     def targets(self) -> NDArray[np.int64]:
         if self.table.label_ends is None:

@@ -19,7 +19,7 @@ from vitreous.core.files import user_path
 from vitreous.data.conventions import SPLIT_NAMES
 from vitreous.data.source import SPLITS, Content, Dataset, Source
 from vitreous.data.sources.relabelled import Relabelled
-from vitreous.data.transforms.decode import BadImage, check_file_size
+from vitreous.data.transforms.decode import BadImage, read_image_file
 
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _ADDRESS = re.compile(rf"({_PART}(?:/{_PART})?)(?::([^:@#]+))?(?:@([^@#]+))?")
@@ -188,5 +188,4 @@ class HubSource(Source):
         file = Path(path).resolve()
         if self.folder is None or not file.is_relative_to(self.folder.resolve()):
             raise BadImage(self.place(index), "missing", f"the table names {path} instead of holding the image; refused")
-        check_file_size(str(file), file.stat().st_size)
-        return file.read_bytes()
+        return read_image_file(file, self.place(index))

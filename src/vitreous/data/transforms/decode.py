@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import stat
 import threading
 import warnings
 from collections.abc import Iterator
@@ -41,7 +43,6 @@ _BAND = 1 << 18  # pixels that are converted at once
 # Bytes for each pixel that decoders take beyond the image itself, measured on images of 16 million pixels.
 _DECODER_BYTES = {"WEBP": 13, "AVIF": 9, "JPEG2000": 21, "QOI": 5, "DDS": 5, "SGI": 2}
 _PROGRESSIVE_BYTES = 6
-_JPEG = ("JPEG", "MPO")
 
 
 class BadImage(VitreousError):
@@ -65,12 +66,32 @@ def decode(image: ImageLike, channels: int = 3, place: str | None = None) -> Ima
         return to_channels(image, channels)
     if not isinstance(image, (str, Path, bytes)):
         raise VitreousError(f"expected an image, its path or its bytes, not {type(image).__name__}")
-    place = place or (f"{len(image):,} bytes" if isinstance(image, bytes) else str(image))
+    if not isinstance(image, bytes):
+        place = place or str(image)
+        image = read_image_file(image, place)
+    place = place or f"{len(image):,} bytes"
     with raise_bad_image(place), open_image(image, place) as opened:
-        if opened.format in _JPEG and not isinstance(image, bytes):
-            check_scans(Path(image).read_bytes(), opened.width * opened.height, place)
         load_upright(opened)
         return to_channels(opened, channels)
+
+
+def read_image_file(path: str | Path, place: str) -> bytes:
+    """The bytes of an image file; a BadImage if they cannot be had."""
+    with raise_bad_image(place):
+        check_file(path, place)
+        return Path(path).read_bytes()
+
+
+def check_file(path: str | Path, place: str) -> int:
+    """The length of an image file, before it is opened."""
+    status = os.stat(path)  # noqa: PTH116  (called for every image of every epoch)
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
+        what = "is a folder, not an image" if stat.S_ISDIR(status.st_mode) else "is not a file"
+        raise BadImage(place, "not-an-image", f"{what}; rename it or leave it out")
+    if status.st_size > FILE_BYTES:
+        why = f"too large a file for an image ({status.st_size:,} bytes; at most {FILE_BYTES:,})"
+        raise BadImage(place, "too-large", why)
+    return status.st_size
 
 
 def load_upright(opened: Image.Image) -> int:
@@ -121,22 +142,22 @@ def raise_bad_image(place: str) -> Iterator[None]:
     except Image.DecompressionBombError as error:
         raise _too_large_error(place, str(error)) from error
     except Exception as error:
-        raise BadImage(place, "unreadable", f"broken image ({one_line(error)}); replace it or leave it out") from error
+        why = f"broken image ({one_line(error)}); replace it or leave it out"
+        if isinstance(error, OSError) and error.strerror:  # the system's, not Pillow's
+            why = f"cannot be read ({error.strerror})"
+        raise BadImage(place, "unreadable", why) from error
 
 
-def open_image(image: str | Path | bytes, place: str) -> Image.Image:
+def open_image(image: bytes | Path, place: str) -> Image.Image:
     """The file's header, read; its pixels are not yet."""
     with raise_bad_image(place):
-        if not isinstance(image, bytes) and Path(image).is_dir():
-            raise BadImage(place, "not-an-image", "is a folder, not an image; rename it or leave it out")
-        length = len(image) if isinstance(image, bytes) else Path(image).stat().st_size
-        if length == 0:
+        length = len(image) if isinstance(image, bytes) else check_file(image, place)
+        if not length:
             raise BadImage(place, "empty-file", "an empty file; replace it or leave it out")
-        check_file_size(place, length)
         opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image, formats=formats())
         try:
             _check_size(opened, length, place)
-            if opened.format in _JPEG and isinstance(image, bytes):
+            if opened.format in ("JPEG", "MPO") and isinstance(image, bytes):
                 check_scans(image, opened.width * opened.height, place)
         except BaseException:
             opened.close()
@@ -179,12 +200,6 @@ def check_scans(content: bytes, pixels: int, place: str) -> None:
     if scans * pixels > max(2 * PIXELS, EXPANSION * len(content)):
         why = f"a JPEG of {len(content):,} bytes with {scans:,} scans of {pixels:,} pixels; save it again, not progressive"
         raise BadImage(place, "too-large", why)
-
-
-def check_file_size(place: str, size: int) -> None:
-    """Before a file is read whole."""
-    if size > FILE_BYTES:
-        raise BadImage(place, "too-large", f"too large a file for an image ({size:,} bytes; at most {FILE_BYTES:,})")
 
 
 def _too_large_error(place: str, size: str) -> BadImage:
