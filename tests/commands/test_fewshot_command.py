@@ -113,13 +113,13 @@ def test_images_that_cannot_be_read_are_said(checkpoint: str, tmp_path: Path) ->
 
 
 def test_subset_and_per_class_choose_the_images_that_training_chooses(checkpoint: str) -> None:
-    from vitreous.evaluation.fewshot_tasks import load_task
+    from vitreous.evaluation.fewshot_tasks import load_task, open_task
     from vitreous.training.build_options import build_options
     from vitreous.training.data_split import choose_images
 
     clf = vitreous.load(checkpoint)
     for options in ({"subset": 90}, {"per_class": 7, "data_seed": 3}):
-        task, said = load_task(clf, "builtin:digits", clf.preprocess, workers=0, **options)
+        task, said = load_task(clf, open_task("builtin:digits", **options), clf.preprocess, workers=0)
         asked, _ = build_options("pretrain", {"data": "builtin:digits", "out": "x", **options})
         train = choose_images(asked, stop_early=False).train
         assert sorted(task.train.ids) == sorted(train.id(row) for row in range(len(train)))  # type: ignore[union-attr, arg-type]

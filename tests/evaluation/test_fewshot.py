@@ -318,4 +318,4 @@ def test_splits_that_are_empty_or_have_no_labels(
     monkeypatch.setattr(fewshot_tasks, "open_data", lambda name, bad_shards: Dataset(name, ("a", "b"), parts))
     small = clf(32, "resize(32)|range(-1,1)")
     with pytest.raises(VitreousError, match=message):
-        fewshot_tasks.load_task(small, "made", small.preprocess, workers=0)
+        fewshot_tasks.load_task(small, fewshot_tasks.open_task("made"), small.preprocess, workers=0)

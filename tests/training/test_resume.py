@@ -37,6 +37,7 @@ EVERYTHING = dict(
     micro_batch="8",
     save_every=2,
     keep_every=3,
+    fewshot="builtin:digits",
     steps=16,
     eval_every=5,
 )

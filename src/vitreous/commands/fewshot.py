@@ -63,7 +63,8 @@ def fewshot(
         device: cpu, cuda, mps; auto: the best there is.
         precision: of the model. float32 is what figures are compared in.
     """
-    from vitreous.evaluation.fewshot_run import FewshotOptions, parse_l2, parse_shots, run_fewshot
+    from vitreous.evaluation.fewshot import parse_shots
+    from vitreous.evaluation.fewshot_run import FewshotOptions, parse_l2, run_fewshot
 
     return run_fewshot(
         FewshotOptions(

@@ -82,6 +82,18 @@ def smallest_class(train: NDArray[np.int64], test: NDArray[np.int64], classes: S
     return int(counts[least]), classes[least]
 
 
+def parse_shots(text: str | int | Sequence[Shots] | None) -> tuple[Shots, ...] | None:
+    """Also of a number or several, as one writes it in Python."""
+    if text is None:
+        return None
+    text = text if isinstance(text, str) else ",".join(map(str, [text] if isinstance(text, int) else text))
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if word != "all" and not (word.isascii() and word.isdigit() and int(word) >= 1)]
+    if wrong or len(set(words)) < len(words):
+        raise VitreousError(f"--shots {text}: write numbers of images once each, as 1,5,10,25, or all")
+    return tuple("all" if word == "all" else int(word) for word in words)
+
+
 def check_shots(shots: Sequence[Shots], name: str, smallest: tuple[int, str]) -> None:
     """`smallest` is what `fewest` says of the data called `name`."""
     asked, (few, label) = max((number for number in shots if number != "all"), default=1), smallest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -21,7 +21,7 @@ from vitreous.core.table import table
 from vitreous.data.source import Policy
 from vitreous.evaluation.fewshot import FIXED, Choice, Draw, FewshotResult, Shots, fewshot, fits
 from vitreous.evaluation.fewshot_curve import Point, Verdict, draw_curve, points, verdicts
-from vitreous.evaluation.fewshot_tasks import choose_preprocess, load_task, possible_shots, split_names
+from vitreous.evaluation.fewshot_tasks import choose_preprocess, load_task, open_task, possible_shots, split_names
 from vitreous.evaluation.majority import describe_majority
 from vitreous.inference.precision import agreed_precision
 from vitreous.models.config import Size
@@ -121,14 +121,18 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
         notes = [*clf.notes, *([precision.note] if precision.note else []), clf.preprocessing_note(preprocess)]
         tasks = []
         for name in options.names:
-            task, said = load_task(
-                clf,
+            images = open_task(
                 name,
-                preprocess,
                 shots=options.shots or (),
                 data_seed=options.data_seed,
                 subset=options.subset,
                 per_class=options.per_class,
+                bad_images=options.bad_images,
+            )
+            task, said = load_task(
+                clf,
+                images,
+                preprocess,
                 batch_size=options.batch_size,
                 workers=options.workers,
                 precision=precision.name,
@@ -167,18 +171,6 @@ def _write(out: Path, found: Fewshot, title: str) -> None:
         draw_curve(found.rounds, title, part)
         record = json.dumps({"made_by": MADE_BY, **found.record()}, indent=1, ensure_ascii=False)
         (part / RECORD).write_text(record + "\n", encoding="utf-8")
-
-
-def parse_shots(text: str | int | Sequence[Shots] | None) -> tuple[Shots, ...] | None:
-    """Also of a number or several, as one writes it in Python."""
-    if text is None:
-        return None
-    text = text if isinstance(text, str) else ",".join(map(str, [text] if isinstance(text, int) else text))
-    words = [word.strip() for word in text.split(",")]
-    wrong = [word for word in words if word != "all" and not (word.isascii() and word.isdigit() and int(word) >= 1)]
-    if wrong or len(set(words)) < len(words):
-        raise VitreousError(f"--shots {text}: write numbers of images once each, as 1,5,10,25, or all")
-    return tuple("all" if word == "all" else int(word) for word in words)
 
 
 def parse_l2(text: str | float) -> Choice:

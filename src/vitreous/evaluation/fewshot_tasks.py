@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,23 +67,25 @@ def choose_preprocess(clf: Classifier, text: str | None) -> Preprocess:
     return asked
 
 
-def load_task(
-    clf: Classifier,
+class TaskImages(NamedTuple):
+    """The images of a few-shot task, before any model has seen them."""
+
+    name: str
+    train: Source | Stream  # to draw from
+    test: Source | Stream  # to evaluate on
+    notes: tuple[str, ...]  # what was decided
+
+
+def open_task(
     name: str,
-    preprocess: Preprocess,
     *,
     shots: Sequence[Shots] = (),
     data_seed: int = 0,
     subset: int | None = None,
     per_class: int | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    precision: Precision = "float32",
-    world: World | None = None,
     bad_images: Policy = "stop",
-    cache: bool = True,
-) -> tuple[FewshotTask, tuple[str, ...]]:
-    """The task, and what was decided and left out. `data_seed` is that of images held out, where the data has no split for it.
+) -> TaskImages:
+    """`data_seed` is that of images held out, where the data has no split for it.
 
     The test split is evaluated where there is one, as for `evaluate` and `vtab`: nothing is chosen by it. `shots` that the data
     has too few images for are refused before the model has run, where the labels are known.
@@ -116,7 +119,24 @@ def load_task(
             raise VitreousError(f"{name}: its {part.split} split is empty; there is nothing to {_purpose(part is train)}")
     if shots and isinstance(train, Source) and isinstance(test, Source) and (train.targets() >= 0).any():
         check_shots(shots, name, smallest_class(train.targets(), test.targets(), dataset.classes))
-    parts = []
+    return TaskImages(name, train, test, tuple(notes))
+
+
+def load_task(
+    clf: Classifier,
+    images: TaskImages,
+    preprocess: Preprocess,
+    *,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    precision: Precision = "float32",
+    world: World | None = None,
+    bad_images: Policy = "stop",
+    cache: bool = True,
+) -> tuple[FewshotTask, tuple[str, ...]]:
+    """The task with its features, and what was decided and left out."""
+    name, train, test, said = images
+    notes, parts = [*said], []
     for part in (train, test):
         found_ = compute_features(
             clf,

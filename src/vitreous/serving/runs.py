@@ -26,7 +26,7 @@ from vitreous.core.untrusted_json import parse_json, without_nan
 from vitreous.reports.series import Floats, number
 from vitreous.serving.run_metrics import MetricsReader, plain_file, record_of
 from vitreous.training.mistakes import MISTAKES
-from vitreous.training.run_folder import CONFIG, DONE, LOCK, METRICS
+from vitreous.training.run_folder import CONFIG, DONE, FEWSHOT, LOCK, METRICS
 
 T = TypeVar("T")
 
@@ -222,7 +222,8 @@ def _last_records(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         # The first line may be the rest of one.
         lines = file.read(TAIL).split(b"\n")[bool(begin) :]
         for record in filter(None, map(record_of, reversed(lines))):
-            last.setdefault(record.get("split") == "train", record)
+            if record.get("split") != FEWSHOT:
+                last.setdefault(record.get("split") == "train", record)
             if len(last) == 2:
                 break
     return last.get(True, {}), last.get(False, {})

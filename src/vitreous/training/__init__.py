@@ -13,6 +13,7 @@ Modules:
     memory            memory estimate
     mistakes          `mistakes.json`
     outcomes          `outcomes.csv`
+    fewshot_along     few-shot accuracy at each evaluation
     objectives/       classification, masked patches
     optim             parameter groups and optimisers
     options           TrainOptions

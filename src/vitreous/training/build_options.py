@@ -12,6 +12,7 @@ from vitreous.core.fields import check_names, check_value, field_types, parse_te
 from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_outside, find_data_folder
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation.fewshot import parse_shots
 from vitreous.models.config import AxialResNetConfig, ResNetConfig, ViTConfig
 from vitreous.models.names import check_name
 from vitreous.training.config import Previous, RunRecord
@@ -73,10 +74,14 @@ def _check(options: TrainOptions) -> None:
     lengths += [f"--set {name}={changes[name]:g}" for name in _LENGTHS if changes.get(name) is not None]
     if len(lengths) > 1:
         raise VitreousError(f"{' and '.join(lengths)} contradict each other; give one of them")
+    if options.shots is not None and options.fewshot is None:
+        raise VitreousError(f"--shots {options.shots}: is for --fewshot DATA, which is missing")
+    parse_shots(options.shots)
     size = options.micro_batch
     if size not in (None, "auto") and not (size.isdecimal() and int(size) > 0):
         raise VitreousError(f"--micro-batch {size}: give a number of images, at least 1, or auto")
-    check_outside(user_path(options.out), find_data_folder(options.data))
+    for data in filter(None, (options.data, options.fewshot)):
+        check_outside(user_path(options.out), find_data_folder(data))
     choose_device(options.device)
     installed(parse_trackers(options.track))
     for string in (options.preprocess, changes.get("preprocess"), changes.get("evaluation")):
@@ -134,6 +139,8 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
     """Paths as text, 8 or [8, 8] for a size, a dict or one text for `set`, 2 for 2.0 epochs."""
     if isinstance(value, Path) or (name == "micro_batch" and type(value) is int):
         return str(value)
+    if name == "shots":
+        return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     if name == "image_size" and isinstance(value, int):
         return value, value
     if name == "set" and isinstance(value, Mapping):

@@ -15,6 +15,7 @@ from torch import Tensor
 from vitreous.core.fields import Between, check_fields
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.decode import BadImage
+from vitreous.evaluation.fewshot_tasks import TaskImages
 from vitreous.models.config import ModelConfig
 from vitreous.models.config import config_to_json as model_json
 from vitreous.models.cost import compute_cost
@@ -69,6 +70,7 @@ class RunConfig:
     data: Mapping[str, Any]  # what it is, and a fingerprint that changes with it
     classes: tuple[str, ...]
     images: int | None  # in `train`, where it is known
+    fewshot: TaskImages | None = None  # to evaluate frozen features on, along the run
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
     micro_batch: int | None = None  # images per pass and process; None: all at once

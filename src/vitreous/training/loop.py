@@ -192,9 +192,9 @@ class Loop:
                 self._emit_step(loss, lr)
         if progress.stopped:
             best = f"none of the last {progress.without_better} evaluations was better than step {progress.best_step:,}'s"
-            self._say(f"stopped early: {best}")
+            self.say(f"stopped early: {best}")
         if interrupted:
-            self._say(f"state of step {progress.step:,} saved; the same command resumes from there")
+            self.say(f"state of step {progress.step:,} saved; the same command resumes from there")
         return interrupted
 
     def _emit_step(self, loss: float, lr: float) -> None:
@@ -212,7 +212,7 @@ class Loop:
         for callback in self.callbacks:
             callback.on_metrics(record)
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         for callback in self.callbacks:
             callback.on_message(line)
 
@@ -222,7 +222,7 @@ class Loop:
         new = [entry for entry in met if entry not in self._reported]
         self._reported.update(new)
         for shard, reason, delivered in sorted({entry for part in all_gather(self.world, new) for entry in part}):
-            self._say(f"{shard}: passed over ({reason}); {delivered:,} images of it were there")
+            self.say(f"{shard}: passed over ({reason}); {delivered:,} images of it were there")
 
     def _due(self) -> bool:
         """Whether a state is to be saved after this step, at all ranks alike."""
@@ -379,14 +379,17 @@ class Loop:
                 raise Diverged(f"step {progress.step}: the loss of held-out images is {loss}; {self.good()}; {_TAMER}")
             progress.owed = False
             is_best = progress.count_evaluation(score, loss, config.recipe.patience)
-            lr = learning_rate(config.recipe, progress.step - 1, config.steps)
-            speed = round(n / max(1e-9, time.monotonic() - began), 2)
-            measured = {"split": config.held_out.split, **evaluation.metrics, "n": n, "lr": lr, "images_per_second": speed}
-            self._emit_metrics({**self._place(), **measured})
+            self.emit_evaluation(config.held_out.split, {**evaluation.metrics, "n": n}, n / max(1e-9, time.monotonic() - began))
             event = Evaluated(progress.step, config.held_out.split, evaluation, is_best)
             for callback in self.callbacks:
                 callback.on_evaluated(event)
         return True
+
+    def emit_evaluation(self, split: str, measured: Mapping[str, Any], images_per_second: float) -> None:
+        """A line of metrics.jsonl after this step."""
+        lr = learning_rate(self.config.recipe, self.progress.step - 1, self.config.steps)
+        speed = {"lr": lr, "images_per_second": round(images_per_second, 2)}
+        self._emit_metrics({**self._place(), "split": split, **measured, **speed})
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of the model's weights, whole and in ordinary memory; every process must ask."""

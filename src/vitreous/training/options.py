@@ -99,6 +99,14 @@ class TrainOptions:
     eval_every: Annotated[
         int | None, Between(0), _help("steps between evaluations; 0: at the end only. Default: ten in a run.")
     ] = None
+    fewshot: Annotated[
+        str | None,
+        _help("DATA for few-shot accuracy on frozen features, at each evaluation (figures 4 and 9 of the paper)."),
+        Only("pretrain"),
+    ] = None
+    shots: Annotated[
+        str | None, _help("labelled images of each class for --fewshot, as 5,10. Default: 5."), Only("pretrain")
+    ] = None
     workers: Annotated[int | None, Between(0), _help("processes that read images. Default: one for each core.")] = None
     device: Annotated[str, _help("cpu, cuda, cuda:1, mps, xpu. Default: the best there is.")] = "auto"
     precision: Annotated[Literal["auto", "float32", "bfloat16"], _help("Default: auto, bfloat16 where it is faster here.")] = (

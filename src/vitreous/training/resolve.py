@@ -14,6 +14,7 @@ from vitreous.training.choose_model import choose_model, choose_size
 from vitreous.training.choose_recipe import choose_recipe
 from vitreous.training.config import Previous, RunConfig, RunRecord
 from vitreous.training.data_split import choose_images
+from vitreous.training.fewshot_along import open_fewshot
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe, replace_fields
 from vitreous.weights.checkpoint import Checkpoint, file_hash
@@ -57,6 +58,8 @@ def resolve(
     device = choose_device(options.device)
     precision = _precision(options, device, world, before or replayed)
     reasons = [*images.decisions, size_reason, *decisions, *as_set, *model_notes, precision.note]
+    fewshot = open_fewshot(options)
+    reasons += fewshot.notes if fewshot is not None else ()
     if recipe.average:
         reasons.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
     eval_every = before.eval_every if before is not None and extends else max(1, (recipe.steps or 1) // EVALUATIONS)
@@ -74,6 +77,7 @@ def resolve(
         data=images.described,
         classes=images.classes,
         images=images.count,
+        fewshot=fewshot,
         device=device,
         precision=precision.name,
         eval_every=eval_every if options.eval_every is None else options.eval_every,

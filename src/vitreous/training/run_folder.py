@@ -24,6 +24,7 @@ from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.models.config import config_from_json, config_to_json
 from vitreous.training.config import VERSION, RunRecord
 
+FEWSHOT = "fewshot"  # the split of a line of metrics.jsonl that has few-shot accuracies and no loss
 CONFIG, METRICS, LOG = "config.json", "metrics.jsonl", "log.txt"
 DONE, LOCK = "state/done.json", "state/.lock"
 

@@ -23,6 +23,7 @@ from vitreous.reports.image_cards import ImageCard
 from vitreous.reports.images import embed_image
 from vitreous.reports.render import render
 from vitreous.reports.series import number, read_series
+from vitreous.training.run_folder import FEWSHOT
 
 LISTED = 100
 """Records in the table of metrics."""
@@ -93,7 +94,7 @@ def _verdict(history: Records, outcome: ValidationResult | None) -> tuple[bool, 
         good = outcome.majority is None or beats_majority(outcome.top1, outcome.majority)
         interval = wilson(outcome.top1, outcome.n)
         return good, accuracy_headline(outcome.top1, outcome.n, outcome.split, interval, outcome.top5, outcome.majority)
-    for split in sorted({str(record.get("split")) for record in history}, key=lambda split: (split == "train", split)):
+    for split in sorted({*_splits(history)} - {FEWSHOT}, key=lambda split: (split == "train", split)):
         steps, values = read_series(history, "loss", split)
         if len(values):
             if not math.isfinite(values[-1]):
@@ -133,7 +134,7 @@ def _charts(history: Records) -> list[Markup]:
             name = f"{split} {key}" if key in tops and len(tops) > 1 else split
             late = key in tops and tops.index(key) > 0
             drawn.append(Curve(name, steps, values, colour, dashed=late, smoothed=split == "train"))
-        return [curve for curve in drawn if len(curve.steps)]
+        return [curve for curve in drawn if np.isfinite(curve.values).any()]
 
     charts = [
         line_chart("Loss", curves("loss"), logarithmic=True),
@@ -194,7 +195,7 @@ def _commands(folder: Path, config: Mapping[str, Any], outcome: ValidationResult
 
 def _splits(history: Records) -> list[str]:
     found = dict.fromkeys(str(record["split"]) for record in history if "split" in record)
-    return sorted(found, key=lambda split: ({"train": 0, "validation": 1}.get(split, 2), split))
+    return sorted(found, key=lambda split: ({"train": 0, "validation": 1, FEWSHOT: 3}.get(split, 2), split))
 
 
 def _duration(seconds: float) -> str:

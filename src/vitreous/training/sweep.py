@@ -60,6 +60,8 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
             sweep_share=recipe.sweep_share,
             test=None,
             keep_every=None,
+            fewshot=None,
+            shots=None,
             set=(*options.set, f"lr={rate!r}"),
         )
         _say(world, (f"sweep: lr {rate:g}, validated on {recipe.sweep_share:.0%} of the training images",))

@@ -22,6 +22,7 @@ from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.training.callbacks import Callback, Evaluated, MetricsWriter, ProgressDisplay, StepDone, TrackerCallback
 from vitreous.training.config import RunConfig, config_json
+from vitreous.training.fewshot_along import FewshotAlong
 from vitreous.training.loop import Loop
 from vitreous.training.mistakes import write_mistakes
 from vitreous.training.objectives.build import OBJECTIVES, build_objective
@@ -81,6 +82,8 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
         loop.callbacks = [
             MetricsWriter(folder), ProgressDisplay(display), TrackerCallback(trackers), CheckpointWriter(loop),
         ]  # fmt: skip
+        if config.fewshot is not None:
+            loop.callbacks.append(FewshotAlong(loop, config.fewshot))
         for line in config.decisions:
             folder.log(line)
         for line in messages:

@@ -5,7 +5,7 @@ const TITLES = {
 };
 
 export const title = (key) => Object.hasOwn(TITLES, key) ? TITLES[key] : key.replaceAll("_", " ");
-export const isShare = (key) => /^top\d+$/.test(key);
+export const isShare = (key) => /^(top|fewshot_)\d+$/.test(key);
 
 export function figure(value, key = "") {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
