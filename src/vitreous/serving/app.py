@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -66,8 +67,8 @@ class Service:
     def routes(self) -> list[Route]:
         get, post = ["GET"], ["POST"]
         return [
-            Route("/", self.explorer_page, methods=get),
-            Route("/curves", self.curves_page, methods=get),
+            Route("/", partial(self.page_file, name="index.html"), methods=get),
+            Route("/curves", partial(self.page_file, name="curves.html"), methods=get),
             Route("/page/{file:path}", self.page_file, methods=get),
             Route("/health", self.health, methods=get),
             Route("/metrics", self.metrics_text, methods=get),
@@ -127,16 +128,8 @@ class Service:
 
     # Pages, images and runs -------------------------------------------------------------------------------------------------
 
-    async def explorer_page(self, request: Request) -> Response:
-        return self._page("index.html", request)
-
-    async def curves_page(self, request: Request) -> Response:
-        return self._page("curves.html", request)
-
-    async def page_file(self, request: Request) -> Response:
-        return self._page(request.path_params["file"], request)
-
-    def _page(self, name: str, request: Request) -> Response:
+    async def page_file(self, request: Request, name: str | None = None) -> Response:
+        name = name or str(request.path_params["file"])
         if name not in self._files:
             raise ErrorResponse(
                 404, f"no file {quoted(name)} in the page", "GET / is the page, GET /openapi.json describes the API"

@@ -15,11 +15,11 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Dataset, Item, Source, Stream
 from vitreous.data.transforms.decode import BadImage, decode
 from vitreous.inspection.file_names import number_repeated
+from vitreous.reports.images import TINY
 from vitreous.serving.served_model import slug
 
 MOST = 12
 SIDE = 640  # pixels; a page has no use for more, and neither has a model of the paper's sizes
-_TINY = 64  # pixels up to which an image stays as it is
 _TRIED = 4  # broken images passed over for each good one
 
 # What to show unless told: from each of these so many.
@@ -110,9 +110,7 @@ def _digits() -> Iterator[tuple[str, Image.Image]]:
 def _encoded(picture: Image.Image) -> tuple[str, bytes]:
     """Made anew and never passed on: no place or camera that a file tells of leaves the machine."""
     out = io.BytesIO()
-    if max(picture.size) <= _TINY:
-        picture.save(out, "PNG")
-        return "image/png", out.getvalue()
+    kind = "png" if max(picture.size) <= TINY else "jpeg"
     picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    picture.save(out, "JPEG", quality=90)
-    return "image/jpeg", out.getvalue()
+    picture.save(out, kind, quality=90)
+    return f"image/{kind}", out.getvalue()

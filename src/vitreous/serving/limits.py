@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.fields import Between, check_fields
+
+Count: TypeAlias = Annotated[int, Between(1)]
 
 
 @dataclass(frozen=True)
 class Limits:
     """Everything that a caller could otherwise have without end. What is beyond a limit is refused, never queued."""
 
-    max_batch: int = 16
+    max_batch: Count = 16
     """Images that the model runs at once."""
-    queue: int = 64
+    queue: Count = 64
     """Images that wait for the model."""
-    upload_bytes: int = 20_000_000
+    upload_bytes: Count = 20_000_000
     """Of one image, as it is sent."""
-    pixels: int = 50_000_000
+    pixels: Count = 50_000_000
     """Of one image, as its header tells: a file of a few kilobytes can claim any size."""
-    seconds: float = 30.0
+    seconds: Annotated[float, Between(0.001)] = 30.0
     """From the first byte of a request to its answer."""
-    wait: float = 0.004
+    wait: Annotated[float, Between(0, 1)] = 0.004
     """Seconds that an image waits for company, and only if some is on its way."""
-    held_bytes: int = 512_000_000
+    held_bytes: Count = 512_000_000
     """Of all uploads that are not yet decoded, and of all large answers that are not yet read."""
-    top: int = 1000
+    top: Count = 1000
     """Classes in one answer."""
-    connections: int = 500
+    connections: Count = 500
     """Open at once, idle ones too: half of the files that many systems grant a process. More get 503."""
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "queue", "upload_bytes", "pixels", "held_bytes", "top", "connections"):
-            if getattr(self, name) < 1:
-                raise VitreousError(f"limit {name}={getattr(self, name)}: must be at least 1")
-        if not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise VitreousError(f"limit seconds={self.seconds}: must be a positive number")
-        if not 0 <= self.wait <= 1:
-            raise VitreousError(f"limit wait={self.wait}: must be from 0 to 1 second")
+        check_fields(self, lambda name, value: f"limit {name}={value}:")
 
     @property
     def admitted(self) -> int:

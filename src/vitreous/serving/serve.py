@@ -48,12 +48,11 @@ class Serving:
         self.server.wait()
 
     def run(self) -> None:
-        for _ in self._served():
-            pass
+        list(self.records())
 
     def lines(self) -> Iterator[str]:
         what = ", ".join(self.models) or f"the runs in {self.runs}"
-        for record in self._served():
+        for record in self.records():
             if record["state"] == "serving":
                 yield f"serving {printable(what)} at {self.url} (Ctrl-C ends it)"
             else:
@@ -63,10 +62,7 @@ class Serving:
         return "\n".join(self.lines())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        return self._served()
-
-    def _served(self) -> Iterator[dict[str, Any]]:
-        """Told when it answers, and when it has ended."""
+        """Serves meanwhile: the first comes when it accepts requests, the second when it has ended."""
         about = {"url": self.url, "models": list(self.models), "preprocess": list(self.preprocess), "runs": self.runs}
         metrics = self.server.service.metrics
         with self._until_signal():
