@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from small_server import CROP, picture
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.serving import image_decode as picture_module
 from vitreous.serving.byte_budget import Budget
-from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse
+from vitreous.serving.http_errors import ErrorResponse
 from vitreous.serving.image_decode import raw_pixels
 from vitreous.serving.limits import Limits
 from vitreous.serving.uploads import AROUND, Body, image_in, receive_body
@@ -257,7 +257,7 @@ def test_all_uploads_together_have_a_bound_that_is_given_back() -> None:
 
 def test_a_caller_who_leaves_is_not_an_error() -> None:
     budget = Budget(1000)
-    with pytest.raises(ClientDisconnected):
+    with pytest.raises(ClientDisconnect):
         asked({"Content-Type": "application/json", "Content-Length": "100"}, [], LIMITS, budget)
     assert budget.held == 0
 

@@ -64,9 +64,7 @@ class Search:
     """The pairs, and what finding them took."""
 
     pairs: list[Pair] = field(default_factory=list)
-    flat: int = 0  # images left out, because nothing tells them apart
     compared: int = 0  # short descriptions
-    alike: int = 0  # pairs of which the long ones were compared
     aligned: int = 0  # pairs
 
 
@@ -99,7 +97,7 @@ def _with_border(pair: Pair) -> str:
 
 def search(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> Search:
     """The pairs of fingerprints by number, and what finding them took."""
-    out = Search(flat=sum(int(fingerprint.is_flat(p).sum()) for p in (prints, others) if p is not None))
+    out = Search()
     swap = others is not None and len(others) < len(prints)  # the smaller set is looked up in the larger one
     asked, kept = (prints, prints) if others is None else (others, prints) if swap else (prints, others)
     asking, places = (np.flatnonzero(~fingerprint.is_flat(p)) for p in (asked, kept))
@@ -203,7 +201,6 @@ def _candidates(
     asker, member, window = asker[order], member[order], window[order]
     best = np.ones(len(order), bool)
     best[1:] = (asker[1:] != asker[:-1]) | (member[1:] != member[:-1])
-    out.alike += int(best.sum())
     return asker[best], member[best], window[best]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.progress import Advance
+from vitreous.data.bad_images import read_or_refuse
 from vitreous.data.loading.workers import run_in_order, set_current_item
 from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import BadImage, open_image
@@ -55,21 +55,15 @@ class _Headers:
 def _of_item(source: Source, index: int) -> BadImage | None:
     place, path = source.place(index), source.path(index)
     set_current_item(place)
-    if path is not None:
-        return _of_header(Path(path), place)
-    try:
-        return _of_header(source.read(index), place)
-    except BadImage as bad:
-        return bad
-    except VitreousError as error:
-        return BadImage(place, "unreadable", one_line(error).removeprefix(f"{place}: "))
+    return _of_header(Path(path) if path is not None else read_or_refuse(source, index), place)
 
 
-def _of_header(content: Content | Path, place: str) -> BadImage | None:
-    if isinstance(content, np.ndarray):
-        return None
+def _of_header(content: Content | Path | BadImage, place: str) -> BadImage | None:
+    if isinstance(content, BadImage):
+        return content
     try:
-        open_image(content, place).close()
+        if not isinstance(content, np.ndarray):
+            open_image(content, place).close()
     except BadImage as bad:
         return bad
     return None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
+from vitreous.data.bad_images import read_or_refuse
 from vitreous.data.loading.workers import WorkerDied, run_in_order, set_current_item
 from vitreous.data.source import Content, Dataset, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -179,12 +180,9 @@ class _Examiner:
         set_current_item(place)  # before it is read: a process may die of that, too
         if place in self.deadly:
             return _CRASHED
-        try:
-            content = source.read(index)
-        except BadImage as bad:
-            return Examination(problem=bad.kind, why=bad.why)
-        except VitreousError as error:
-            return Examination(problem="unreadable", why=str(error).removeprefix(f"{place}: "))
+        content = read_or_refuse(source, index)
+        if isinstance(content, BadImage):
+            return Examination(problem=content.kind, why=content.why)
         return examine(content, source.id(index))
 
     def _of_shard(self, source: Stream, number: int) -> _Batch:

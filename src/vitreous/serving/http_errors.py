@@ -24,10 +24,6 @@ class ErrorResponse(Exception):
         return json_response({"error": self.error, "hint": self.hint}, self.status, self.headers)
 
 
-class ClientDisconnected(Exception):
-    """The caller has closed the connection: nobody is there to be answered."""
-
-
 def busy(error: str, seconds: int) -> ErrorResponse:
     return ErrorResponse(503, error, f"try again in {seconds} s", {"Retry-After": str(seconds)})
 

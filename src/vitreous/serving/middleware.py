@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, busy, quoted
+from vitreous.serving.http_errors import ErrorResponse, busy, quoted
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 
@@ -100,7 +101,7 @@ class GuardMiddleware:
                 await self.app(scope, receive, begun)
         except ErrorResponse as refusal:
             return refusal.answer()
-        except ClientDisconnected:
+        except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it; in the metrics it is what nginx writes, too
         except TimeoutError:
             return busy("it took too long", 5).answer()

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from torch import Tensor
 
 from vitreous.core.errors import NonFiniteOutput, VitreousError
@@ -21,7 +21,7 @@ from vitreous.inference.runner import out_of_memory
 from vitreous.serving.attention_payload import build_attention_payload
 from vitreous.serving.batcher import Batcher
 from vitreous.serving.byte_budget import Budget
-from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, busy, from_input_error
+from vitreous.serving.http_errors import ErrorResponse, busy, from_input_error
 from vitreous.serving.image_decode import raw_pixels
 from vitreous.serving.limits import Limits
 from vitreous.serving.served_model import ServedModel
@@ -132,7 +132,7 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise ClientDisconnected
+            raise ClientDisconnect
         return doing.result()
     finally:
         doing.cancel()

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import File, FormParser, parse_options_header
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from vitreous.core.untrusted_json import parse_json
 from vitreous.serving.byte_budget import Account
-from vitreous.serving.http_errors import ClientDisconnected, ErrorResponse, quoted
+from vitreous.serving.http_errors import ErrorResponse, quoted
 from vitreous.serving.limits import Limits
 
 FORM, JSON, IMAGE = "multipart/form-data", "application/json", "image/"
@@ -49,14 +49,11 @@ async def receive_body(request: Request, limits: Limits, account: Account) -> Bo
         raise _too_large(limits)
     account.check(claimed)
     content = bytearray()
-    try:
-        async for chunk in request.stream():
-            if len(content) + len(chunk) > most:
-                raise _too_large(limits)
-            account.take(len(chunk))
-            content += chunk
-    except ClientDisconnect:
-        raise ClientDisconnected from None
+    async for chunk in request.stream():
+        if len(content) + len(chunk) > most:
+            raise _too_large(limits)
+        account.take(len(chunk))
+        content += chunk
     return Body(kind, boundary, bytes(content))
 
 

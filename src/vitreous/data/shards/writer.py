@@ -32,7 +32,7 @@ from vitreous.core.progress import Advance, progress_bar
 from vitreous.core.table import table
 from vitreous.data import sampling as order
 from vitreous.data.bad_images import NAME as BAD_IMAGES
-from vitreous.data.bad_images import write_bad_images
+from vitreous.data.bad_images import read_or_refuse, write_bad_images
 from vitreous.data.conventions import SUFFIXES
 from vitreous.data.open import open_data
 from vitreous.data.shards.index import INDEX
@@ -204,13 +204,12 @@ def _iterate_items(source: Source | Stream, seed: int | None) -> Iterator[tuple[
         return
     numbers = np.arange(len(source))
     for number in numbers if seed is None else order.permute(numbers, len(numbers), seed, 0):
-        place = source.path(int(number)) or source.place(int(number))
-        try:
-            yield place, source[int(number)]
-        except BadImage as error:
-            yield place, error
-        except VitreousError as error:
-            yield place, BadImage(place, "unreadable", str(error).removeprefix(f"{place}: "))
+        index = int(number)
+        place = source.place(index)
+        content: Any = read_or_refuse(source, index)
+        if not isinstance(content, BadImage):
+            content = Item(source.id(index), source.labels(index), content, place)
+        yield source.path(index) or place, content
 
 
 def _write_item(writer: _ShardWriter, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
