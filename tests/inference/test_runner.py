@@ -50,7 +50,7 @@ def test_the_model_comes_back_as_it_was() -> None:
 
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images, sizes = vit().eval(), torch.randn(5, 3, 8, 8), []
-    forward = Runner._forward
+    forward = Runner.run_once
 
     def small_memory(self: Runner, images: Tensor) -> Outputs:
         sizes.append(len(images))
@@ -58,12 +58,12 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
             raise torch.OutOfMemoryError
         return forward(self, images)
 
-    monkeypatch.setattr(Runner, "_forward", small_memory)
+    monkeypatch.setattr(Runner, "run_once", small_memory)
     with Runner(model) as runner:
         outputs = runner.run(images)
         assert sizes == [5, 2, 3, 1, 2]
         torch.testing.assert_close(outputs.logits, model(images).detach())
-        monkeypatch.setattr(Runner, "_forward", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+        monkeypatch.setattr(Runner, "run_once", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
         with pytest.raises(VitreousError, match="one image does not fit into the memory of cpu"):
             runner.run(images)
 

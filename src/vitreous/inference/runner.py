@@ -98,7 +98,7 @@ class Runner:
         """
         began = time.monotonic()
         try:
-            return self._forward(images)
+            return self.run_once(images)
         except torch.OutOfMemoryError:
             # The rest is outside of the handler, whose traceback holds the tensors.
             half = len(images) // 2
@@ -109,7 +109,8 @@ class Runner:
         return concatenate(self.run(part) for part in (images[:half], images[half:]))
 
     @torch.no_grad()
-    def _forward(self, images: Tensor) -> Outputs:
+    def run_once(self, images: Tensor) -> Outputs:
+        """The same in one pass: a batch that does not fit into memory is an error."""
         entered: list[Tensor] = []
         hook = self.model.head.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from vitreous.core.errors import VitreousError, did_you_mean
 from vitreous.models.config import (
@@ -28,6 +28,8 @@ from vitreous.models.config import (
     parse_size,
     replace_config,
 )
+
+Family: TypeAlias = Literal["ViT", "hybrid", "ResNet"]
 
 # size: (depth, width, MLP, heads). B, L and H are the paper's table 1; Ti and S came with AugReg, the others with big_vision.
 SIZES: dict[str, tuple[int, int, int, int]] = {
@@ -185,6 +187,11 @@ def _unknown_name(name: str) -> VitreousError:
         f"names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 or AxialR50x1 (depths {', '.join(map(str, UNITS))}) "
         f"or R50+ViT-B/16; `vitreous list models` shows them"
     )
+
+
+def model_family(name: str) -> Family:
+    """As the paper groups its models."""
+    return "hybrid" if "+" in name else "ViT" if name.startswith("ViT") else "ResNet"
 
 
 def name_vit(config: ViTConfig) -> str:

@@ -1,6 +1,9 @@
 """Many runs that make one table and one figure: VTAB-1k and other suites.
 
 Modules:
+    cost_figure    figure of the cost study
+    cost_rows      rows of the cost study and their file
+    cost_study     speed and largest batch by image size (appendix D.5)
     paper_tables   the numbers that the paper published
     suite          a suite: tasks and a protocol
     suite_chart    bar chart

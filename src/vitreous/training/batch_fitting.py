@@ -96,7 +96,7 @@ def _needed(config: RunConfig, own: int, world: World, images: int) -> int:
     return memory.total
 
 
-def find_fastest(run: Callable[[int], None], sizes: Sequence[int]) -> tuple[int, str]:
+def find_fastest(run: Callable[[int], None], sizes: Sequence[int], most_seconds: float = SECONDS) -> tuple[int, str]:
     """The number of images that `run` makes the fastest pass with, and why; of falling sizes a few are timed."""
     speeds: dict[int, float] = {}
     best, began = 0.0, time.perf_counter()
@@ -109,7 +109,7 @@ def find_fastest(run: Callable[[int], None], sizes: Sequence[int]) -> tuple[int,
             break
         speeds[size] = size / max(1e-9, min(seconds))  # the first of all also makes what is made once
         best = max(best, speeds[size])
-        if speeds[size] < _WORSE * best or time.perf_counter() - began > SECONDS:
+        if speeds[size] < _WORSE * best or time.perf_counter() - began > most_seconds:
             break
     listed = ", ".join(f"{size}: {speed:,.3g}" for size, speed in speeds.items())
     why = f"the fastest of those timed (images/s by size, {listed})"

@@ -21,6 +21,7 @@ from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.ridge import BIAS, Ridge
 from vitreous.models.build import create
 from vitreous.models.cost import cost
+from vitreous.models.names import model_family
 from vitreous.models.positions import resize_grid, sine_cosine_table
 from vitreous.studies.paper_tables import read_table
 from vitreous.weights.checkpoint import Checkpoint
@@ -126,7 +127,7 @@ def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
     figure = Figure(figsize=(12, 5))
     axes = figure.subplots(1, 2, width_ratios=(3, 2))
     for family, (colour, mark) in _FAMILIES.items():
-        own = [row for row in rows if _family(row["model"]) == family]
+        own = [row for row in rows if model_family(row["model"]) == family]
         axes[0].scatter(
             [r["parameters"] for r in own], [r["exaFLOPs"] for r in own], c=colour, marker=mark, s=45, label=family, zorder=3
         )
@@ -135,7 +136,7 @@ def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
         )
     places = {"ViT": (-7, -3, "right"), "hybrid": (7, 4, "left"), "ResNet": (7, -10, "left")}  # neighbours do not collide
     for row in rows:
-        right, up, side = places[_family(row["model"])]
+        right, up, side = places[model_family(row["model"])]
         point = (row["parameters"], row["exaFLOPs"])
         axes[0].annotate(row["model"], point, xytext=(right, up), textcoords="offset points", fontsize=8, ha=side)
     axes[0].set(xscale="log", yscale="log", xlim=(18e6, 1.1e9), title="What the paper's models cost")
@@ -148,10 +149,6 @@ def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
     axes[1].set(xscale="log", ylim=(-7, 7), xlabel="exaFLOPs in table 6", ylabel="vitreous.cost against the paper, %",
                 title="Difference from table 6 (band: 3 %)")  # fmt: skip
     return save_figure(figure, axes, path)
-
-
-def _family(name: str) -> str:
-    return "hybrid" if "+" in name else "ViT" if name.startswith("ViT") else "ResNet"
 
 
 def draw_digits(found: Digits, path: Path) -> Path:
