@@ -17,10 +17,7 @@ class VitreousError(Exception):
 
 def nearest_names(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
     """The choices that look most like `word`; none where nothing is near enough to be a misspelling of it."""
-    choices = list(choices)
-    by_folded: dict[str, str] = {}
-    for choice in choices:
-        by_folded.setdefault(choice.casefold(), choice)
+    by_folded = {choice.casefold(): choice for choice in reversed(list(choices))}  # of two that differ in case, the first
     hits = difflib.get_close_matches(word.casefold(), list(by_folded), n=count, cutoff=0.6)
     return [by_folded[hit] for hit in hits]
 

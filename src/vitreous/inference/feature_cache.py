@@ -31,7 +31,7 @@ from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import atomic_file, cache_dir
 from vitreous.core.hashing import hash_words
-from vitreous.core.progress import progress_bar
+from vitreous.core.progress import is_silent, progress_bar, silence
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -105,13 +105,11 @@ def weights_hash(model: Model) -> str:
 
 def _of_source(data: Source, title: str) -> str:
     digest = hashlib.sha256(data.fingerprint().encode())
-    with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress_bar(f"looking for {title}", len(data))) if len(data) >= _SLOW else None
+    with silence(len(data) < _SLOW or is_silent()), progress_bar(f"looking for {title}", len(data)) as advance:
         for index in range(len(data)):
             path = data.path(index)
             digest.update(_content(data, index) if path is None else _of_file(path))
-            if advance is not None:
-                advance(1)
+            advance(1)
     return digest.hexdigest()
 
 

@@ -85,7 +85,8 @@ class Runner:
         self._open.enter_context(on_device(self.model, self.device))
         self._open.enter_context(eval_mode(self.model))
         if self.lean and isinstance(self.model, ViT):
-            self._open.enter_context(_lean(self.model))
+            self._open.callback(setattr, self.model, "lean", self.model.lean)
+            self.model.lean = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -159,12 +160,3 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-@contextlib.contextmanager
-def _lean(vit: ViT) -> Iterator[None]:
-    before, vit.lean = vit.lean, True
-    try:
-        yield
-    finally:
-        vit.lean = before

@@ -6,13 +6,14 @@ Whatever is broken, truncated, oversized or not an array is one clear error. Not
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
 import zipfile
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -29,18 +30,17 @@ from vitreous.weights.torch_file import TensorsOnlyFile
 Shape = tuple[int, ...]
 
 
+@dataclass(frozen=True, eq=False)
 class Arrays(Mapping[str, Tensor]):
     """Names to float32 tensors. `shapes` is there at once; a tensor is read when asked for."""
 
     path: Path
     shapes: dict[str, Shape]
+    read: Callable[[str], Tensor]
+    in_file: Callable[[str], str] = str  # what the file itself calls an array
 
-    @abstractmethod
-    def __getitem__(self, name: str) -> Tensor: ...
-
-    def in_file(self, name: str) -> str:
-        """What the file itself calls this array."""
-        return name
+    def __getitem__(self, name: str) -> Tensor:
+        return self.read(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -59,11 +59,11 @@ def open_arrays(path: Path) -> Arrays:
     if not start:
         raise VitreousError(f"{path}: is empty; the copy or download did not finish")
     if path.name.endswith(".index.json"):
-        return ShardedArrays(path)
+        return _open_shards(path)
     if start[:4] == b"PK\x03\x04":
-        return NpzArrays(path) if path.suffix == ".npz" or _holds_npy(path) else TorchArrays(path)
+        return _open_npz(path) if path.suffix == ".npz" or _holds_npy(path) else _open_torch(path)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
-        return SafetensorsArrays(path)
+        return open_safetensors(path)
     if path.suffix == ".npz":
         raise VitreousError(f"{path}: not a .npz archive, or its beginning is damaged; fetch it again")
     if path.suffix in (".pt", ".pth", ".bin"):
@@ -82,56 +82,50 @@ def _holds_npy(path: Path) -> bool:
         return False
 
 
-class NpzArrays(Arrays):
+def _open_npz(path: Path) -> Arrays:
     """A numpy archive. Its headers are checked against the sizes in the archive before memory is taken."""
+    try:
+        archive = open_zip(path)
+        entries = {
+            entry.filename.removesuffix(".npy"): entry for entry in archive.infolist() if entry.filename.endswith(".npy")
+        }
+        headers = {name: _check_header(path, archive, entry) for name, entry in entries.items()}
+    except VitreousError:
+        raise
+    except Exception as error:  # numpy reads a header as Python text: hostile bytes fail there in any way they like
+        raise VitreousError(f"{path}: truncated or corrupt .npz ({one_line(error, 100)}); fetch it again") from error
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.shapes = {}
-        self._types: dict[str, tuple[np.dtype[Any], bool]] = {}
+    def read(name: str) -> Tensor:
+        shape, fortran, dtype = headers[name]
         try:
-            self._archive = open_zip(path)
-            for entry in self._archive.infolist():
-                if entry.filename.endswith(".npy"):
-                    self._add(entry)
-        except VitreousError:
-            raise
-        except Exception as error:  # numpy reads a header as Python text: hostile bytes fail there in any way they like
-            raise VitreousError(f"{path}: truncated or corrupt .npz ({one_line(error, 100)}); fetch it again") from error
-
-    def _add(self, entry: zipfile.ZipInfo) -> None:
-        name = entry.filename.removesuffix(".npy")
-        with self._archive.open(entry) as file:
-            shape, fortran, dtype = _npy_header(file)
-            if dtype.hasobject:
-                raise VitreousError(
-                    f"{self.path}: array {name!r} holds pickled objects, which are never loaded; only plain numbers are"
-                )
-            header = file.tell()
-        if min(shape, default=0) < 0 or header + math.prod(shape) * dtype.itemsize != entry.file_size:
-            raise VitreousError(
-                f"{self.path}: array {name!r} says shape {shape}, but its data has another size; the file is corrupt"
-            )
-        self.shapes[name] = shape
-        self._types[name] = dtype, fortran
-
-    def __getitem__(self, name: str) -> Tensor:
-        shape, (dtype, fortran) = self.shapes[name], self._types[name]
-        try:
-            with self._archive.open(f"{name}.npy") as file:
+            with archive.open(f"{name}.npy") as file:
                 _npy_header(file)
                 data = bytearray(file.read())  # reading to the end also checks the checksum
         except ZIP_ERRORS as error:
-            raise VitreousError(f"{self.path}: array {name!r} is corrupt ({one_line(error)}); fetch the file again") from error
+            raise VitreousError(f"{path}: array {name!r} is corrupt ({one_line(error)}); fetch the file again") from error
         order: Literal["F", "C"] = "F" if fortran else "C"
         if dtype.kind == "V" and dtype.itemsize == 2:  # how numpy stores jax's bfloat16
             bits = np.frombuffer(data, np.uint16).reshape(shape, order=order)
             return torch.from_numpy(np.ascontiguousarray(bits)).view(torch.bfloat16).float()
         if dtype.kind not in "fiu":
-            raise VitreousError(f"{self.path}: array {name!r} has type {dtype}, not numbers")
+            raise VitreousError(f"{path}: array {name!r} has type {dtype}, not numbers")
         array = np.frombuffer(data, dtype).reshape(shape, order=order)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
             return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+    return Arrays(path, {name: shape for name, (shape, _, _) in headers.items()}, read)
+
+
+def _check_header(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> tuple[Shape, bool, np.dtype[Any]]:
+    with archive.open(entry) as file:
+        shape, fortran, dtype = _npy_header(file)
+        header = file.tell()
+    name = entry.filename.removesuffix(".npy")
+    if dtype.hasobject:
+        raise VitreousError(f"{path}: array {name!r} holds pickled objects, which are never loaded; only plain numbers are")
+    if min(shape, default=0) < 0 or header + math.prod(shape) * dtype.itemsize != entry.file_size:
+        raise VitreousError(f"{path}: array {name!r} says shape {shape}, but its data has another size; the file is corrupt")
+    return shape, fortran, dtype
 
 
 def _npy_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
@@ -145,51 +139,38 @@ def _npy_header(file: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
     raise ValueError(f"npy version {version} is not known")
 
 
-class SafetensorsArrays(Arrays):
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = safe_open(path, framework="pt")
-            self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
-            self.metadata: dict[str, str] = self._file.metadata() or {}
-        except (SafetensorError, OSError, ValueError) as error:
-            raise VitreousError(f"{path}: truncated or corrupt .safetensors ({one_line(error)}); fetch it again") from error
+def open_safetensors(path: Path) -> Arrays:
+    try:
+        file = safe_open(path, framework="pt")
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise VitreousError(f"{path}: truncated or corrupt .safetensors ({one_line(error)}); fetch it again") from error
 
-    def __getitem__(self, name: str) -> Tensor:
+    def read(name: str) -> Tensor:
         # A copy: the file may be overwritten while the model lives, and memory of our own is aligned for fast kernels.
         try:
-            return self._file.get_tensor(name).to(torch.float32, copy=True)
+            return file.get_tensor(name).to(torch.float32, copy=True)
         except (SafetensorError, NotImplementedError, RuntimeError, AttributeError) as error:
-            raise VitreousError(f"{self.path}: tensor {name!r} cannot be read as numbers ({one_line(error)})") from error
+            raise VitreousError(f"{path}: tensor {name!r} cannot be read as numbers ({one_line(error)})") from error
+
+    return Arrays(path, shapes, read)
 
 
-class TorchArrays(Arrays):
+def _open_torch(path: Path) -> Arrays:
     """A .pt or .pth file, through a reader that knows tensors and nothing else."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = TensorsOnlyFile(path)
-        self.shapes = {name: view.shape for name, view in self._file.tensors.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._file.read(name).float().contiguous()
+    file = TensorsOnlyFile(path)
+    shapes = {name: view.shape for name, view in file.tensors.items()}
+    return Arrays(path, shapes, lambda name: file.read(name).float().contiguous())
 
 
-class ShardedArrays(Arrays):
+def _open_shards(path: Path) -> Arrays:
     """Several .safetensors files and an index beside them, as Hugging Face splits large models."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        where = read_shard_index(path)
-        parts = {name: open_arrays(path.parent / name) for name in sorted(set(where.values()))}
-        for name, part in where.items():
-            if name not in parts[part].shapes:
-                raise VitreousError(f"{path}: says that {part} holds {name!r}, but it does not")
-        self._of = {name: parts[part] for name, part in where.items()}
-        self.shapes = {name: part.shapes[name] for name, part in self._of.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._of[name][name]
+    where = read_shard_index(path)
+    parts = {name: open_arrays(path.parent / name) for name in sorted(set(where.values()))}
+    for name, part in where.items():
+        if name not in parts[part].shapes:
+            raise VitreousError(f"{path}: says that {part} holds {name!r}, but it does not")
+    return Arrays(path, {name: parts[part].shapes[name] for name, part in where.items()}, lambda name: parts[where[name]][name])
 
 
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")  # in the folder of its index, never a way out of it
@@ -207,27 +188,19 @@ def read_shard_index(path: Path) -> dict[str, str]:
     return where
 
 
-class ArraysView(Arrays):
+def view_arrays(arrays: Arrays, make: dict[str, tuple[str, int | None]]) -> Arrays:
     """Arrays under other names: `make` maps each to (old name, index), where an index is one layer of a stacked array."""
 
-    def __init__(self, arrays: Arrays, make: dict[str, tuple[str, int | None]]) -> None:
-        self.path = arrays.path
-        self._arrays, self._make = arrays, make
-        self._last: tuple[str, Tensor] | None = None
-        self.shapes = {
-            new: arrays.shapes[old] if index is None else arrays.shapes[old][1:] for new, (old, index) in make.items()
-        }
+    @functools.lru_cache(maxsize=1)  # its layers are asked for one after another
+    def read_stack(name: str) -> Tensor:
+        return arrays[name]
 
-    def in_file(self, name: str) -> str:
-        return self._arrays.in_file(self._make[name][0])
+    def read(name: str) -> Tensor:
+        old, index = make[name]
+        return arrays[old] if index is None else read_stack(old)[index].clone()
 
-    def __getitem__(self, name: str) -> Tensor:
-        old, index = self._make[name]
-        if index is None:
-            return self._arrays[old]
-        if self._last is None or self._last[0] != old:
-            self._last = old, self._arrays[old]
-        return self._last[1][index].clone()
+    shapes = {new: arrays.shapes[old] if index is None else arrays.shapes[old][1:] for new, (old, index) in make.items()}
+    return Arrays(arrays.path, shapes, read, lambda name: arrays.in_file(make[name][0]))
 
 
 def axes(arrays: Arrays, name: str, count: int) -> Shape:
@@ -258,7 +231,7 @@ def count_units(arrays: Arrays, pattern: str, first: int) -> tuple[int, ...]:
 
 def rename_arrays(arrays: Arrays, old_names: dict[str, str]) -> Arrays:
     """The same arrays under other names, or only some of them."""
-    return ArraysView(arrays, {new: (old, None) for new, old in old_names.items()})
+    return view_arrays(arrays, {new: (old, None) for new, old in old_names.items()})
 
 
 def subtree(arrays: Arrays, mark: str, clean: Callable[[str], str] = lambda name: name) -> Arrays | None:

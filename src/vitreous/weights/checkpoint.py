@@ -30,7 +30,7 @@ from vitreous.core.untrusted_json import read_json
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.build import build_on_meta
 from vitreous.models.config import ModelConfig, Size, config_from_json, config_to_json
-from vitreous.weights.arrays import SafetensorsArrays
+from vitreous.weights.arrays import open_safetensors
 from vitreous.weights.formats import Family
 
 FORMAT = "vitreous-checkpoint"
@@ -195,7 +195,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not weights.exists():
         raise VitreousError(f"{folder}: has {DOCUMENT} but no {WEIGHTS}")
     checkpoint = from_document(_read_matching_document(folder), {}, folder / DOCUMENT)
-    arrays = SafetensorsArrays(weights)
+    arrays = open_safetensors(weights)
     expected = {name: tuple(tensor.shape) for name, tensor in build_on_meta(checkpoint.config).state_dict().items()}
     for name, shape in expected.items():
         if name not in arrays.shapes:

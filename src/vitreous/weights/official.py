@@ -16,7 +16,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
 from vitreous.models.names import name_resnet, resnet_config
 from vitreous.weights import preprocessing
-from vitreous.weights.arrays import Arrays, ArraysView, axes, count_layers, count_units, rename_arrays, subtree
+from vitreous.weights.arrays import Arrays, axes, count_layers, count_units, rename_arrays, subtree, view_arrays
 from vitreous.weights.checkpoint import Checkpoint, Outputs
 from vitreous.weights.mapping import (
     CONV,
@@ -111,7 +111,7 @@ def _unstack_layers(arrays: Arrays) -> Arrays:
                 make[f"Transformer/encoderblock_{layer}/{name.removeprefix(stacked)}"] = (name, layer)
         else:
             make[name] = (name, None)
-    return ArraysView(arrays, make)
+    return view_arrays(arrays, make)
 
 
 def _read_vit(arrays: Arrays, linen: bool, class_row: bool) -> tuple[ViTConfig, list[str]]:
