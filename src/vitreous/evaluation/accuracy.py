@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,14 +28,15 @@ def compute_metrics(predictions: Predictions, *, method: Method = "wilson", seed
     counts, labelled = predictions.counts, predictions.labelled()
     if not counts.n:
         raise VitreousError(_explain_no_labels(predictions))
-    _check_classes(predictions.where, predictions.split, len(_measured_classes(predictions)))
+    given = (given for given, own in zip(predictions.given, predictions.labels, strict=True) if own)
+    _check_classes(predictions.where, predictions.split, len(set(itertools.chain.from_iterable(given))))
     right = predictions.right()[labelled]
     sure = compute_calibration(predictions.probabilities[labelled, 0], right)
     top5 = counts.top5 if predictions.mapping.competing > 5 else None
     every = counts.per_class()
     there = [row for row in every if row.n]
     mean = {name: sum(getattr(row, name) for row in there) / len(there) for name in ("precision", "recall", "f1")}
-    own_classes = _recall_by_data_class(predictions) if _has_merged_classes(predictions) else []
+    own_classes = _recall_by_data_class(predictions) if any(len(own) > 1 for own in predictions.mapping.to) else []
     if own_classes:  # an image cannot be taken for all of its model classes, so that their recall says little
         mean["recall"] = sum(row["recall"] for row in own_classes) / len(own_classes)
     intervals = {"top1": share_interval(int(right.sum()), counts.n, method, seed)}
@@ -119,11 +121,6 @@ def _check_classes(where: str, split: str, different: int) -> None:
         )
 
 
-def _measured_classes(predictions: Predictions) -> set[int]:
-    """The data's classes that are measured."""
-    return {label for given, own in zip(predictions.given, predictions.labels, strict=True) if own for label in given}
-
-
 def _explain_no_labels(predictions: Predictions) -> str:
     if any(predictions.given):
         return (
@@ -134,10 +131,6 @@ def _explain_no_labels(predictions: Predictions) -> str:
 
 
 # Several classes for one -----------------------------------------------------------------------------------------------
-
-
-def _has_merged_classes(predictions: Predictions) -> bool:
-    return any(len(own) > 1 for own in predictions.mapping.to)
 
 
 def _recall_by_data_class(predictions: Predictions) -> list[dict[str, Any]]:

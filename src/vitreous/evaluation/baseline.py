@@ -92,10 +92,6 @@ def closed_form_baseline(
     A source is sampled by the seed, each class in its share; of a stream the first images are taken.
     """
     began = time.monotonic()
-    if preprocess.random:
-        raise VitreousError(f"preprocessing {str(preprocess)!r} is random; frozen features need a fixed string")
-    if train.classes != held_out.classes:
-        raise VitreousError(f"{train.where} and {held_out.where} have different classes; open them as one data set")
     model = start.model if isinstance(start, Classifier) else start
     all_train, all_test = _count_labelled(train), _count_labelled(held_out)
     few, few_test = _split_budget(affordable_images(model, preprocess, device, macs), all_train, all_test, most, most_test)

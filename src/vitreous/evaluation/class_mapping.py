@@ -76,8 +76,10 @@ def align_classes(
     found_there = {number for label in wanted for number in to[label]}
     mapping = _among(ClassMapping(data, model, to, None, notes), among)
     if len(found_there) < len(model) and not notes:
-        said = f"{where}: has {len(found_there):,} of the model's {len(model):,} classes{_choice(mapping)}"
-        return replace(mapping, notes=(said,))
+        may = f"; it chooses among the {mapping.competing:,} that the data names"
+        if mapping.among is None:
+            may = ", and may name any (--among mapped: only the data's)"
+        return replace(mapping, notes=(f"{where}: has {len(found_there):,} of the model's {len(model):,} classes{may}",))
     return mapping
 
 
@@ -125,12 +127,6 @@ def _among(mapping: ClassMapping, among: Among) -> ClassMapping:
     if len(own) < 2:
         raise VitreousError("--among mapped leaves the model one class to choose from; use --among all")
     return replace(mapping, among=own)
-
-
-def _choice(mapping: ClassMapping) -> str:
-    if mapping.among is None:
-        return ", and may name any (--among mapped: only the data's)"
-    return f"; it chooses among the {mapping.competing:,} that the data names"
 
 
 # By name ---------------------------------------------------------------------------------------------------------------

@@ -89,7 +89,10 @@ def _evaluate(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], t
     dataset = open_data(options.data, bad_shards=options.bad_images)
     source, notes = _select_split(dataset, options.split)
     check_data(source, options.real)
-    training = None if options.nearest is None else _select_training(open_data(options.nearest, bad_shards=options.bad_images))
+    training = None
+    if options.nearest is not None:
+        splits = open_data(options.nearest, bad_shards=options.bad_images).splits
+        training = splits["train"] if "train" in splits else next(iter(splits.values()))
     own = _load_subject(options.checkpoint, source, options, options.image_size, options.preprocess)
     other = _load_subject(options.compare, source, options) if options.compare is not None else None
     how: dict[str, Any] = {"batch_size": options.batch_size, "workers": options.workers, "precision": precision.name}
@@ -102,7 +105,8 @@ def _evaluate(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], t
     if other is not None:
         theirs, about = _measure(options, other, source, how)
         pair = compare_predictions(predictions, theirs)
-        sentence = pair.sentence(*_distinct_names(own.name, other.name))
+        same = own.name == other.name
+        sentence = pair.sentence(own.name + " (first)" * same, other.name + " (second)" * same)
         numbers["compare"] = {**about, "paired": pair.as_dict(), "sentence": sentence}
         others.append((other.name, theirs, about))
         said += [*(f"{other.name}: {note}" for note in other.said()), *other.mapping.notes]
@@ -181,11 +185,6 @@ def _select_split(dataset: Dataset, split: str | None) -> tuple[Source | Stream,
     return dataset.splits[chosen], [f"{dataset.where}: measured on {chosen}; it has {rest} too"]
 
 
-def _select_training(dataset: Dataset) -> Source | Stream:
-    """What --nearest looks among."""
-    return dataset.splits["train"] if "train" in dataset.splits else next(iter(dataset.splits.values()))
-
-
 def _load_subject(
     checkpoint: str,
     source: Source | Stream,
@@ -213,7 +212,3 @@ def _load_subject(
 def _unread(where: str, bad: Sequence[tuple[str, str]]) -> list[str]:
     more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
     return [f"{where}: left out what could not be read: {place} ({why}){more}" for place, why in bad[:1]]
-
-
-def _distinct_names(first: str, second: str) -> tuple[str, str]:
-    return (first, second) if first != second else (f"{first} (first)", f"{second} (second)")

@@ -15,6 +15,7 @@ accuracies are those of the paper's protocol, and a little better than they woul
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -134,20 +135,15 @@ def fewshot(
     advance: Advance = lambda more: None,
 ) -> tuple[FewshotResult, ...]:
     """Every task, number of shots and seed. `advance` is told of each fit, of which there are `fits`."""
-    if not tasks or not shots or (draw == "seed" and not seeds):
-        raise VitreousError("nothing to measure; give at least one data set, one number of shots and one seed")
-    if l2 == "joint" and len(tasks) < 2:
-        raise VitreousError("--l2 joint: chosen over several data sets; name more than one, or use leave-one-out")
     for task in tasks:
         check_shots(shots, task.name, task.fewest())
-    plan = [(task, number, seed) for number in shots for task in tasks for seed in _seeds(number, seeds, draw)]
-    chosen: dict[Shots, float] = {}
-    if l2 == "joint":
-        chosen = {number: _joint(tasks, number, _seeds(number, seeds, draw), advance) for number in shots}
     rounds = []
-    for task, number, seed in plan:
-        rounds.append(_round(task, number, seed, chosen.get(number, l2)))
-        advance(1)
+    for number in shots:
+        drawn = _seeds(number, seeds, draw)
+        chosen = _joint(tasks, number, drawn, advance) if l2 == "joint" else l2
+        for task, seed in itertools.product(tasks, drawn):
+            rounds.append(_round(task, number, seed, chosen))
+            advance(1)
     return tuple(rounds)
 
 

@@ -91,6 +91,4 @@ def _tsne(manifold: Any, components: NDArray[np.float64]) -> NDArray[np.float64]
     # With several threads the order of sums is open, and small differences grow: maps would not be the same twice.
     with threadpool_limits(limits=1):
         points = np.asarray(tsne.fit_transform(components.astype(np.float32)), np.float64)
-    if not np.isfinite(points).all():
-        raise VitreousError(f"t-SNE found no finite map of {len(components):,} images; choose the projection pca")
     return points - points.mean(axis=0)

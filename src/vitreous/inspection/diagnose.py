@@ -6,7 +6,7 @@ re-implementations and conversions get wrong most often.
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +22,23 @@ from vitreous.weights.checkpoint import Checkpoint
 
 def explain_preprocessing(a: str, b: str) -> str:
     """Compare the two strings by kind of step: range first, since it is the commonest mistake."""
-    ops_a, ops_b = parse(a), parse(b)
-    values_a = [op for op in ops_a if isinstance(op, Scale)]
-    values_b = [op for op in ops_b if isinstance(op, Scale)]
-    if values_a != values_b:
-        return f"input range: {_text(values_a)} against {_text(values_b)}"
-    filters = [[op.filter for op in ops if isinstance(op, (Resize, ResizeSmall))] for ops in (ops_a, ops_b)]
+    both = parse(a), parse(b)
+
+    def steps(*kinds: type) -> list[list[Any]]:
+        return [[op for op in ops if isinstance(op, kinds)] for ops in both]
+
+    values, resizes = steps(Scale), steps(Resize, ResizeSmall)
+    if values[0] != values[1]:
+        return f"input range: {_text(values[0])} against {_text(values[1])}"
+    filters = [[op.filter for op in ops] for ops in resizes]
     if filters[0] != filters[1]:
         return f"resize filter: {', '.join(filters[0]) or 'none'} against {', '.join(filters[1]) or 'none'}"
-    crops = [[op for op in ops if isinstance(op, (Resize, ResizeSmall, CentralCrop))] for ops in (ops_a, ops_b)]
+    crops = steps(Resize, ResizeSmall, CentralCrop)
     return f"resize and crop: {_text(crops[0])} against {_text(crops[1])}"
 
 
-def _text(ops: list[object] | list[Scale] | list[Resize | ResizeSmall | CentralCrop]) -> str:
-    return "|".join(str(op) for op in ops) or "nothing"
+def _text(ops: list[Any]) -> str:
+    return "|".join(map(str, ops)) or "nothing"
 
 
 def explain_module(name: str, a: nn.Module, b: nn.Module) -> str:
@@ -84,12 +87,10 @@ def _explain_weights(operation: str, a: nn.Module, b: nn.Module) -> str:
             return "channel order: RGB against BGR"
         if other.ndim == 2 and one.shape[0] == one.shape[1] and torch.equal(one.T, other):
             return "weights: the kernel is transposed"
-    rounded = _rounding(different)
-    if rounded:
+    if rounded := _rounding(different):
         return f"weights: the second's are the first's rounded to {rounded}"
-    names = ", ".join(different)
     largest = max(float((one - other).abs().max()) for one, other in different.values())
-    return f"weights: {names} differ, by up to {largest:.3g}"
+    return f"weights: {', '.join(different)} differ, by up to {largest:.3g}"
 
 
 def _rounding(different: dict[str, tuple[Tensor, Tensor]]) -> str | None:
@@ -106,8 +107,7 @@ def explain_positions(a: Checkpoint, b: Checkpoint) -> str:
     one, other = a.tensors["positions.0.table"], b.tensors["positions.0.table"]
     prefix = a.config.position_prefix
     if a.config.grid == b.config.grid:
-        rounded = _rounding({"table": (one, other)})
-        if rounded:
+        if rounded := _rounding({"table": (one, other)}):
             return f"weights: the second's position embeddings are the first's rounded to {rounded}"
         if torch.equal(one[prefix:], other[prefix:]):
             return "weights: only the positions of the leading tokens differ"

@@ -28,8 +28,6 @@ def filters(subject: Subject, count: int = COUNT) -> NDArray[np.float32]:
 
     A component has no sign of its own; here its largest value is positive, so that the result is the same each time.
     """
-    if count < 1:
-        raise VitreousError(f"count {count}: must be at least 1")
     with eval_mode(subject) as model:
         if isinstance(model, ViT | ResNet):
             if isinstance(model.trunk, Trunk):

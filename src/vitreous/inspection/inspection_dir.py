@@ -45,7 +45,6 @@ from vitreous.inspection.data_map import DataMap
 from vitreous.inspection.inspect_model import ImageInspection, Inspection
 from vitreous.inspection.inspection_report import look_card, render_report
 from vitreous.inspection.overlay import fit_image, overlay
-from vitreous.models.vit import ViT
 
 MADE_BY = "vitreous inspect"
 NUMBERS, PAGE = "inspect.json", "report.html"
@@ -102,34 +101,25 @@ def _with_progress(title: str, items: Sequence[Any]) -> Iterator[Any]:
 
 def collect_numbers(found: Inspection) -> dict[str, Any]:
     """Everything that was measured, as JSON takes it."""
-    config, model = found.clf.config, found.clf.model
+    config = found.clf.config
     told: dict[str, Any] = {
         "model": config.name,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in found.clf.model.parameters()),
         "image_size": list(found.image_size),
         "classes": config.classes,
         "preprocess": str(found.clf.preprocess),
     }
-    if isinstance(model, ViT) and found.survey is not None:
+    if found.survey is not None:
         layers, heads = found.survey.distance.shape
+        measured = {key: np.asarray(value).tolist() for key, value in vars(found.survey).items()}
         told |= {
             "grid": list(found.grid),
             "step": list(config.step),
             "prefix_tokens": config.prefix_tokens,
             "pool": config.pool,
-        }
-        told |= {"layers": layers, "heads": heads}
-        told["survey"] = {
-            "images": found.survey.images,
-            "names": list(found.surveyed),
-            "distance": found.survey.distance.tolist(),
-            "distance_error": found.survey.distance_error.tolist(),
-            "entropy": found.survey.entropy.tolist(),
-            "norms_quantiles": found.survey.norms_quantiles.tolist(),
-            "leading_norms": found.survey.leading_norms.tolist(),
-            "outlier_share": float(found.survey.outlier_share),
-            "similarity": found.survey.similarity.tolist(),
-            "change": found.survey.change.tolist(),
+            "layers": layers,
+            "heads": heads,
+            "survey": {"images": measured.pop("images"), "names": list(found.surveyed), **measured},
         }
     else:
         told |= {"grid": None, "layers": 0, "heads": 0, "survey": None}

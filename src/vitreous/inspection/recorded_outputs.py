@@ -7,7 +7,7 @@ the one that makes them agree is the likely cause.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -77,23 +77,22 @@ def _mistakes(checkpoint: Checkpoint, images: Tensor) -> Iterator[tuple[str, Che
     yield "channel order: RGB against BGR", checkpoint, images.flip(1)
     config = checkpoint.config
     vit = isinstance(config, ViTConfig)
-    tries: list[tuple[str, str, tuple[object, ...]]] = [
+    tries: list[tuple[str, str, Sequence[object]]] = [
         ("layer-norm epsilon" if vit else "group-norm epsilon", "norm_eps", (1e-12, 1e-6, 1e-5, 1e-3)),
+        ("GELU form", "activation", ("gelu-tanh", "gelu-erf", "gelu-quick")),
+        (
+            "position resize",
+            "position_resize",
+            ("bilinear-aligned", "bicubic", "bicubic-antialias", "bicubic-aligned", "bilinear"),
+        ),
     ]
-    if vit:
-        tries.append(("GELU form", "activation", ("gelu-tanh", "gelu-erf", "gelu-quick")))
-        modes = ("bilinear-aligned", "bicubic", "bicubic-antialias", "bicubic-aligned", "bilinear")
-        tries.append(("position resize", "position_resize", modes))
-    for what, option, values in tries:
+    for what, option, values in tries if vit else tries[:1]:
         present = getattr(config, option)
         for value in values:
             if value != present:
-                yield f"{what}: {_text(present)} against {_text(value)}", _with(checkpoint, **{option: value}), images
+                changed = dataclasses.replace(checkpoint, config=replace_config(config, **{option: value}))
+                yield f"{what}: {_text(present)} against {_text(value)}", changed, images
 
 
 def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _with(checkpoint: Checkpoint, **changes: object) -> Checkpoint:
-    return dataclasses.replace(checkpoint, config=replace_config(checkpoint.config, **changes))
