@@ -93,8 +93,6 @@ def test_as_pictures() -> None:
 
 
 def test_faults() -> None:
-    with pytest.raises(VitreousError, match="count 0"):
-        filters(small(), 0)
     with pytest.raises(VitreousError, match="no embedding"):
         filters(torch.nn.Linear(2, 2))
     alike, damaged = small(), small()

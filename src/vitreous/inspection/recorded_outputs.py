@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
 from vitreous.inspection.compare import Difference, Verification, relative_difference
-from vitreous.models.config import ViTConfig, replace_config
+from vitreous.models.config import PositionResize, ViTConfig, replace_config
 from vitreous.weights.arrays import Arrays, open_arrays
 from vitreous.weights.checkpoint import Checkpoint
 
@@ -80,11 +81,7 @@ def _mistakes(checkpoint: Checkpoint, images: Tensor) -> Iterator[tuple[str, Che
     tries: list[tuple[str, str, Sequence[object]]] = [
         ("layer-norm epsilon" if vit else "group-norm epsilon", "norm_eps", (1e-12, 1e-6, 1e-5, 1e-3)),
         ("GELU form", "activation", ("gelu-tanh", "gelu-erf", "gelu-quick")),
-        (
-            "position resize",
-            "position_resize",
-            ("bilinear-aligned", "bicubic", "bicubic-antialias", "bicubic-aligned", "bilinear"),
-        ),
+        ("position resize", "position_resize", get_args(PositionResize)),
     ]
     for what, option, values in tries if vit else tries[:1]:
         present = getattr(config, option)
