@@ -1,9 +1,9 @@
 """What models cost in practice (appendix D.5, Figure 12): images per second, and the largest batch that fits, by image size.
 
-Inference alone, as in the paper. A model's speed is that of its fastest batch size. The models of one image size are timed
-in turns, round after round, and the median counts, so that a slow moment of the machine does not fall on one of them.
-Which batch fits is tried on an accelerator. A process on a CPU that asks for too much is killed and not told, so there it is
-computed from the tensors that are alive at the worst moment of a forward pass.
+Inference alone, as in the paper. A model's speed is that of its fastest batch size; with a small budget, large batches are not
+tried. The models of one image size are timed in turns, round after round, and the median counts, so that a slow moment of the
+machine does not fall on one of them. Which batch fits is tried on an accelerator. A process on a CPU that asks for too much
+is killed and not told, so there it is computed from the tensors that are alive at the worst moment of a forward pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ MODELS = ("ViT-B/32", "ViT-B/16", "R50x1", "R50x2", "R50+ViT-B/32", "R50+ViT-B/1
 SIZES = (64, 128, 224, 384, 512)
 RUNS = "runs.csv"
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 9
-_LARGEST_TIMED, _LARGEST = 512, 1 << 20
+_TIMED = (1, 4, 16, 64, 256)  # batch sizes
+_LARGEST = 1 << 20  # batch that is tried
 _FLOAT = 4  # bytes
 
 
@@ -155,7 +156,7 @@ def _measure_size(
         for name in names:
             start = time.perf_counter()
             runner = open_runners.enter_context(Runner(create(name, image_size=size), device, precision))
-            batch, largest = _find_batches(runner, device, memory, budget / (4 * len(names)))
+            batch, largest = _find_batches(runner, device, memory, budget / (2 * len(names)))
             images = _make_images(runner, batch)
             trials.append(_Trial(runner.model.config, runner, images, largest, time.perf_counter() - start))
         for turn in range(_MOST_ROUNDS):
@@ -173,7 +174,7 @@ def _find_batches(runner: Runner, device: str, memory: int, seconds: float) -> t
         largest = estimate_largest_batch(runner.model.config, memory, runner.precision)
     else:
         largest = find_largest_batch(lambda batch: runner.run_once(_make_images(runner, batch)))
-    sizes = [2**power for power in range(_LARGEST_TIMED.bit_length()) if 2**power <= max(1, largest)]
+    sizes = [batch for batch in _TIMED if batch <= max(1, largest)]
     made: dict[int, torch.Tensor] = {}
 
     def run(batch: int) -> None:
