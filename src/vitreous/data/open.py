@@ -14,6 +14,7 @@ With a split's name behind it, that split alone: `cifar10:test`, `photos/:valida
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -47,10 +48,12 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
 
         return open_vtab(text, bad_shards)
     if text.startswith(PLAIN):
-        return _open_plain_folder(text, user_path(text.removeprefix(PLAIN)))
-    if path.is_dir() and (found := _open_originals(text, path) or _open_recognised(text, path)) is not None:
+        path = user_path(text.removeprefix(PLAIN))
+        if not path.is_dir():
+            raise VitreousError(f"{text}: no such folder; check the path")
+    elif path.is_dir() and (found := _open_original_files(text, path)) is not None:
         return found
-    if text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
+    elif text.endswith(TARS) or "://" in text or (path.is_dir() and _holds_shards(path)):
         from vitreous.data.shards.reader import open_shards
 
         return open_shards(text, bad_shards=bad_shards)
@@ -67,48 +70,33 @@ def open_data(data: str | Path, bad_shards: Policy = "stop") -> Dataset:
     return _open_known(text)
 
 
-def _open_originals(text: str, folder: Path) -> Dataset | None:
-    """A folder that bears a known set's name and holds its original files is that set, and no folder of images or shards."""
+def _open_original_files(text: str, folder: Path) -> Dataset | None:
+    """A folder that holds a known set's original files is that set: by its name, or by its layout under any name.
+
+    Read as class folders, it would have two or three classes.
+    """
     from vitreous.data.datasets import registry as named
     from vitreous.data.datasets.dataset_dir import MissingFiles
 
-    if not (named.is_known(text) and named.find_dataset(text).files):
-        return None
-    try:
-        return named.open_named(text, folder)
-    except MissingFiles:
-        return None
-
-
-def _open_plain_folder(text: str, path: Path) -> Dataset:
-    from vitreous.data.sources.folder import open_folder
-
-    if not path.is_dir():
-        raise VitreousError(f"{text}: no such folder; check the path")
-    return open_folder(path)
-
-
-def _open_recognised(text: str, folder: Path) -> Dataset | None:
-    """A folder in a known set's original layout, under any name: read as class folders, it would have two or three classes."""
-    from vitreous.data.datasets import registry as named
-
+    with contextlib.suppress(MissingFiles):
+        if named.is_known(text) and named.find_dataset(text).files:
+            return named.open_named(text, folder)
     try:
         found = named.recognise(folder)
     except OSError:
         return None  # what reads it next says why it cannot
     if not found:
         return None
+    titles = " or ".join(known.title for known in found)
     ways = " or ".join(f"{known.name}@{text}" for known in found)
     plain = f"{PLAIN}{text} reads it as a plain folder of classes"
     if len(found) > 1:
-        titles = " or ".join(known.title for known in found)
         raise VitreousError(f"{text}: this may be {titles}, by its files; give {ways} ({plain})")
     try:
         opened = named.open_named(found[0].name, folder)
     except VitreousError as error:
-        raise VitreousError(f"{error} (by its files {text} is {found[0].title}; {plain})") from error
-    note = f"{text}: by its files this is {found[0].title}, read as {ways}; {plain}"
-    return dataclasses.replace(opened, notes=(note, *opened.notes))
+        raise VitreousError(f"{error} (by its files {text} is {titles}; {plain})") from error
+    return dataclasses.replace(opened, notes=(f"{text}: by its files this is {titles}, read as {ways}; {plain}", *opened.notes))
 
 
 def _holds_shards(folder: Path) -> bool:

@@ -245,7 +245,7 @@ class Dataset:
     def count(self) -> int | None:
         """How many items there are in all, where that is known without reading everything."""
         counts = [source.count() for source in self.splits.values()]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        return None if None in counts else sum(filter(None, counts))
 
     def differences_from(self, title: str, published: Mapping[str, int]) -> tuple[str, ...]:
         """Notes on splits whose size differs from the published one: results on them are not comparable."""
@@ -258,16 +258,18 @@ class Dataset:
 
     def only(self, split: str) -> Dataset:
         """The same without its other splits."""
-        source = {split: self.source(split)}
-        own = {split: self.own_classes[split]} if split in self.own_classes else {}
         left_out = tuple(entry for entry in self.left_out if entry.why != EMPTY_SPLIT)  # another one, then
-        count = self.left_out_count - (len(self.left_out) - len(left_out))
-        alone = replace(self, where=f"{self.where}:{split}", splits=source, own_classes=own)
-        return replace(alone, left_out=left_out, left_out_count=count)
+        return replace(
+            self,
+            where=f"{self.where}:{split}",
+            splits={split: self.source(split)},
+            own_classes={name: classes for name, classes in self.own_classes.items() if name == split},
+            left_out=left_out,
+            left_out_count=self.left_out_count - (len(self.left_out) - len(left_out)),
+        )
 
     def source(self, split: str) -> Source | Stream:
-        if split in self.empty_splits():
-            raise VitreousError(f"{self.where}: there are no images in its split {split!r}; it has {', '.join(self.splits)}")
         if split not in self.splits:
-            raise VitreousError(f"{self.where}: there is no split {split!r}; it has {', '.join(self.splits)}")
+            what = "are no images in its" if split in self.empty_splits() else "is no"
+            raise VitreousError(f"{self.where}: there {what} split {split!r}; it has {', '.join(self.splits)}")
         return self.splits[split]

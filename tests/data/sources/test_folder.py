@@ -219,7 +219,7 @@ def test_index_is_kept_until_the_folder_changes(tmp_path: Path, monkeypatch: pyt
     ):
         change()
         fresh = walked(root.resolve())
-        assert listed(root, "train") == [(fresh.table.path(i), fresh.table.labels(i)) for i in range(*fresh.ranges["train"])]
+        assert listed(root, "train") == [(fresh.table.path(i), fresh.table.labels[i]) for i in range(*fresh.ranges["train"])]
         open_data(root)
 
 

@@ -67,7 +67,7 @@ def open_imagenet(place: DatasetDir) -> Dataset:
                 source.table,
                 root=str(folders[split].parent),
                 folders=tuple(f"{name}/{folder}" for folder in source.table.folders),
-                label_ids=numbers[source.table.label_ids],
+                labels=dataclasses.replace(source.table.labels, ids=numbers[source.table.labels.ids]),
                 mapped_from=None,
             )
             source = FileSource(place.where, split, classes, table, source.start, source.stop)

@@ -92,11 +92,10 @@ def _find_mapping(place: DatasetDir) -> Path | None:
     """The folder `mapping` of the development kit."""
     if found := place.base("mapping/train_rand.txt", "devkit", "devkit_object", "kitti", "kitti/devkit", "kitti/devkit_object"):
         return found / "mapping"
-    archive = place.find(KIT, f"kitti/{KIT}")
-    if archive is None:
-        return None
-    wanted = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
-    return unpack_archives(place, [archive], wanted.__contains__, "vtab-kitti-mapping") / "mapping"
+    if archive := place.find(KIT, f"kitti/{KIT}"):
+        wanted = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
+        return unpack_archives(place, [archive], wanted.__contains__, "vtab-kitti-mapping") / "mapping"
+    return None
 
 
 # Which frame belongs to which split -------------------------------------------------------------------------------------------

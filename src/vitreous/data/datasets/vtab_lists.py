@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path, PurePosixPath
 
 from vitreous.core.errors import VitreousError
@@ -55,35 +56,32 @@ def _read_list(place: DatasetDir, task: VtabTask, name: str) -> list[tuple[str, 
         raise VitreousError(f"{place.where}: no {path}; {_REMEDY}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise VitreousError(f"{path}: cannot be read as text ({error}); {_REMEDY}") from error
-    found: list[tuple[str, int]] = []
-    seen: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}  # its label, and the line it stands on
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        image, label = _parse_entry(path, number, line, task)
-        if image in seen:
-            raise VitreousError(f"{path}: line {number}: {image} stands on line {seen[image]} already; remove one of them")
-        seen[image] = number
-        found.append((image, label))
+        if line.strip():
+            image, label = _parse_entry(f"{path}: line {number}", line.strip(), task)
+            if image in found:
+                raise VitreousError(
+                    f"{path}: line {number}: {image} stands on line {found[image][1]} already; remove one of them"
+                )
+            found[image] = (label, number)
     if not found:
         raise VitreousError(f"{path}: lists no images; each line names one and its label, as in images/{name}/000000.jpg 3")
-    return found
+    return [(image, label) for image, (label, _) in found.items()]
 
 
-def _parse_entry(path: Path, number: int, line: str, task: VtabTask) -> tuple[str, int]:
-    image, _, word = line.strip().replace("\t", " ").rpartition(" ")
-    image = image.rstrip()
-    if not image or not (word.isascii() and word.removeprefix("-").isdigit()):
-        raise VitreousError(f"{path}: line {number}: {line.strip()!a} is not PATH LABEL, as in images/test/000000.jpg 3")
-    plain = PurePosixPath(image)
-    if plain.is_absolute() or ".." in plain.parts or any(sign in image for sign in "\\:\0"):
-        raise VitreousError(f"{path}: line {number}: {image!a} leads out of the task's folder; such a list is not read")
-    label = int(word)
+def _parse_entry(where: str, line: str, task: VtabTask) -> tuple[str, int]:
+    words = line.rsplit(maxsplit=1)
+    if len(words) != 2 or not re.fullmatch("-?[0-9]{1,18}", words[1]):
+        raise VitreousError(f"{where}: {line!a} is not PATH LABEL, as in images/test/000000.jpg 3")
+    image, label = PurePosixPath(words[0]), int(words[1])
+    if image.is_absolute() or ".." in image.parts or any(sign in words[0] for sign in "\\:\0"):
+        raise VitreousError(f"{where}: {words[0]!a} leads out of the task's folder; such a list is not read")
     if not 0 <= label < task.classes:
         raise VitreousError(
-            f"{path}: line {number}: label {label}; {task.title} has the classes 0 to {task.classes - 1}; is it another task's?"
+            f"{where}: label {label}; {task.title} has the classes 0 to {task.classes - 1}; is it another task's?"
         )
-    return str(plain), label
+    return str(image), label
 
 
 def _check_disjoint(place: DatasetDir, splits: dict[str, list[tuple[str, int]]]) -> None:

@@ -99,8 +99,6 @@ def _glob(text: str, must: bool = True) -> list[str]:
         raise VitreousError(
             f"{printable_address(text)}: an http server does not list its files; write a range, as {{000..127}}"
         )
-    elif "::" in text:
-        raise VitreousError(f"{printable_address(text)}: a chained address cannot be searched; write a range, as {{000..127}}")
     else:
         files, path = open_filesystem(text)
         try:

@@ -17,8 +17,9 @@ import itertools
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,12 @@ from vitreous.core.progress import Advance, progress_bar
 from vitreous.core.table import table
 from vitreous.data import sampling as order
 from vitreous.data.bad_images import NAME as BAD_IMAGES
-from vitreous.data.bad_images import read_or_refuse, write_bad_images
+from vitreous.data.bad_images import write_bad_images
 from vitreous.data.conventions import SUFFIXES
 from vitreous.data.open import open_data
 from vitreous.data.shards.index import INDEX
 from vitreous.data.shards.samples import MEMBER_BYTES, UNKNOWN_SUFFIX
-from vitreous.data.source import Content, Dataset, Item, Policy, Source, Stream
+from vitreous.data.source import Dataset, Item, Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage, decode, from_array, open_image
 
 SHARD_BYTES = 256_000_000  # large enough that opening one costs nothing, small enough to have many for many workers
@@ -145,13 +146,16 @@ def write_shards(
             if shuffle and isinstance(source, Stream):
                 notes.append(f"{split}: a stream, so its items keep their order within each shard that was read")
             with _ShardWriter(folder, split, shard_bytes) as writer:
-                for place, item in _iterate_items(source, order.derive_key("shards", seed, split) if shuffle else None):
-                    stopping = bool(bad) and bad_images == "stop"
-                    wrong = item if isinstance(item, BadImage) else _write_item(writer, item, full_check, stopping)
-                    if wrong is not None:
-                        bad.append(BadImage(place, wrong.kind, wrong.why))
-                    if bad_images == "stop" and len(bad) >= _NAMED:
-                        raise _bad_images_error(dataset.where, bad)
+                for place, read in _iterate_items(source, order.derive_key("shards", seed, split) if shuffle else None):
+                    try:
+                        item = read()
+                        content, suffix = _encode_image(item, full_check)
+                        if not bad or bad_images == "skip":  # else only the other bad images are still looked for
+                            writer.add(_make_key(item.id), suffix, content, item.labels)
+                    except BadImage as error:
+                        bad.append(BadImage(place, error.kind, error.why))
+                        if bad_images == "stop" and len(bad) >= _NAMED:
+                            raise _bad_images_error(dataset.where, bad) from error
                     progress(1)
             shards += writer.done
         if bad and bad_images == "stop":
@@ -194,37 +198,24 @@ def _format_index(dataset: Dataset, shards: list[ShardEntry], seed: int | None) 
 # What is written ------------------------------------------------------------------------------------------------------------
 
 
-def _iterate_items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Item | BadImage]]:
-    """Each item, or what is wrong with it, and its place; in the order of the seed, if there is one."""
-    if isinstance(source, Stream):
-        turns = np.arange(len(source.shards))
-        for shard in turns if seed is None else order.permute(turns, len(turns), seed, 0):
-            for item in source.read(int(shard)):
-                yield item.place, item
-        return
-    numbers = np.arange(len(source))
-    for number in numbers if seed is None else order.permute(numbers, len(numbers), seed, 0):
-        index = int(number)
-        place = source.place(index)
-        content: Any = read_or_refuse(source, index)
-        if not isinstance(content, BadImage):
-            content = Item(source.id(index), source.labels(index), content, place)
-        yield source.path(index) or place, content
+def _iterate_items(source: Source | Stream, seed: int | None) -> Iterator[tuple[str, Callable[[], Item]]]:
+    """The place of each item, and what reads it; in the order of the seed, if there is one."""
+    count = len(source.shards if isinstance(source, Stream) else source)
+    numbers = np.arange(count) if seed is None else order.permute(np.arange(count), count, seed, 0)
+    for number in numbers.tolist():
+        if isinstance(source, Stream):
+            yield from ((item.place, partial(_same, item)) for item in source.read(number))
+        else:
+            yield source.path(number) or source.place(number), partial(source.__getitem__, number)
 
 
-def _write_item(writer: _ShardWriter, item: Item, full_check: bool, stopping: bool) -> BadImage | None:
-    """Writes the item, unless the run is to stop anyway and only the other bad images are wanted."""
-    try:
-        content, suffix = _encode_image(item.content, item.id, item.place, full_check)
-    except BadImage as error:
-        return error
-    if not stopping:
-        writer.add(_make_key(item.id), suffix, content, item.labels)
-    return None
+def _same(item: Item) -> Item:
+    return item
 
 
-def _encode_image(content: Content, name: str, place: str, full_check: bool) -> tuple[bytes, str]:
+def _encode_image(item: Item, full_check: bool) -> tuple[bytes, str]:
     """The bytes to write, which are those that came wherever some did, and a suffix that readers know."""
+    content, place = item.content, item.place
     if isinstance(content, np.ndarray):
         buffer = io.BytesIO()
         from_array(content, 1 if content.ndim == 2 or content.shape[2] == 1 else 3).save(buffer, "PNG")
@@ -235,9 +226,8 @@ def _encode_image(content: Content, name: str, place: str, full_check: bool) -> 
         form = image.format or ""
     if full_check:
         decode(content, place=place)
-    own = Path(name).suffix.lower()
-    usual = _FORMATS.get(form, f".{form.lower()}")
-    return content, own if own in SUFFIXES else usual if usual in SUFFIXES else UNKNOWN_SUFFIX
+    choices = (Path(item.id).suffix.lower(), _FORMATS.get(form, f".{form.lower()}"))
+    return content, next((suffix for suffix in choices if suffix in SUFFIXES), UNKNOWN_SUFFIX)
 
 
 def _make_key(name: str) -> str:

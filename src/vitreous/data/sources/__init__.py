@@ -5,6 +5,7 @@ Modules:
     file_source  image files with a compact index
     folder       class folders
     hub          Hugging Face data sets
+    label_lists  labels of many items in two arrays
     manifest     CSV and JSON lines
     relabelled   the same images with other labels
 """

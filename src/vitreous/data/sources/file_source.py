@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.data.source import Content, Source
+from vitreous.data.sources.label_lists import LabelLists
 from vitreous.data.transforms.decode import read_image_file
 
 
@@ -31,11 +32,10 @@ class FileTable:
     folder: NDArray[np.int32]
     names: NDArray[np.uint8]  # all names, one after another
     ends: NDArray[np.int64]  # where each name ends
-    label_ends: NDArray[np.int64] | None  # where each file's labels end; None: one label each, -1 for none
-    label_ids: NDArray[np.int32]
+    labels: LabelLists
     mapped_from: str | None = None  # the folder whose .npy files these arrays are
 
-    ARRAYS = ("folder", "names", "ends", "label_ids")
+    ARRAYS = ("folder", "names", "ends", "label_ids", "label_ends")
 
     def __repr__(self) -> str:
         return f"<FileTable {self.root}: {len(self):,} files in {len(self.folders):,} folders>"
@@ -46,8 +46,7 @@ class FileTable:
     def __reduce__(self) -> Any:  # pickled as the path of the arrays, not a copy of them
         if self.mapped_from is not None:
             return FileTable.mapped, (Path(self.mapped_from), self.root, self.folders, self.digest())
-        fields = (self.root, self.folders, self.folder, self.names, self.ends, self.label_ends, self.label_ids)
-        return FileTable, fields
+        return FileTable, (self.root, self.folders, self.folder, self.names, self.ends, self.labels)
 
     def path(self, index: int) -> str:
         """Relative to the root, with slashes."""
@@ -56,25 +55,15 @@ class FileTable:
         folder = self.folders[self.folder[index]]
         return f"{folder}/{name}" if folder else name
 
-    def labels(self, index: int) -> tuple[int, ...]:
-        if self.label_ends is None:
-            label = int(self.label_ids[index])
-            return (label,) if label >= 0 else ()
-        start = int(self.label_ends[index - 1]) if index else 0
-        return tuple(label for label in self.label_ids[start : self.label_ends[index]].tolist() if label >= 0)
-
     def save(self, folder: Path) -> None:
-        for name in self.ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
-        if self.label_ends is not None:
-            np.save(folder / "label_ends.npy", self.label_ends)
+        arrays: tuple[NDArray[Any], ...] = (self.folder, self.names, self.ends, self.labels.ids, self.labels.ends)
+        for name, array in zip(self.ARRAYS, arrays, strict=True):
+            np.save(folder / f"{name}.npy", array)
 
     @classmethod
     def mapped(cls, folder: Path, root: str, folders: tuple[str, ...], expected: str | None = None) -> FileTable:
-        arrays = {name: _map_array(folder / f"{name}.npy") for name in cls.ARRAYS}
-        several = folder / "label_ends.npy"
-        ends = _map_array(several) if several.exists() else None
-        table = cls(root, folders, label_ends=ends, mapped_from=str(folder), **arrays)
+        numbers, names, ends, label_ids, label_ends = (_map_array(folder / f"{name}.npy") for name in cls.ARRAYS)
+        table = cls(root, folders, numbers, names, ends, LabelLists(label_ids, label_ends), str(folder))
         if len(table.folder) != len(table) or len(table.names) != (table.ends[-1] if len(table) else 0):
             raise ValueError(f"{folder}: the arrays do not belong together")
         if expected is not None and table.digest() != expected:
@@ -94,7 +83,7 @@ def _map_array(path: Path) -> NDArray[Any]:
 
 
 Group: TypeAlias = tuple[str, Sequence[str], Sequence[tuple[int, ...]]]
-"""Files of one folder: its path, their names and the labels of each, (-1,) for none."""
+"""Files of one folder: its path, their names and the labels of each."""
 
 
 def build_table(root: str, splits: Mapping[str, Iterable[Group]]) -> tuple[FileTable, dict[str, tuple[int, int]]]:
@@ -120,9 +109,8 @@ def build_table(root: str, splits: Mapping[str, Iterable[Group]]) -> tuple[FileT
         ranges[split] = (start, count)
     empty = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
     numbers, lengths, label_counts, label_ids = map(np.concatenate, zip(empty, *columns, strict=True))
-    label_ends = None if (label_counts == 1).all() else np.cumsum(label_counts)
-    joined = np.frombuffer(b"".join(names), np.uint8)
-    return FileTable(root, tuple(folders), numbers, joined, np.cumsum(lengths), label_ends, label_ids), ranges
+    joined, label_lists = np.frombuffer(b"".join(names), np.uint8), LabelLists(label_ids, np.cumsum(label_counts))
+    return FileTable(root, tuple(folders), numbers, joined, np.cumsum(lengths), label_lists), ranges
 
 
 class FileSource(Source):
@@ -144,7 +132,7 @@ class FileSource(Source):
         return self.table.path(self._number(index))
 
     def labels(self, index: int) -> tuple[int, ...]:
-        return self.table.labels(self._number(index))
+        return self.table.labels[self._number(index)]
 
     def path(self, index: int) -> str:
         relative = self.id(index)  # joined by hand: this is called several times for every image of every epoch
@@ -157,15 +145,10 @@ class FileSource(Source):
         return read_image_file(self.path(index), self.path(index))
 
     def targets(self) -> NDArray[np.int64]:
-        if self.table.label_ends is None:
-            return self.table.label_ids[self.start : self.stop].astype(np.int64)
-        return super().targets()
+        return self.table.labels.part(self.start, self.stop).targets()
 
     def counts(self) -> NDArray[np.int64]:
-        if self.table.label_ends is not None:
-            return super().counts()
-        targets = self.targets()
-        return np.bincount(targets[targets >= 0], minlength=len(self.classes))
+        return np.bincount(self.table.labels.part(self.start, self.stop).ids, minlength=len(self.classes))
 
     def fingerprint(self) -> str:
         table, part = self.table, slice(self.start, self.stop)
@@ -175,8 +158,8 @@ class FileSource(Source):
         digest.update(table.names[first:last].tobytes())
         digest.update((table.ends[part] - first).tobytes())
         digest.update(table.folder[part].tobytes())
-        if table.label_ends is None:
-            digest.update(table.label_ids[part].tobytes())
+        if (np.diff(table.labels.ends, prepend=0) <= 1).all():
+            digest.update(self.targets().astype(np.int32).tobytes())
         else:
             digest.update("\0".join(str(self.labels(i)) for i in range(len(self))).encode())
         return digest.hexdigest()

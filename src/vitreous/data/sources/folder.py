@@ -32,7 +32,7 @@ from vitreous.data.sources.file_source import FileSource, FileTable, Group, buil
 from vitreous.data.transforms.image_formats import is_image_name, suffixes
 
 Why: TypeAlias = Literal["not-an-image", "symlink-loop", "unreadable", "empty-class", "left-out"]
-_VERSION = 4  # of the cached index
+_VERSION = 5  # of the cached index
 _SETTLED = 2.0  # seconds: a folder younger than this may change again without its time of modification showing it
 _LISTED = 10_000  # how many left-out files are kept by name
 
@@ -282,13 +282,15 @@ def _number_files(
         walk.leave_out(name, "a class folder without images", "empty-class")
     splits: dict[str, list[Group]] = {}
     for split, by_class in found.items():
-        parts = [(*part, (label,)) for label, name in enumerate(classes) for part in by_class.get(name, ())]
+        parts: list[tuple[str, list[str], tuple[int, ...]]] = [
+            (*part, (label,)) for label, name in enumerate(classes) for part in by_class.get(name, ())
+        ]
         loose = unlabelled.get(split, [])
         if filled[split]:
             for path in (_join(folder, image) for folder, images in loose for image in images):
                 walk.leave_out(path, "outside any class folder")
         else:
-            parts = [(*part, (-1,)) for part in loose]
+            parts = [(*part, ()) for part in loose]
         if parts:
             splits[split] = [(folder, images, [label] * len(images)) for folder, images, label in parts]
         elif split != ALL:

@@ -46,7 +46,7 @@ def open_manifest(path: Path) -> Dataset:
     if ALL in by_split and len(by_split) > 1:
         raise VitreousError(f"{path}: some rows name a split and some do not; fill in the rest or leave the column out")
     groups = {
-        split: [("", [name for name, _, _ in own], [tuple(number[x] for x in labels) or (-1,) for _, labels, _ in own])]
+        split: [("", [name for name, _, _ in own], [tuple(number[x] for x in labels) for _, labels, _ in own])]
         for split, own in by_split.items()
     }
     table, ranges = build_table(str(path.parent.resolve()), groups)

@@ -9,34 +9,26 @@ from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source, View
+from vitreous.data.sources.label_lists import LabelLists
 
 
 class Relabelled(View):
-    """The items of a source, in its order, with these labels.
-
-    The labels lie in two arrays, which take a fraction of what tuples do and are sent quickly to worker processes.
-    """
+    """The items of a source, in its order, with these labels."""
 
     def __init__(self, parent: Source, labels: Sequence[tuple[int, ...]]) -> None:
         if len(labels) != len(parent):
             raise VitreousError(f"{parent.where}: {len(labels):,} labels for {len(parent):,} images; not those of this set")
         super().__init__(parent)
-        self._ids = np.array([label for several in labels for label in several], np.int64)
-        self._ends = np.cumsum([len(several) for several in labels], dtype=np.int64)
-        wrong = self._ids[(self._ids < 0) | (self._ids >= len(self.classes))]
+        self._labels = LabelLists.of(labels)
+        wrong = self._labels.ids[(self._labels.ids < 0) | (self._labels.ids >= len(self.classes))]
         if len(wrong):
             raise VitreousError(f"{parent.where}: label {wrong[0]} of {len(self.classes):,} classes; not those of this set")
 
     def labels(self, index: int) -> tuple[int, ...]:
-        start = int(self._ends[index - 1]) if index else 0
-        return tuple(self._ids[start : self._ends[index]].tolist())
+        return self._labels[index]
 
     def targets(self) -> NDArray[np.int64]:
-        starts = np.concatenate(([0], self._ends[:-1])).astype(np.int64) if len(self._ends) else self._ends
-        first = np.full(len(self), -1, np.int64)
-        labelled = self._ends > starts
-        first[labelled] = self._ids[starts[labelled]]
-        return first
+        return self._labels.targets()
 
     def counts(self) -> NDArray[np.int64]:
-        return np.bincount(self._ids, minlength=len(self.classes))
+        return np.bincount(self._labels.ids, minlength=len(self.classes))
