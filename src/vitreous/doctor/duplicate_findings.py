@@ -116,7 +116,7 @@ def _group_near(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed
 
 def _labels_conflict(scan: Scan, items: Iterable[int]) -> bool:
     """Whether copies have different labels. A copy without a label contradicts nothing."""
-    return len({frozenset(scan.labels(item)) for item in items} - {frozenset()}) > 1
+    return len({frozenset(scan.label_names(item)) for item in items} - {frozenset()}) > 1
 
 
 def _describe_changes(pairs: Iterable[Pair]) -> str:

@@ -123,7 +123,7 @@ def left_out_findings(dataset: Dataset) -> Iterator[Finding]:
 
 def class_findings(scan: Scan) -> Iterator[Finding]:
     classes = scan.dataset.classes
-    counts = {split: scan.class_counts(split) for split in scan.splits}
+    counts = {split: scan.sources[split].counts() for split in scan.splits}
     labelled = {split: count for split, count in counts.items() if count.sum()}
     everywhere = sum(labelled.values()) if labelled else np.zeros(len(classes), np.int64)
     for split, count in labelled.items():

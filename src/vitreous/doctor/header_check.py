@@ -15,21 +15,17 @@ from vitreous.data.bad_images import read_or_refuse
 from vitreous.data.loading.workers import run_in_order, set_current_item
 from vitreous.data.source import Content, Source, Stream
 from vitreous.data.transforms.decode import BadImage, open_image
+from vitreous.doctor.scan import divide
 
 CHUNK = 256
 
 
 def check_headers(source: Source | Stream, workers: int = 0, advance: Advance = lambda more: None) -> tuple[BadImage, ...]:
     """The items whose header cannot be read, in their order. A shard that breaks off is an error, as in training."""
-    tasks: list[tuple[int, int]]
-    if isinstance(source, Stream):
-        tasks = [(shard, shard + 1) for shard in range(len(source.shards))]
-    elif source.encoded:
-        tasks = [(start, min(start + CHUNK, len(source))) for start in range(0, len(source), CHUNK)]
-    else:
+    if isinstance(source, Source) and not source.encoded:
         return ()  # pixels have no header
     found: list[BadImage] = []
-    for count, bad in run_in_order(_Headers(source), tasks, workers):
+    for count, bad in run_in_order(_Headers(source), divide(source, CHUNK), workers):
         found += bad
         advance(count)
     return tuple(found)

@@ -5,7 +5,7 @@ Items are numbered through, split after split, in the order in which they were r
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from vitreous.data.transforms.decode import BadImage
 from vitreous.doctor.examine import Examination, examine
 from vitreous.doctor.fingerprint import Fingerprints
 from vitreous.doctor.records import Row, Rows, Table, make_row, pack_rows
-from vitreous.doctor.stream_index import StreamIndex, join_indexes, read_shard_index
+from vitreous.doctor.stream_index import ScannedStream, StreamIndex, join_indexes, read_shard_index
 
 CHUNK = 64  # items per task: large enough that sending them costs nothing, small enough that the progress moves
 CRASHES = 20  # files that may kill a decoder's process; more mean that the machine is at fault
@@ -35,7 +35,7 @@ class Scan:
     records: NDArray[Any]  # of `records.RECORD`
     prints: Fingerprints | None
     texts: dict[int, str]  # what is wrong with an item, or odd about it
-    names: dict[str, StreamIndex]  # of the splits that are streams
+    sources: dict[str, Source]  # the splits; a stream by what was read of it
     broken: tuple[tuple[str, str], ...] = ()  # split and reason: shards that could not be read to their end
 
     def __len__(self) -> int:
@@ -46,25 +46,26 @@ class Scan:
         number = int(np.searchsorted(self.starts, item, side="right")) - 1
         return self.splits[number], item - int(self.starts[number])
 
-    def _find(self, item: int) -> tuple[Source | Stream, str, int]:
+    def _find(self, item: int) -> tuple[Source, int]:
         split, index = self.where(item)
-        return self.dataset.splits[split], split, index
+        return self.sources[split], index
 
     def id(self, item: int) -> str:
-        source, split, index = self._find(item)
-        return source.id(index) if isinstance(source, Source) else self.names[split].id(index)
-
-    def labels(self, item: int) -> tuple[int, ...]:
-        source, split, index = self._find(item)
-        labels = source.labels(index) if isinstance(source, Source) else self.names[split].labels_of(index)
-        return tuple(label for label in labels if label >= 0)
+        source, index = self._find(item)
+        return source.id(index)
 
     def label_names(self, item: int) -> tuple[str, ...]:
-        return tuple(self.dataset.classes[label] for label in self.labels(item))
+        source, index = self._find(item)
+        return tuple(self.dataset.classes[label] for label in source.labels(index) if label >= 0)
 
     def path(self, item: int) -> str | None:
-        source, _, index = self._find(item)
-        return source.path(index) if isinstance(source, Source) else None
+        source, index = self._find(item)
+        return source.path(index)
+
+    def read(self, item: int) -> Content:
+        """The item's content once more."""
+        source, index = self._find(item)
+        return source.read(index)
 
     def part(self, split: str) -> slice:
         number = self.splits.index(split)
@@ -74,26 +75,8 @@ class Scan:
         """Which items were decoded; a damaged image is one."""
         return np.asarray(self.records["width"] > 0)
 
-    def class_counts(self, split: str) -> NDArray[np.int64]:
-        source = self.dataset.splits[split]
-        if isinstance(source, Source):
-            return source.counts()
-        labels = self.names[split].labels
-        return np.bincount(labels[labels >= 0], minlength=len(self.dataset.classes)).astype(np.int64)
-
     def unlabelled(self, split: str) -> NDArray[np.int64]:
-        source = self.dataset.splits[split]
-        known = source.targets() >= 0 if isinstance(source, Source) else np.diff(self.names[split].label_ends, prepend=0) > 0
-        return np.flatnonzero(~known) + self.part(split).start
-
-    def read(self, item: int) -> Content:
-        """The item's content once more; of a shard, everything before it is read too."""
-        source, split, index = self._find(item)
-        if isinstance(source, Source):
-            return source.read(index)
-        names = self.names[split]
-        wanted = source.read(int(names.shard[index]))
-        return next(itertools.islice(wanted, int(names.position[index]), None)).content
+        return np.flatnonzero(self.sources[split].targets() < 0) + self.part(split).start
 
 
 def scan_dataset(
@@ -103,9 +86,10 @@ def scan_dataset(
     splits = tuple(dataset.splits)
     sources = tuple(dataset.splits[split] for split in splits)
     table = Table(dataset.count() or 0, near)
-    lists: dict[str, list[StreamIndex]] = {split: [] for split, s in zip(splits, sources, strict=True) if isinstance(s, Stream)}
+    lists: dict[str, list[StreamIndex]] = defaultdict(list)
     starts, broken = np.zeros(len(splits) + 1, np.int64), []
-    for task, batch in _batches(_Examiner(sources, near), _tasks(sources), workers):
+    tasks = [_Task(number, *part) for number, source in enumerate(sources) for part in divide(source, CHUNK)]
+    for task, batch in _batches(_Examiner(sources, near), tasks, workers):
         table.add(batch.rows)
         starts[task.split + 1 :] += len(batch.rows)
         if batch.names is not None:
@@ -113,9 +97,12 @@ def scan_dataset(
         if batch.broken:
             broken.append((splits[task.split], batch.broken))
         advance(len(batch.rows))
-    names = {split: join_indexes(parts) for split, parts in lists.items()}
+    scanned = {
+        split: ScannedStream(source, join_indexes(lists[split])) if isinstance(source, Stream) else source
+        for split, source in dataset.splits.items()
+    }
     rows = table.finished()
-    return Scan(dataset, splits, starts, rows.records, rows.prints, rows.texts, names, tuple(broken))
+    return Scan(dataset, splits, starts, rows.records, rows.prints, rows.texts, scanned, tuple(broken))
 
 
 # Tasks ------------------------------------------------------------------------------------------------------------------------
@@ -135,24 +122,20 @@ class _Batch:
     broken: str = ""
 
 
-def _tasks(sources: Sequence[Source | Stream]) -> Iterator[_Task]:
-    for number, source in enumerate(sources):
-        if isinstance(source, Source):
-            for start in range(0, len(source), CHUNK):
-                yield _Task(number, start, min(start + CHUNK, len(source)))
-        else:
-            yield from (_Task(number, shard, shard + 1) for shard in range(len(source.shards)))
+def divide(source: Source | Stream, chunk: int) -> list[tuple[int, int]]:
+    """First and last (exclusive) of the items that one task reads; of a stream, of its shards."""
+    total, step = (len(source.shards), 1) if isinstance(source, Stream) else (len(source), chunk)
+    return [(start, min(start + step, total)) for start in range(0, total, step)]
 
 
-def _batches(examiner: _Examiner, tasks: Iterator[_Task], workers: int) -> Iterator[tuple[_Task, _Batch]]:
+def _batches(examiner: _Examiner, tasks: Sequence[_Task], workers: int) -> Iterator[tuple[_Task, _Batch]]:
     """Results in order. A file that crashes its process is a finding like any other: it is set aside and the scan continues."""
-    waiting = list(tasks)
     done = 0
-    while done < len(waiting):
+    while done < len(tasks):
         try:
-            for batch in run_in_order(examiner, waiting[done:], workers):
+            for batch in run_in_order(examiner, tasks[done:], workers):
                 done += 1
-                yield waiting[done - 1], batch
+                yield tasks[done - 1], batch
         except WorkerDied as died:
             killed = "SIGKILL" in str(died)  # memory ran out, as a rule; the file need not be to blame
             if killed or not died.item or died.item in examiner.deadly or len(examiner.deadly) >= CRASHES:
@@ -199,7 +182,7 @@ class _Examiner:
                 found = _CRASHED if item.place in self.deadly else examine(item.content, item.id)
                 rows.append(make_row(found, self.near))
                 ids.append(item.id)
-                labels.append(item.labels)
+                labels.append(tuple(label for label in item.labels if label >= 0))
                 set_current_item(shard)
         except VitreousError as error:
             broken = str(error)

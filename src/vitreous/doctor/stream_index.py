@@ -1,4 +1,4 @@
-"""A compact index of the ids and labels of streamed items."""
+"""A compact index of streamed items, by which a stream that was read once is a source like any other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.data.source import Content, Source, Stream
+
 
 @dataclass(frozen=True, eq=False)
 class StreamIndex:
+    """Ids and labels one behind the other, with the end of each item's own; and where the items are."""
+
     text: bytes
     ends: NDArray[np.int64]
     labels: NDArray[np.int32]
@@ -19,13 +23,28 @@ class StreamIndex:
     shard: NDArray[np.int32]
     position: NDArray[np.int32]
 
-    def id(self, index: int) -> str:
-        start = int(self.ends[index - 1]) if index else 0
-        return self.text[start : int(self.ends[index])].decode(errors="surrogateescape")
 
-    def labels_of(self, index: int) -> tuple[int, ...]:
-        start = int(self.label_ends[index - 1]) if index else 0
-        return tuple(self.labels[start : int(self.label_ends[index])].tolist())
+class ScannedStream(Source):
+    """The items of a stream by number. To read one again, everything before it in its shard is read too."""
+
+    def __init__(self, stream: Stream, index: StreamIndex) -> None:
+        self.where, self.split, self.classes = stream.where, stream.split, stream.classes
+        self.stream, self.index = stream, index
+
+    def __len__(self) -> int:
+        return len(self.index.ends)
+
+    def id(self, index: int) -> str:
+        start = int(self.index.ends[index - 1]) if index else 0
+        return self.index.text[start : int(self.index.ends[index])].decode(errors="surrogateescape")
+
+    def labels(self, index: int) -> tuple[int, ...]:
+        start = int(self.index.label_ends[index - 1]) if index else 0
+        return tuple(self.index.labels[start : int(self.index.label_ends[index])].tolist())
+
+    def read(self, index: int) -> Content:
+        shard = self.stream.read(int(self.index.shard[index]))
+        return next(itertools.islice(shard, int(self.index.position[index]), None)).content
 
 
 def read_shard_index(ids: Sequence[str], labels: Sequence[tuple[int, ...]], shard: int) -> StreamIndex:

@@ -36,7 +36,7 @@ def summarise(scan: Scan, findings: Sequence[Finding], against: Scan | None, pre
 def _summarise_split(scan: Scan, split: str) -> dict[str, Any]:
     records = scan.records[scan.part(split)]
     usable = records[records["width"] > 0]
-    counts = scan.class_counts(split).tolist()
+    counts = scan.sources[split].counts().tolist()
     about: dict[str, Any] = {
         "images": len(records),
         "usable": len(usable),

@@ -14,6 +14,7 @@ from vitreous.data.loading.workers import run_in_order, set_current_item
 from vitreous.data.source import Source, Stream
 from vitreous.doctor.examine import examine
 from vitreous.doctor.scan import Scan
+from vitreous.doctor.stream_index import ScannedStream
 
 SIDE = 128
 _CHUNK = 16
@@ -35,9 +36,10 @@ def _read_again(scan: Scan, items: Iterable[int], workers: int, side: int | None
     for item in sorted({item for item in items if usable[item]}):
         split, index = scan.where(item)
         number = scan.splits.index(split)
-        if split in scan.names:
-            names = scan.names[split]
-            wanted[number, int(names.shard[index])].append((item, int(names.position[index])))
+        source = scan.sources[split]
+        if isinstance(source, ScannedStream):
+            place = source.index
+            wanted[number, int(place.shard[index])].append((item, int(place.position[index])))
         else:
             wanted[number, -1].append((item, index))
     found: dict[int, bytes] = {}
