@@ -136,12 +136,11 @@ def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bo
     `trimmed` says which of them to compare without its border, as `Pair` has it; the best agreement counts. Sees more than
     the fingerprints do: pass both at 96 pixels or more along the shorter side where they have them.
     """
-    inside = (remove_border(picture) or picture, remove_border(other) or other) if any(map(any, trimmed)) else None
     best = 0.0
-    for without, without_other in trimmed:
+    for which in trimmed:
         first, second = (
-            inside[side] if inside and bare else whole
-            for side, (bare, whole) in enumerate(((without, picture), (without_other, other)))
+            (remove_border(image) or image) if without else image
+            for image, without in zip((picture, other), which, strict=True)
         )
         best = max(best, _agreement(first, second))
         if best >= SAME:
