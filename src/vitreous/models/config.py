@@ -27,6 +27,7 @@ PositionPlacement = Literal["stem", "every", "shared"]
 PositionResize = Literal[
     "bilinear-aligned", "bilinear", "bilinear-antialias", "bicubic", "bicubic-aligned", "bicubic-antialias", "nearest"
 ]
+Rate = Annotated[float, Between(0, 0.999)]  # of what is dropped: never all of it
 Form = Literal["pre", "post"]
 Standardise = Literal["std+eps", "sqrt(var+eps)"]
 RootPadding = Literal["zero", "-inf"]
@@ -141,9 +142,9 @@ class ViTConfig:
     position_resize: PositionResize = "bilinear-aligned"
 
     # Regularisation: appendix B.1 and AugReg.
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0  # of the last layer; grows linearly from 0 at the first
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    stochastic_depth: Rate = 0.0  # of the last layer; grows linearly from 0 at the first
 
     # Variations of the block.
     attention: Literal["full", "axial"] = "full"  # axial: appendix D.6
@@ -158,9 +159,6 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, lambda name, value: f"{name}={value}:")
-        for option in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0.0 <= getattr(self, option) < 1.0:
-                raise VitreousError(f"{option} {getattr(self, option)} is not in [0, 1)")
         if self.width % self.heads:
             fits = min((h for h in range(1, self.width + 1) if self.width % h == 0), key=lambda h: abs(h - self.heads))
             raise VitreousError(

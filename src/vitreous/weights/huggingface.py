@@ -15,7 +15,7 @@ from vitreous.models.names import name_vit
 from vitreous.weights import preprocessing
 from vitreous.weights.arrays import Arrays, axes, count_layers, rename_arrays, roots_of
 from vitreous.weights.checkpoint import Checkpoint
-from vitreous.weights.mapping import ADD_ROW, ONE_ROW, SAME, Recognised, Rule, pair, refuse_parts, refuse_unused, rule
+from vitreous.weights.mapping import ADD_ROW, ONE_ROW, SAME, Recognised, Rule, optional, pair, refuse_parts, refuse_unused, rule
 
 MARK = "embeddings.patch_embeddings.projection.weight"
 _TYPES = ("vit", "deit", "dinov2", "dinov2_with_registers")
@@ -180,40 +180,33 @@ def disk_name(name: str, kind: str, config: ViTConfig) -> str:
 
 def rules(config: ViTConfig, kind: str) -> list[Rule]:
     dino = kind.startswith("dinov2")
-    out = [*pair("embedding", "embeddings.patch_embeddings.projection"), rule("class_token", "embeddings.cls_token")]
-    if config.distillation_token:
-        out.append(rule("distillation_token", "embeddings.distillation_token"))
-    if config.registers:
-        out.append(rule("registers", "embeddings.register_tokens"))
-    if config.mask_token:
-        out.append(rule("mask_token", "embeddings.mask_token", ADD_ROW if dino else SAME))
-    out.append(rule("positions.0.table", "embeddings.position_embeddings", ONE_ROW))
+    plain = ("mlp.fc1", "mlp.fc2") if dino else ("intermediate.dense", "output.dense")
+    up, down = ("mlp.weights_in", "mlp.weights_out") if config.mlp_form == "swiglu" else plain
+    out = []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
-        out += pair(f"{ours}.norm1", f"{theirs}.{'norm1' if dino else 'layernorm_before'}")
-        out += pair(f"{ours}.norm2", f"{theirs}.{'norm2' if dino else 'layernorm_after'}")
         qkv = [f"{theirs}.attention.attention.{part}" for part in ("query", "key", "value")]
-        out.append(rule(f"{ours}.attention.qkv.weight", [f"{part}.weight" for part in qkv]))
-        if config.qkv_bias:
-            out.append(rule(f"{ours}.attention.qkv.bias", [f"{part}.bias" for part in qkv]))
-        out += pair(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-        if not dino:
-            up, down = "intermediate.dense", "output.dense"
-        elif config.mlp_form == "swiglu":
-            up, down = "mlp.weights_in", "mlp.weights_out"
-        else:
-            up, down = "mlp.fc1", "mlp.fc2"
-        out += pair(f"{ours}.mlp.up", f"{theirs}.{up}") + pair(f"{ours}.mlp.down", f"{theirs}.{down}")
-        if dino:
-            out += [rule(f"{ours}.scale{k}.gamma", f"{theirs}.layer_scale{k}.lambda1") for k in (1, 2)]
-    out += pair("norm", "layernorm")
-    if config.representation:
-        out += pair("representation", "pooler.dense")
-    if config.distillation_head:
-        out += pair("head", "cls_classifier") + pair("distillation_head", "distillation_classifier")
-    elif config.classes:
-        out += pair("head", "classifier")
-    return out
+        out += optional(
+            (True, pair(f"{ours}.norm1", f"{theirs}.{'norm1' if dino else 'layernorm_before'}")),
+            (True, pair(f"{ours}.norm2", f"{theirs}.{'norm2' if dino else 'layernorm_after'}")),
+            (True, [rule(f"{ours}.attention.qkv.weight", [f"{part}.weight" for part in qkv])]),
+            (config.qkv_bias, [rule(f"{ours}.attention.qkv.bias", [f"{part}.bias" for part in qkv])]),
+            (True, pair(f"{ours}.attention.out", f"{theirs}.attention.output.dense")),
+            (True, pair(f"{ours}.mlp.up", f"{theirs}.{up}") + pair(f"{ours}.mlp.down", f"{theirs}.{down}")),
+            (dino, [rule(f"{ours}.scale{k}.gamma", f"{theirs}.layer_scale{k}.lambda1") for k in (1, 2)]),
+        )
+    return out + optional(
+        (True, pair("embedding", "embeddings.patch_embeddings.projection")),
+        (True, [rule("class_token", "embeddings.cls_token")]),
+        (config.distillation_token, [rule("distillation_token", "embeddings.distillation_token")]),
+        (config.registers, [rule("registers", "embeddings.register_tokens")]),
+        (config.mask_token, [rule("mask_token", "embeddings.mask_token", ADD_ROW if dino else SAME)]),
+        (True, [rule("positions.0.table", "embeddings.position_embeddings", ONE_ROW)]),
+        (True, pair("norm", "layernorm")),
+        (config.representation, pair("representation", "pooler.dense")),
+        (config.classes, pair("head", "cls_classifier" if config.distillation_head else "classifier")),
+        (config.distillation_head, pair("distillation_head", "distillation_classifier")),
+    )
 
 
 def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:

@@ -78,6 +78,11 @@ def pair(ours: str, theirs: str, codec: Codec = SAME, names: tuple[str, str] = (
     return [rule(f"{ours}.weight", theirs + names[0], codec), rule(f"{ours}.bias", theirs + names[1])]
 
 
+def optional(*parts: tuple[object, list[Rule]]) -> list[Rule]:
+    """The rules of those parts that a model has."""
+    return [each for there, rules in parts if there for each in rules]
+
+
 @dataclass(frozen=True)
 class ResNetNames:
     """What another library calls the parts of a ResNet. In `unit`, {stage} and {unit} are numbers; the rest follows it."""

@@ -30,6 +30,7 @@ from vitreous.weights.mapping import (
     heads_bias,
     heads_in,
     heads_out,
+    optional,
     pair,
     refuse_parts,
     refuse_unused,
@@ -169,10 +170,6 @@ def _vit_rules(config: ViTConfig, linen: bool = False) -> list[Rule]:
     out = [rule("embedding.weight", "embedding/kernel", CONV), rule("embedding.bias", "embedding/bias")]
     if config.trunk is not None:
         out += resnet_rules(config.trunk, _POST_NAMES)
-    if config.class_token:
-        out.append(rule("class_token", "cls"))
-    if config.positions == "1d":
-        out.append(rule("positions.0.table", _TABLE, ONE_ROW))
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
         out += _norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0")
@@ -185,14 +182,14 @@ def _vit_rules(config: ViTConfig, linen: bool = False) -> list[Rule]:
         ]
         out += _norm(f"{ours}.norm2", f"{theirs}/{norm2}")
         out += _dense(f"{ours}.mlp.up", f"{theirs}/{mlp}/Dense_0") + _dense(f"{ours}.mlp.down", f"{theirs}/{mlp}/Dense_1")
-    out += _norm("norm", "Transformer/encoder_norm")
-    if config.pool == "map":
-        out += _map_rules(h)
-    if config.representation:
-        out += _dense("representation", "pre_logits")
-    if config.classes:
-        out += _dense("head", "head")
-    return out
+    return out + optional(
+        (config.class_token, [rule("class_token", "cls")]),
+        (config.positions == "1d", [rule("positions.0.table", _TABLE, ONE_ROW)]),
+        (True, _norm("norm", "Transformer/encoder_norm")),
+        (config.pool == "map", _map_rules(h)),
+        (config.representation, _dense("representation", "pre_logits")),
+        (config.classes, _dense("head", "head")),
+    )
 
 
 def _map_rules(heads: int) -> list[Rule]:
@@ -314,12 +311,10 @@ _BIT_HEAD = pair(
 
 def _released_bit(name: str) -> str:
     """A name of big_vision's copy of the BiT paper's model (bit_paper.py), as in the released files."""
-    if match := re.fullmatch(r"(block\d+/unit\d+)/conv(\d)/kernel", name):
-        return f"{_BIT}{match[1]}/{'abc'[int(match[2]) - 1]}/standardized_conv2d/kernel"
-    if match := re.fullmatch(r"(block\d+/unit\d+)/gn(\d)/(scale|bias)", name):
-        return f"{_BIT}{match[1]}/{'abc'[int(match[2]) - 1]}/group_norm/{'gamma' if match[3] == 'scale' else 'beta'}"
-    if match := re.fullmatch(r"(block\d+/unit\d+)/conv_proj/kernel", name):
-        return f"{_BIT}{match[1]}/a/proj/standardized_conv2d/kernel"
+    if match := re.fullmatch(r"(block\d+/unit\d+)/(conv|gn)(_proj|\d)/(kernel|scale|bias)", name):
+        part = "a/proj" if match[3] == "_proj" else "abc"[int(match[3]) - 1]
+        array = {"kernel": "standardized_conv2d/kernel", "scale": "group_norm/gamma", "bias": "group_norm/beta"}[match[4]]
+        return f"{_BIT}{match[1]}/{part}/{array}"
     return {
         _BIT_PAPER_MARK: _BIT_MARK,
         "norm-pre-head/scale": f"{_BIT}group_norm/gamma",

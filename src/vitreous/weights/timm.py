@@ -21,6 +21,7 @@ from vitreous.weights.mapping import (
     ResNetNames,
     Rule,
     build_config,
+    optional,
     pair,
     refuse_parts,
     refuse_unused,
@@ -42,7 +43,8 @@ def recognise(arrays: Arrays, fields: dict[str, Any]) -> Recognised | None:
         return None
     settings = Settings.of(fields, arrays.path)
     config = read(found, settings)
-    refuse_unused(rules(config), found, "model of timm's")
+    known = rules(config)
+    refuse_unused(known, found, "model of timm's")
     text = preprocessing.timm(settings.pretrained, config.image_size)
     guessed = not (settings.pretrained and text)
     text = text or preprocessing.timm({**settings.pretrained, "crop_mode": "center"}, config.image_size)
@@ -50,7 +52,7 @@ def recognise(arrays: Arrays, fields: dict[str, Any]) -> Recognised | None:
     classes = tuple(map(str, names)) if isinstance(names, list) and len(names) == config.classes else None
     notes = tuple(settings.notes)
     checkpoint = Checkpoint(config, {}, text, classes, family="timm", preprocess_guessed=guessed, notes=notes)
-    return Recognised(checkpoint, found, rules(config))
+    return Recognised(checkpoint, found, known)
 
 
 def rules(config: ModelConfig) -> list[Rule]:
@@ -152,34 +154,27 @@ def _vit_rules(config: ViTConfig) -> list[Rule]:
     out = pair("embedding", "patch_embed.proj")
     if config.trunk is not None:
         out += resnet_rules(config.trunk, _resnet_names("patch_embed.backbone.", "stem." if config.trunk.units else ""))
-    for there, ours, theirs in (
-        (config.class_token, "class_token", "cls_token"),
-        (config.distillation_token, "distillation_token", "dist_token"),
-        (config.registers, "registers", "reg_token"),
-        (config.mask_token, "mask_token", "mask_token"),
-    ):
-        if there:
-            out.append(rule(ours, theirs))
-    if config.positions == "1d":
-        out.append(rule("positions.0.table", "pos_embed", ONE_ROW))
     for i in range(config.depth):
         ours = theirs = f"blocks.{i}"
-        out += pair(f"{ours}.norm1", f"{theirs}.norm1") + pair(f"{ours}.norm2", f"{theirs}.norm2")
-        out.append(rule(f"{ours}.attention.qkv.weight", f"{theirs}.attn.qkv.weight"))
-        if config.qkv_bias:
-            out.append(rule(f"{ours}.attention.qkv.bias", f"{theirs}.attn.qkv.bias"))
-        out += pair(f"{ours}.attention.out", f"{theirs}.attn.proj")
-        out += pair(f"{ours}.mlp.up", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")
-        if config.layer_scale is not None:
-            out += [rule(f"{ours}.scale{k}.gamma", f"{theirs}.ls{k}.gamma") for k in (1, 2)]
-    out += pair("norm", "fc_norm" if config.norm_after_pool else "norm")
-    if config.representation:
-        out += pair("representation", "pre_logits.fc")
-    if config.classes:
-        out += pair("head", "head")
-    if config.distillation_head:
-        out += pair("distillation_head", "head_dist")
-    return out
+        out += optional(
+            (True, pair(f"{ours}.norm1", f"{theirs}.norm1") + pair(f"{ours}.norm2", f"{theirs}.norm2")),
+            (True, [rule(f"{ours}.attention.qkv.weight", f"{theirs}.attn.qkv.weight")]),
+            (config.qkv_bias, [rule(f"{ours}.attention.qkv.bias", f"{theirs}.attn.qkv.bias")]),
+            (True, pair(f"{ours}.attention.out", f"{theirs}.attn.proj")),
+            (True, pair(f"{ours}.mlp.up", f"{theirs}.mlp.fc1") + pair(f"{ours}.mlp.down", f"{theirs}.mlp.fc2")),
+            (config.layer_scale is not None, [rule(f"{ours}.scale{k}.gamma", f"{theirs}.ls{k}.gamma") for k in (1, 2)]),
+        )
+    return out + optional(
+        (config.class_token, [rule("class_token", "cls_token")]),
+        (config.distillation_token, [rule("distillation_token", "dist_token")]),
+        (config.registers, [rule("registers", "reg_token")]),
+        (config.mask_token, [rule("mask_token", "mask_token")]),
+        (config.positions == "1d", [rule("positions.0.table", "pos_embed", ONE_ROW)]),
+        (True, pair("norm", "fc_norm" if config.norm_after_pool else "norm")),
+        (config.representation, pair("representation", "pre_logits.fc")),
+        (config.classes, pair("head", "head")),
+        (config.distillation_head, pair("distillation_head", "head_dist")),
+    )
 
 
 def _resnet_names(root: str, stem: str) -> ResNetNames:
