@@ -235,7 +235,7 @@ class Dataset:
         parts = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
         if files:
             unnamed = max(self.left_out_count - len(self.left_out), 0)  # beyond those that are kept by name
-            parts.append(f"left out because of their names: {describe_left_out(files, len(files) + unnamed)}")
+            parts.append(describe_left_out(files, len(files) + unnamed))
         return (f"{self.where}: {'; '.join(parts)}; `vitreous doctor` lists them",)
 
     def empty_splits(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.image_formats import LeftOutFiles, is_image_name
+from vitreous.data.transforms.image_formats import is_image_name
 
 STDIN = "-"
 _MOST = 1 << 29  # bytes of one image on standard input; encoded, what decoding allows is far smaller
@@ -42,7 +42,7 @@ class NamedImage:
 
 
 def image_list(
-    words: Sequence[str], stdin: BinaryIO | None = None, *, shared: bool = False, left_out: LeftOutFiles | None = None
+    words: Sequence[str], stdin: BinaryIO | None = None, *, shared: bool = False, left_out: list[str] | None = None
 ) -> Iterator[NamedImage]:
     """The images that these words name. `shared` tells that other processes read the same standard input; `left_out`
     counts the files of folders that are passed over, while the list is read."""
@@ -53,15 +53,15 @@ def image_list(
     if "" in words:
         raise VitreousError("an image is given as an empty word; check the quotes and variables of the command")
     for word in words:
-        others = LeftOutFiles()
+        others: list[str] = []
         if word != STDIN and next(_of(word, others), None) is None:  # now: a mistyped pattern costs no time
             what = "a pattern that no image matches" if _is_pattern(word) else "no images in this folder"
-            found = f" ({others.notes()[0]})" if others.count else ""
+            found = f" ({describe_left_out(others, len(others))})" if others else ""
             raise VitreousError(f"{word}: {what}{found}; check the path, and that names end in .jpg, .png and so on")
-    return _all(words, stdin, shared, LeftOutFiles() if left_out is None else left_out)
+    return _all(words, stdin, shared, [] if left_out is None else left_out)
 
 
-def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: LeftOutFiles) -> Iterator[NamedImage]:
+def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: list[str]) -> Iterator[NamedImage]:
     for word in words:
         if word == STDIN:
             yield from _from_stdin(stdin or sys.stdin.buffer, shared)
@@ -69,7 +69,7 @@ def _all(words: Sequence[str], stdin: BinaryIO | None, shared: bool, left_out: L
             yield from _of(word, left_out)
 
 
-def _of(word: str, left_out: LeftOutFiles) -> Iterator[NamedImage]:
+def _of(word: str, left_out: list[str]) -> Iterator[NamedImage]:
     if os.path.isdir(word):  # noqa: PTH112
         yield from _matching(word.rstrip("/" + os.sep) or word[:1], ["**", "*"], left_out)
     elif _is_pattern(word):
@@ -92,7 +92,7 @@ def _is_pattern(word: str) -> bool:
 
 
 def _matching(
-    folder: str, parts: Sequence[str], left_out: LeftOutFiles, names: Names = (), above: Above = ()
+    folder: str, parts: Sequence[str], left_out: list[str], names: Names = (), above: Above = ()
 ) -> Iterator[NamedImage]:
     """The images in and under a folder whose names from its root match a pattern's parts, in the order of names.
 
@@ -120,7 +120,7 @@ def _matching(
         elif is_folder and _matches(parts, inside, below=True):
             yield from _matching(path, parts, left_out, inside, (*above, identity))
         elif matches and not is_folder:
-            left_out.add(path)
+            left_out.append(path)
 
 
 def _matches(parts: Sequence[str], names: Names, below: bool = False) -> bool:

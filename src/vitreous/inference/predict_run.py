@@ -18,7 +18,7 @@ from vitreous.core.hashing import hash_words
 from vitreous.core.printable import printable
 from vitreous.core.progress import say
 from vitreous.data.loading.workers import default_workers
-from vitreous.data.transforms.image_formats import LeftOutFiles
+from vitreous.data.transforms.image_formats import describe_left_out
 from vitreous.inference.feature_cache import weights_hash
 from vitreous.inference.image_list import NamedImage, image_list
 from vitreous.inference.precision import agreed_precision
@@ -60,7 +60,7 @@ class Predictions:
     """
 
     preprocess: str
-    left_out: LeftOutFiles = field(repr=False)
+    left_out: list[str] = field(repr=False)  # files that are no images, by their names
     known_notes: tuple[str, ...]
     way: Writing = field(repr=False)
     batches: Iterator[Sequence[Row]] | None = field(default=None, repr=False)  # None once somebody reads them
@@ -76,7 +76,8 @@ class Predictions:
     @property
     def notes(self) -> tuple[str, ...]:
         """Which files were left out is known when the last row is made, and then the last of the notes."""
-        return (*self.known_notes, *self.left_out.notes())
+        left_out = [describe_left_out(self.left_out, len(self.left_out))] if self.left_out else []
+        return (*self.known_notes, *left_out)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -149,7 +150,7 @@ def _format_prediction(row: Row) -> str:
 def run_prediction(options: PredictOptions, load: Callable[[], LoadedModel]) -> Predictions:
     """`load` gives the model: it is called when the images are known to be there."""
     written_as = "csv" if options.out is None else format_of(options.out)
-    left_out = LeftOutFiles()
+    left_out: list[str] = []
     listed = image_list(options.images, shared=int(os.environ.get("WORLD_SIZE", 1)) > 1, left_out=left_out)
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(init_distributed(choose_device(options.device)))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vitreous.data.open import open_data
 from vitreous.data.transforms.decode import BadImage, decode
-from vitreous.data.transforms.image_formats import LeftOutFiles, formats, is_image_name, suffixes
+from vitreous.data.transforms.image_formats import describe_left_out, formats, is_image_name, suffixes
 from vitreous.inference.image_list import image_list
 
 PHOTO = Image.linear_gradient("L").resize((24, 16)).convert("RGB")
@@ -71,10 +71,10 @@ def _fill(folder: Path) -> None:
 def test_a_search_counts_and_names_what_it_leaves_out(tmp_path: Path) -> None:
     _fill(tmp_path / "set")
     for word in (tmp_path / "set", f"{tmp_path}/set/**", f"{tmp_path}/set/cat/*"):
-        left_out = LeftOutFiles()
+        left_out: list[str] = []
         found = [Path(image.path).name for image in image_list([str(word)], left_out=left_out)]
         assert found == ["1.dds", "2.mpo", "3.jpg"]
-        (note,) = left_out.notes()
+        note = describe_left_out(left_out, len(left_out))
         assert "4 files (.heic 2, .txt 1, no extension 1)" in note
         assert f"{tmp_path}/set/cat/a.heic" in note
         assert "pip install pillow-heif" in note

@@ -96,34 +96,27 @@ def iterate_members(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterat
 def _iterate_tar(archive: Path, stream: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            name = _check_inside(archive, member.name)
-            if member.isdir() or _is_clutter(name) or not wanted(name):
-                continue
-            content = tar.extractfile(member) if member.isreg() else None
-            if content is None:
-                raise VitreousError(f"{archive}: {name} is a link or a device; not the original archive, refused")
-            yield name, content
+            if name := _take_name(archive, member.name, member.isdir(), wanted):
+                content = tar.extractfile(member) if member.isreg() else None
+                if content is None:
+                    raise VitreousError(f"{archive}: {name} is a link or a device; not the original archive, refused")
+                yield name, content
 
 
 def _iterate_zip(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(raw) as file:
         for member in file.infolist():
-            name = _check_inside(archive, member.filename)
-            if member.is_dir() or _is_clutter(name) or not wanted(name):
-                continue
-            if stat.S_ISLNK(member.external_attr >> 16):
-                raise VitreousError(f"{archive}: {name} is a link; not the original archive, refused")
-            with file.open(member) as content:
-                yield name, content
+            if name := _take_name(archive, member.filename, member.is_dir(), wanted):
+                if stat.S_ISLNK(member.external_attr >> 16):
+                    raise VitreousError(f"{archive}: {name} is a link; not the original archive, refused")
+                with file.open(member) as content:
+                    yield name, content
 
 
-def _check_inside(archive: Path, name: str) -> str:
+def _take_name(archive: Path, name: str, folder: bool, wanted: NameFilter) -> str | None:
+    """The name of a wanted file; None for any other."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or any(sign in name for sign in "\\:\0"):
         raise VitreousError(f"{archive}: holds {name!r}, which leads out of its folder; not the original archive, refused")
-    return str(path)
-
-
-def _is_clutter(name: str) -> bool:
-    """What macOS puts into archives beside each file."""
-    return any(part.startswith("._") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+    clutter = any(part.startswith("._") or part == "__MACOSX" for part in path.parts)  # what macOS adds beside each file
+    return None if folder or clutter or not wanted(str(path)) else str(path)

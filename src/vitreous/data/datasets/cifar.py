@@ -69,23 +69,17 @@ def open_cifar(place: DatasetDir, version: Version) -> Dataset:
             )
         raise MissingFiles(f"{place.where}: no {version.archive} in {place.root}")
 
-    def read() -> Pixels:
-        contents = _read_archive(archive, wanted)
-        missing = [name for name in wanted if name not in contents]
-        if missing:
-            raise VitreousError(f"{archive}: lacks {missing[0]}; not the binary version of the data set, or truncated")
-        return _read_pixels(version, archive, contents.__getitem__)
-
-    return pixel_dataset(place, [archive], read)
+    return pixel_dataset(place, [archive], lambda: _read_pixels(version, archive, _read_archive(archive, wanted).__getitem__))
 
 
 def _read_archive(archive: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     most = 1 << 28  # the longest file has 154 MB; what claims more is another archive
     with name_broken_file(archive), archive.open("rb") as raw:
-        found = {}
-        for name, stream in iterate_members(archive, raw, lambda name: PurePosixPath(name).name in wanted):
-            found[PurePosixPath(name).name] = stream.read(most)
-        return found
+        members = iterate_members(archive, raw, lambda name: PurePosixPath(name).name in wanted)
+        found = {PurePosixPath(name).name: stream.read(most) for name, stream in members}
+    if missing := [name for name in wanted if name not in found]:
+        raise VitreousError(f"{archive}: lacks {missing[0]}; not the binary version of the data set, or truncated")
+    return found
 
 
 def _read_pixels(version: Version, origin: Path, content: Callable[[str], bytes]) -> Pixels:

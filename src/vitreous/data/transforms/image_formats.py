@@ -11,14 +11,14 @@ import functools
 import importlib
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from PIL import Image, ImageFile, _imaging
 
 HEIC = (".heic", ".heif", ".hif")
 _NO_PIXELS = ("MPEG",)  # recognised by Pillow, and never decoded
-_TOLD = 5  # extensions and names in a note
+_LISTED = 5  # extensions and names in a note
 
 
 @functools.cache
@@ -50,39 +50,14 @@ def is_image_name(name: str) -> bool:
     return name[name.rfind(".") :].lower() in suffixes() if "." in name else False
 
 
-def describe_left_out(paths: Iterable[str], count: int, by_suffix: Counter[str] | None = None) -> str:
+def describe_left_out(paths: Sequence[str], count: int) -> str:
     """How many files, with which extensions, and the first names: `7 files (.txt 4, .heic 3): a.txt, b.heic and 5 more`."""
-    first = list(paths)
-    kinds = Counter(map(suffix_of, first)) if by_suffix is None else by_suffix
-    listed = ", ".join(f"{suffix or 'no extension'} {number:,}" for suffix, number in kinds.most_common(_TOLD))
-    more = f" and {count - _TOLD:,} more" if count > _TOLD else ""
-    others = ", ..." if len(kinds) > _TOLD else ""
+    kinds = Counter(PurePath(path).suffix.lower() for path in paths)
+    listed = ", ".join(f"{suffix or 'no extension'} {number:,}" for suffix, number in kinds.most_common(_LISTED))
+    others = ", ..." if len(kinds) > _LISTED else ""
     remedy = "; to read HEIC, `pip install pillow-heif`" if any(suffix in kinds for suffix in HEIC) else ""
-    return f"{count:,} file{'s' * (count != 1)} ({listed}{others}): {', '.join(first[:_TOLD])}{more}{remedy}"
-
-
-def suffix_of(path: str) -> str:
-    return PurePath(path).suffix.lower()
-
-
-class LeftOutFiles:
-    """Counts the files that a search passes over because of their names."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first: list[str] = []
-        self._by_suffix: Counter[str] = Counter()
-
-    def add(self, path: str) -> None:
-        self.count += 1
-        self._by_suffix[suffix_of(path)] += 1
-        if len(self._first) < _TOLD:
-            self._first.append(path)
-
-    def notes(self) -> tuple[str, ...]:
-        if not self.count:
-            return ()
-        return (f"left out because of their names: {describe_left_out(self._first, self.count, self._by_suffix)}",)
+    names = ", ".join(paths[:_LISTED]) + (f" and {count - _LISTED:,} more" if count > _LISTED else "")
+    return f"left out because of their names: {count:,} file{'s' * (count != 1)} ({listed}{others}): {names}{remedy}"
 
 
 def _silence_libtiff() -> None:
