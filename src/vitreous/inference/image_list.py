@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.image_formats import is_image_name
+from vitreous.data.transforms.image_formats import describe_left_out, is_image_name
 
 STDIN = "-"
 _MOST = 1 << 29  # bytes of one image on standard input; encoded, what decoding allows is far smaller

@@ -66,8 +66,8 @@ class Shards(Stream):
     def read(self, shard: int) -> Iterator[Item]:
         place, name = printable_address(self.shards[shard]), self.names[shard]
         numbers = {label: number for number, label in enumerate(self.classes)}
-        delivered = without_image = bad = 0
-        first_bad = ""
+        delivered = without_image = 0
+        bad: list[str] = []
         try:
             for sample in read_samples(self.shards[shard]):
                 if sample.image is None and not sample.fault:
@@ -80,11 +80,11 @@ class Shards(Stream):
                 except Fault as fault:
                     if self.bad_shards == "stop":
                         raise
-                    bad, first_bad = bad + 1, first_bad or str(fault)
+                    bad.append(str(fault))
                     continue
                 delivered += 1
                 yield item
-            found = delivered + bad
+            found = delivered + len(bad)
             if without_image and not found:
                 raise Fault("holds no images")
             if self.lengths is not None and found != self.lengths[shard]:
@@ -94,7 +94,7 @@ class Shards(Stream):
                 raise _shard_error(place, fault) from fault
             self.skipped.append(Skipped(place, str(fault), delivered))
         if bad:
-            self.skipped.append(Skipped(place, f"{bad:,} bad samples ({first_bad})", delivered))
+            self.skipped.append(Skipped(place, f"{len(bad):,} bad samples ({bad[0]})", delivered))
         if without_image and delivered:
             self.skipped.append(Skipped(place, f"{without_image:,} samples without an image", delivered))
 
