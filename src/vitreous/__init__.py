@@ -43,6 +43,7 @@ _PUBLIC = {
     "pretrain": "vitreous.commands.pretrain",
     "serve": "vitreous.commands.serve",
     "shard": "vitreous.commands.shard",
+    "study": "vitreous.commands.study",
     "verify": "vitreous.commands.verify",
     "vtab": "vitreous.commands.vtab",
 }
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from vitreous.commands.pretrain import pretrain as pretrain
     from vitreous.commands.serve import serve as serve
     from vitreous.commands.shard import shard as shard
+    from vitreous.commands.study import study as study
     from vitreous.commands.verify import verify as verify
     from vitreous.commands.vtab import vtab as vtab
     from vitreous.core.errors import VitreousError as VitreousError

@@ -37,6 +37,7 @@ COMMANDS = (
     "evaluate",
     "fewshot",
     "vtab",
+    "study",
     "predict",
     "inspect",
     "serve",
@@ -59,6 +60,7 @@ _SYNONYMS = {  # what people type for a command, in whole words
     "serve": "server web ui app api dashboard runs tensorboard",
     "shard": "tar webdataset pack",
     "verify": "diff",
+    "study": "experiment experiments paper ablation ablations grid",
     "demo": "example tutorial quickstart start",
 }
 

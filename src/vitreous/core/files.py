@@ -14,6 +14,10 @@ from typing import IO, TypeVar
 from vitreous.core.errors import VitreousError, one_line
 
 T = TypeVar("T")
+
+
+class Busy(VitreousError):
+    """Another process holds the lock."""
 _BUSY = 0.5  # seconds to wait for a lock before it counts as taken: `is_locked` holds it for a moment
 
 
@@ -115,7 +119,7 @@ def locked(lock: Path, refusal: str | None = None) -> Iterator[None]:
                 with contextlib.suppress(OSError):  # Windows removes it later
                     lock.unlink()  # while it is held: whoever waits for it notices, and makes a new one
     except Timeout:
-        raise VitreousError(refusal) from None
+        raise Busy(refusal) from None
 
 
 def is_locked(lock: IO[bytes]) -> bool | None:

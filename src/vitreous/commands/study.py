@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from vitreous.studies.run_study import StudyResult
+
+_DECIDED = tyro.conf.arg(help_behavior_hint="")  # the text itself says what holds if it is not given
+
+
+def study(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")],
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    *,
+    out: str,
+    budget: Annotated[str | None, _DECIDED] = None,
+    level: Annotated[int | None, _DECIDED] = None,
+    seeds: Annotated[int | None, _DECIDED] = None,
+    runs: Annotated[str | None, _DECIDED] = None,
+    device: str = "cpu",
+    precision: Literal["float32", "bfloat16"] = "float32",
+) -> StudyResult:
+    """Re-run an experiment of the paper: a grid of small runs, a figure, and a verdict on a claim that was fixed beforehand.
+
+    Kill it at any moment and start the same command again: it runs what is missing. Several processes or machines may run the
+    same command in one folder at the same time; each takes the runs that no other has.
+
+    Example: vitreous study positions cifar10 --out studies/positions --budget 2h
+
+    Args:
+        name: a name of `vitreous list studies`.
+        data: a folder, a manifest, builtin:NAME or the name of a known set, with train and test. Default: the study's own.
+        out: the folder for grid.json, runs.csv, result.json and the figure.
+        budget: how long it may take, as 30m, 2h or 1d: chooses models, steps and seeds, and says so. Default: the smallest.
+        level: the size of models and runs by number, instead of --budget.
+        seeds: how many seeds of each arm. Default: as many as the claims need, 6 or 16.
+        runs: the folder for training runs, which all studies share. Default: in the cache.
+        device: cpu, cuda, mps; auto: the best there is.
+        precision: float32, or bfloat16.
+    """
+    from vitreous.core.device import choose_device
+    from vitreous.studies.run_study import run_study
+
+    return run_study(
+        name, data, out=out, budget=budget, level=level, seeds=seeds, runs=runs, device=choose_device(device), precision=precision
+    )

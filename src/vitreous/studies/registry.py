@@ -1,0 +1,33 @@
+"""The studies by name: one module each, whose source is what was registered before its runs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+
+from vitreous.core.errors import unknown_name
+from vitreous.studies.study import Study
+
+STUDIES = (
+    "data-size",
+    "compute",
+    "transfer",
+    "self-supervision",
+    "positions",
+    "head",
+    "shape",
+    "optimizer",
+    "resolution",
+    "distance",
+    "axial",
+)
+
+
+def find_study(name: str) -> tuple[Study, str]:
+    """The study, and the SHA-256 of its file."""
+    if name not in STUDIES:
+        raise unknown_name("study", name, (*STUDIES, "cost"))
+    module = importlib.import_module(f"vitreous.studies.{name.replace('-', '_')}_study")
+    study: Study = module.STUDY
+    return study, hashlib.sha256(inspect.getsource(module).encode()).hexdigest()

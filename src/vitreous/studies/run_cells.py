@@ -1,0 +1,140 @@
+"""Run the cells of a study that have no row yet; several processes or machines may do so in one folder.
+
+A cell's runs lie in folders named by the hash of everything before them, shared by all studies, so that what two cells or two
+studies have in common is trained once. A row is a file, written when its cell is done; a lock keeps two processes from one cell.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from vitreous.core.distributed import World, init_distributed
+from vitreous.core.files import Busy, atomic_file, locked, write_text
+from vitreous.core.progress import is_silent, say, silence
+from vitreous.studies.measures import measure_cell
+from vitreous.studies.study import Cell, Stage, hash_json, tuned_rates, with_rates
+from vitreous.studies.upstream_data import open_once
+from vitreous.training.batch_fitting import fit_micro_batch
+from vitreous.training.build_options import build_options
+from vitreous.training.resolve import resolve
+from vitreous.training.trainer import train
+
+Row = dict[str, Any]
+_BUSY = "another process is at it"
+_WAIT = 5.0  # seconds, while another process has the cells that are left
+
+
+@dataclass(frozen=True)
+class CellRunner:
+    """`rows` and `outcomes` belong to one study; `runs` is shared by all."""
+
+    out: Path
+    runs: Path
+    device: str
+    precision: str
+
+    def run_missing(self, cells: Sequence[Cell], done: Mapping[str, Row]) -> Iterator[Row]:
+        """The rows of cells as they are finished, here or by another process."""
+        rows = {**done, **self.read_rows(cells)}
+        left = [cell for cell in cells if cell.key() not in rows]
+        yield from (row for key, row in rows.items() if key not in done)
+        began, spent = time.monotonic(), 0
+        while left:
+            rates = tuned_rates(cells, {key: float(row["accuracy"]) for key, row in rows.items()})
+            row = next((row for cell in left if (row := self._try(cell, rates)) is not None), None)
+            if row is None:  # all that could be run here is being run elsewhere
+                time.sleep(_WAIT)
+                row = next(iter({**self.read_rows(left)}.values()), None)
+            if row is None:
+                continue
+            rows[str(row["cell"])] = row
+            left = [cell for cell in left if cell.key() != row["cell"]]
+            spent += 1
+            minutes = (time.monotonic() - began) / spent * len(left) / 60
+            seconds = f"{row['seconds']:.0f} s" if row["role"] == "main" else f"trial, {row['seconds']:.0f} s"
+            say(
+                f"{len(cells) - len(left)} of {len(cells)}: {row['arm']}, seed {row['seed']}: "
+                f"{100 * row['accuracy']:.1f} % ({seconds}); about {minutes:.0f} minutes left"
+            )
+            yield row
+
+    def read_rows(self, cells: Sequence[Cell]) -> dict[str, Row]:
+        paths = {cell.key(): self.out / "rows" / f"{cell.key()}.json" for cell in cells}
+        return {key: json.loads(path.read_text(encoding="utf-8")) for key, path in paths.items() if path.exists()}
+
+    def _try(self, cell: Cell, rates: Mapping[str, float]) -> Row | None:
+        """The row of this cell, unless it waits for a learning rate, or another process has it or its upstream run."""
+        if cell.role == "main" and any(rate not in rates for rate in _families(cell)):
+            return None
+        path = self.out / "rows" / f"{cell.key()}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(path.with_suffix(".lock"), _BUSY):
+                if path.exists():
+                    return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+                return self._run(cell, rates, path)
+        except Busy:
+            return None
+
+    def _run(self, cell: Cell, rates: Mapping[str, float], path: Path) -> Row:
+        began, flops, parent, from_ = time.monotonic(), 0.0, "", None
+        stages = [with_rates(stage, rates) for stage in cell.stages]
+        result: Mapping[str, Any] = {}
+        folder = self.runs
+        for number, stage in enumerate(stages):
+            name = hash_json([asdict(each) for each in stages[: number + 1]] + [self.precision])
+            parent, folder = folder.name if number else "", self.runs / name
+            with locked(self.runs / f"{name}.lock", _BUSY):
+                result = self._train(stage, folder, from_)
+            flops += float(result["flops"])
+            from_ = str(folder / "checkpoint")
+        with silence():
+            measured = measure_cell(cell, folder, result)
+        seconds = time.monotonic() - began
+        key = cell.key()
+        if measured.right is not None:
+            with atomic_file(path.with_suffix(".npy")) as part, part.open("wb") as file:
+                np.save(file, np.packbits(measured.right))
+        row = {
+            "cell": key, "arm": cell.arm, "seed": cell.seed, "role": cell.role, **cell.factors, **measured.values,
+            "flops": flops, "seconds": round(seconds, 1), "run": folder.name, "parent": parent,
+            "config": json.dumps([asdict(stage) for stage in stages], sort_keys=True),
+        }  # fmt: skip
+        write_text(path, json.dumps(row) + "\n")
+        _drop_states(folder)
+        return row
+
+    def _train(self, stage: Stage, out: Path, from_: str | None) -> Mapping[str, Any]:
+        """The result of a run, which is resumed if it was interrupted and not repeated if it is finished."""
+        given = {
+            "workers": 0, "eval_every": 0, "device": self.device, "precision": self.precision, **stage.options,
+            "set": tuple(f"{name}={value}" for name, value in stage.set.items()), "out": str(out),
+        }  # fmt: skip
+        if stage.command == "finetune":
+            given["from_"] = from_ if from_ is not None else "scratch"
+        with silence(), init_distributed(self.device) as world:
+            return _train_run(stage, given, world)
+
+
+def _train_run(stage: Stage, given: dict[str, Any], world: World) -> Mapping[str, Any]:
+    options, previous = build_options(stage.command, given)
+    config = resolve(options, previous, world, dataset=open_once(options.data))
+    return train(fit_micro_batch(config, options, previous, world), world).result
+
+
+def _families(cell: Cell) -> set[str]:
+    rates = [str(stage.set.get("lr", "")) for stage in cell.stages]
+    return {rate.removeprefix("tuned:") for rate in rates if rate.startswith("tuned:")}
+
+
+def _drop_states(run: Path) -> None:
+    """Of a finished run only its checkpoint is needed again."""
+    for state in (run / "state").glob("step-*"):
+        shutil.rmtree(state, ignore_errors=True)

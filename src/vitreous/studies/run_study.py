@@ -1,0 +1,180 @@
+"""`vitreous study` as a whole: a grid that fits the budget, written once; its missing cells run; table, figure and verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import cache_dir, locked, user_path, write_text
+from vitreous.core.output_dir import check_outside, check_writable, find_data_folder
+from vitreous.core.progress import say
+from vitreous.core.table import table
+from vitreous.core.untrusted_json import read_json
+from vitreous.data.source import Source
+from vitreous.inspection.figure_style import save
+from vitreous.studies import results
+from vitreous.studies.budget import choose_scale, describe_seconds, parse_budget, predict_seconds, scale_at
+from vitreous.studies.registry import STUDIES, find_study
+from vitreous.studies.run_cells import CellRunner, Row
+from vitreous.studies.study import Cell, Scale, Study
+from vitreous.studies.study_figure import draw_study, mean_points
+from vitreous.studies.upstream_data import open_once
+
+GRID, MADE_BY = "grid.json", "vitreous study"
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The verdicts of a study, and how far its runs are."""
+
+    study: Study
+    out: str
+    verdicts: tuple[dict[str, Any], ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+    def text(self) -> str:
+        arms = dict.fromkeys(row["arm"] for row in self.rows if row["role"] == "main")
+        points = {str(point.x): point for point in mean_points(replace(self.study.axes, x=None), self.rows)}
+        lines = [
+            (arm, f"{points[arm].y:.1f}", _interval(points[arm].low, points[arm].high), self._seeds(arm))
+            for arm in arms
+            if arm in points
+        ]
+        claims = [
+            (record["claim"], _number(record["effect"]), _interval(*(record["interval"] or (None, None))), record["seeds"], record["verdict"])
+            for record in self.verdicts
+        ]
+        return (
+            table(("arm", self.study.axes.y_label, "95 % interval", "seeds"), lines)
+            + "\n\n"
+            + table(("claim", "effect (points)", "95 % interval", "seeds", "verdict"), claims)
+            + f"\n\n{self.out}/figure.png shows it; runs.csv and result.json have the numbers"
+        )
+
+    def _seeds(self, arm: str) -> int:
+        return sum(row["arm"] == arm and row["role"] == "main" for row in self.rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [*self.verdicts]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def run_study(
+    name: str, data: str = "", *, out: str, budget: str | None = None, level: int | None = None, seeds: int | None = None, device: str = "cpu",
+    precision: str = "float32", runs: str | None = None,
+) -> StudyResult:  # fmt: skip
+    """Run what is missing of a study, then write runs.csv, figure and result.json."""
+    study, sha256 = find_study(name)
+    seconds = parse_budget(budget) if budget is not None else None
+    if seeds is not None and seeds < 2:
+        raise VitreousError(f"--seeds {seeds}: a comparison needs at least two")
+    data, folder = data or study.data, user_path(out)
+    check_outside(folder, find_data_folder(data))
+    check_writable("--out", folder)
+    _check_data(data)
+    with locked(folder / "grid.lock"):
+        scale, cells = _read_grid(folder, study, sha256, data, seeds) or _make_grid(
+            folder, study, sha256, data, seconds, level, seeds, device
+        )
+    runner = CellRunner(folder, user_path(runs) if runs else cache_dir() / "runs", device, precision)
+    rows = {key: row for key, row in results.read_runs(folder / results.RUNS).items() if key in {cell.key() for cell in cells}}
+    left = [cell for cell in cells if cell.key() not in rows]
+    say(f"{name}: {len(cells)} runs, {len(cells) - len(left)} done; {_describe(scale)}")
+    try:
+        for row in runner.run_missing(cells, dict(rows)):
+            rows[str(row["cell"])] = row
+            _write(study, sha256, folder, cells, rows, whole=False)
+    finally:
+        verdicts = _write(study, sha256, folder, cells, rows, whole=True)
+    return StudyResult(study, out, tuple(verdicts), tuple(_in_order(cells, rows)))
+
+
+def _check_data(data: str) -> None:
+    dataset = open_once(data)
+    train = dataset.splits.get("train")
+    if not isinstance(train, Source) or not {"test", "validation"} & set(dataset.splits):
+        raise VitreousError(f"{data}: a study needs a train and a test split; make folders train/ and test/ with class folders")
+    if len(dataset.classes) < 2:
+        raise VitreousError(f"{data}: has {len(dataset.classes)} classes; a study compares accuracies, so it needs two or more")
+
+
+def _make_grid(
+    folder: Path, study: Study, sha256: str, data: str, budget: float | None, level: int | None, seeds: int | None, device: str
+) -> tuple[Scale, tuple[Cell, ...]]:
+    if level is not None or budget is None:
+        scale = scale_at(study, 1 if level is None else level, data, seeds)
+        seconds = predict_seconds(study.cells(scale), device, {})
+    else:
+        scale, seconds = choose_scale(study, data, budget, seeds, device)
+    cells = study.cells(scale)
+    say(f"{study.name}: {len(cells)} runs, about {describe_seconds(seconds)} here; the grid is kept in {folder / GRID}")
+    record = {"made_by": MADE_BY, "version": 1, "study": study.name, "study_sha256": sha256, "scale": asdict(scale)}
+    grid = [{"cell": cell.key(), "arm": cell.arm, "seed": cell.seed, "role": cell.role} for cell in cells]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / GRID, json.dumps({**record, "predicted_seconds": round(seconds), "cells": grid}, indent=1) + "\n")
+    return scale, cells
+
+
+def _read_grid(
+    folder: Path, study: Study, sha256: str, data: str, seeds: int | None
+) -> tuple[Scale, tuple[Cell, ...]] | None:
+    """The grid that this folder was begun with; refused where it is of another study, data or registration."""
+    path = folder / GRID
+    if not path.exists():
+        if folder.exists() and any(entry.name != "grid.lock" for entry in folder.iterdir()):
+            raise VitreousError(f"--out {folder}: holds other files; choose a new folder")
+        return None
+    try:
+        found: Mapping[str, Any] = read_json(path)
+        scale, keys = Scale(**found["scale"]), [cell["cell"] for cell in found["cells"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VitreousError(f"{path}: is no grid of a study ({error}); choose another --out") from error
+    for what, before, now in (("study", found["study"], study.name), ("data", scale.data, data), ("seeds", scale.seeds, seeds or scale.seeds)):
+        if before != now:
+            raise VitreousError(f"--out {folder}: its grid is of {what} {before}, not {now}; choose another folder")
+    cells = study.cells(scale)
+    if found["study_sha256"] != sha256 or keys != [cell.key() for cell in cells]:
+        raise VitreousError(f"--out {folder}: study {study.name} has changed since its grid was made; choose a new folder")
+    return scale, cells
+
+
+def _describe(scale: Scale) -> str:
+    from_ = f", upstream {scale.upstream}" if scale.upstream else ""
+    return f"{scale.data} at {scale.image_size} pixels{from_}; about {scale.images:,} images a run"
+
+
+def _in_order(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Row]:
+    return [rows[cell.key()] for cell in cells if cell.key() in rows]
+
+
+def _write(
+    study: Study, sha256: str, folder: Path, cells: Sequence[Cell], rows: Mapping[str, Row], whole: bool
+) -> list[dict[str, Any]]:
+    """runs.csv after every row; the rest where the command ends, finished or interrupted."""
+    ordered = _in_order(cells, rows)
+    results.write_runs(folder / results.RUNS, ordered)
+    if not whole:
+        return []
+    outcomes = results.read_outcomes(folder, cells, set(study.claims[0].weights))
+    results.write_outcomes(folder, outcomes)
+    others = {name: p for name in STUDIES if name != study.name and (p := results.read_primary_p(folder.parent, name)) is not None}
+    verdicts = results.decide_claims(study, sha256, ordered, outcomes, others)
+    results.write_result(folder / results.RESULT, verdicts)
+    if any(row["role"] == "main" for row in ordered):
+        seeds = verdicts[0]["seeds"]
+        subtitle = f"{verdicts[0]['claim']} {verdicts[0]['verdict'].capitalize()} ({seeds} seeds); bars: 95 % intervals over seeds"
+        save(draw_study(study, mean_points(study.axes, ordered), subtitle), folder, "figure")
+    return verdicts
