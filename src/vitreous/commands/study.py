@@ -15,9 +15,11 @@ def study(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
     *,
     out: str,
+    upstream: Annotated[str, _DECIDED] = "",
     budget: Annotated[str | None, _DECIDED] = None,
     level: Annotated[int | None, _DECIDED] = None,
     seeds: Annotated[int | None, _DECIDED] = None,
+    primary: bool = False,
     runs: Annotated[str | None, _DECIDED] = None,
     device: str = "cpu",
     precision: Literal["float32", "bfloat16"] = "float32",
@@ -32,17 +34,31 @@ def study(
     Args:
         name: a name of `vitreous list studies`.
         data: a folder, a manifest, builtin:NAME or the name of a known set, with train and test. Default: the study's own.
+        upstream: DATA to pre-train on. Default: the study's own, rendered images.
         out: the folder for grid.json, runs.csv, result.json and the figure.
         budget: how long it may take, as 30m, 2h or 1d: chooses models, steps and seeds, and says so. Default: the smallest.
         level: the size of models and runs by number, instead of --budget.
         seeds: how many seeds of each arm. Default: as many as the claims need, 6 or 16.
+        primary: run only what the primary claim needs; the rest can follow later.
         runs: the folder for training runs, which all studies share. Default: in the cache.
         device: cpu, cuda, mps; auto: the best there is.
         precision: float32, or bfloat16.
     """
     from vitreous.core.device import choose_device
-    from vitreous.studies.run_study import run_study
+    from vitreous.studies.run_study import StudyOptions, run_study
 
     return run_study(
-        name, data, out=out, budget=budget, level=level, seeds=seeds, runs=runs, device=choose_device(device), precision=precision
+        StudyOptions(
+            name=name,
+            data=data,
+            upstream=upstream,
+            out=out,
+            budget=budget,
+            level=level,
+            seeds=seeds,
+            primary=primary,
+            runs=runs,
+            device=choose_device(device),
+            precision=precision,
+        )
     )

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 class Busy(VitreousError):
     """Another process holds the lock."""
+
+
 _BUSY = 0.5  # seconds to wait for a lock before it counts as taken: `is_locked` holds it for a moment
 
 

@@ -25,7 +25,7 @@ Pool = Literal["token", "gap", "map", "token+mean"]
 PositionKind = Literal["none", "1d", "2d", "relative", "sincos"]
 PositionPlacement = Literal["stem", "every", "shared"]
 PositionResize = Literal[
-    "bilinear-aligned", "bilinear", "bilinear-antialias", "bicubic", "bicubic-aligned", "bicubic-antialias", "nearest"
+    "bilinear-aligned", "bilinear", "bilinear-antialias", "bicubic", "bicubic-aligned", "bicubic-antialias", "nearest", "none"
 ]
 Rate = Annotated[float, Between(0, 0.999)]  # of what is dropped: never all of it
 Form = Literal["pre", "post"]

@@ -37,6 +37,8 @@ def resize_grid(table_ND: Tensor, old: Size, new: Size, mode: PositionResize) ->
     """Carry a table with one row per patch from one grid to another, in float64 as scipy does."""
     if old == new:
         return table_ND
+    if mode == "none":  # what was learnt is dropped: the baseline of the resolution study
+        return table_ND.new_zeros(new[0] * new[1], table_ND.shape[1])
     grid_DG = _to_float64(table_ND).view(1, *old, -1).permute(0, 3, 1, 2)
     resized_DG: Tensor = F.interpolate(grid_DG, size=new, **_INTERPOLATION[mode])
     return resized_DG.permute(0, 2, 3, 1).reshape(new[0] * new[1], -1).to(table_ND.dtype)

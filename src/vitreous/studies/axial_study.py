@@ -7,14 +7,18 @@ from vitreous.studies.study import Arm, Axes, Claim, Scale, Study, Tuning
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    """A grid of 8 x 8 tokens, pooled by their average; full attention also with a grid of 4 x 4."""
+    """About 8 x 8 tokens, pooled by their average; and 4 x 4."""
     fields = vit(scale.width, scale.depth, pool="gap")
-    fine, coarse = f"ViT-Ti/{scale.image_size // 8}", f"ViT-Ti/{scale.patch}"
-    images = scale.images // 2
+    fine, coarse = f"ViT-Ti/{scale.fine_patch}", f"ViT-Ti/{scale.patch}"
+    axial, images = {**fields, "attention": "axial"}, scale.images // 2
     return [
-        Arm("axial", (scratch(scale, fine, {**fields, "attention": "axial"}, "axial", images=images),), {"family": "axial"}),
+        Arm("axial", (scratch(scale, fine, axial, "axial", images=images),), {"family": "axial"}),
         Arm("full", (scratch(scale, fine, fields, "full", images=images),), {"family": "full"}),
-        Arm("axial, 16 tokens", (scratch(scale, coarse, {**fields, "attention": "axial"}, "axial", images=images),), {"family": "axial"}),
+        Arm(
+            "axial, 16 tokens",
+            (scratch(scale, coarse, axial, "axial", images=images),),
+            {"family": "axial"},
+        ),
         Arm("full, 16 tokens", (scratch(scale, coarse, fields, "full", images=images),), {"family": "full"}),
     ]
 

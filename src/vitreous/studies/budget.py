@@ -15,7 +15,7 @@ from vitreous.models.build import allocate_parameters, build_on_meta
 from vitreous.models.config import ModelConfig
 from vitreous.models.names import parse_name
 from vitreous.studies.study import Cell, Scale, Stage, Study
-from vitreous.studies.upstream_data import open_once
+from vitreous.studies.study_data import open_once
 from vitreous.training.build_options import model_fields
 
 
@@ -48,10 +48,14 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def scale_at(study: Study, level: int, data: str, seeds: int | None) -> Scale:
+def scale_at(study: Study, level: int, data: str, upstream: str, seeds: int | None) -> Scale:
+    """`upstream`: pre-trained on instead of the study's own, where it has one."""
     width, depth, images = LEVELS[level]
     size = _image_size(data, level)
-    upstream = study.upstream.format(size=size, count=max(1_000, images)) if study.upstream else ""
+    if not study.upstream and upstream:
+        raise VitreousError(f"--upstream {upstream}: {study.name} trains from scratch; leave it out")
+    # Rendered scenes need 16 pixels; for smaller models they are reduced.
+    upstream = upstream or study.upstream.format(size=max(16, size), count=min(64_000, max(1_000, images)))
     return Scale(level, data, upstream, size, images, width, depth, seeds)
 
 
@@ -66,7 +70,7 @@ def _image_size(data: str, level: int) -> int:
     return max(8, side // 4 * 4)
 
 
-def choose_scale(study: Study, data: str, budget: float, seeds: int | None, device: str) -> tuple[Scale, float]:
+def choose_scale(study: Study, data: str, upstream: str, budget: float, seeds: int | None, device: str) -> tuple[Scale, float]:
     """The largest scale that fits, and the seconds it will take here. Fewer seeds than claims need where nothing else fits."""
     tried = [(seeds, level) for level in range(len(LEVELS) - 1, 0, -1)]
     if seeds is None:
@@ -74,13 +78,13 @@ def choose_scale(study: Study, data: str, budget: float, seeds: int | None, devi
     speeds: dict[str, float] = {}
     needed = 0.0
     for count, level in tried:
-        scale = scale_at(study, level, data, count)
+        scale = scale_at(study, level, data, upstream, count)
         needed = predict_seconds(study.cells(scale), device, speeds)
         if needed <= budget:
             return scale, needed
     least = "two seeds" if seeds is None else f"{seeds} seeds"
     raise VitreousError(
-        f"--budget: {study.name} takes about {describe_seconds(needed)} here with {least} and its smallest models; give more time"
+        f"--budget: {study.name} takes about {describe_seconds(needed)} here with {least} and the smallest models"
     )
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from vitreous.studies.stages import RATES, families, finetune, upstream
 from vitreous.studies.study import Arm, Axes, Claim, Scale, Study, Tuning
+from vitreous.studies.study_data import count_training_images
 
 SHARES = {"1/64": 64, "1/16": 16, "1/4": 4, "all": 1}
 
 
 def _arms(scale: Scale) -> list[Arm]:
     """Every run sees the same number of images and stops early on validation images; few-shot accuracy on DATA."""
-    count = int(scale.upstream.rpartition("count=")[2]) if "count=" in scale.upstream else scale.images
-    steps = scale.images // scale.batch_size
+    count, steps = count_training_images(scale.upstream), scale.images // scale.batch_size
     arms = []
     for family, (model, fields) in families(scale).items():
         for share, part in SHARES.items():
             images = max(scale.batch_size, count // part)
-            stage = upstream(
-                scale, model, fields, family, subset=images, eval_every=max(1, steps // 5), recipe={"patience": 2}
-            )
-            factors = {"family": family, "images": images}
-            arms.append(Arm(f"{family}, {share}", (stage,), factors, "fewshot", scale.data))
+            stage = upstream(scale, model, fields, family, subset=images, eval_every=max(1, steps // 4), recipe={"patience": 2})
+            name = f"{family}, {share}"
+            arms.append(Arm(name, (stage,), {"family": family, "images": images}, "fewshot", scale.data))
             if share in ("1/64", "all"):
                 tuned = finetune(scale, "fine-tuning", images=scale.images // 4, per_class=50)
-                arms.append(Arm(f"{family}, {share}, fine-tuned", (stage, tuned), {**factors, "family": f"{family}, fine-tuned"}))
+                arms.append(Arm(f"{name}, fine-tuned", (stage, tuned), {"family": f"{family}, fine-tuned", "images": images}))
     return arms
 
 

@@ -19,7 +19,7 @@ _KINDS = {
 
 def _arms(scale: Scale) -> list[Arm]:
     fields = vit(scale.width, scale.depth)
-    model = f"ViT-Ti/{scale.patch}"
+    model = f"ViT-Ti/{scale.fine_patch}"  # where patches are many, their places matter
     return [
         Arm(name, (scratch(scale, model, {**fields, **kind}, family="ViT"),), {"positions": name})
         for name, kind in _KINDS.items()

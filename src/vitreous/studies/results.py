@@ -71,7 +71,7 @@ def read_outcomes(out: Path, cells: Sequence[Cell], arms: set[str]) -> dict[str,
 def write_outcomes(out: Path, outcomes: Mapping[str, NDArray[np.uint8]]) -> None:
     if outcomes:
         with atomic_file(out / OUTCOMES) as part, part.open("wb") as file:
-            np.savez_compressed(file, **{key: outcomes[key] for key in sorted(outcomes)})
+            np.savez_compressed(file, **{key: outcomes[key] for key in sorted(outcomes)})  # type: ignore[arg-type]
 
 
 # Verdicts --------------------------------------------------------------------------------------------------------------
@@ -79,7 +79,8 @@ def write_outcomes(out: Path, outcomes: Mapping[str, NDArray[np.uint8]]) -> None
 
 def seed_effects(claim: Claim, rows: Sequence[Row]) -> dict[int, float]:
     """The effect of every seed that all arms of the claim have, in points."""
-    values = {(row["arm"], row["seed"]): row[claim.value] for row in rows if row["role"] == "main" and row.get(claim.value) is not None}
+    measured = [row for row in rows if row["role"] == "main" and row.get(claim.value) is not None]
+    values = {(row["arm"], row["seed"]): row[claim.value] for row in measured}
     seeds = sorted({seed for _, seed in values})
     complete = [seed for seed in seeds if all((arm, seed) in values for arm in claim.weights)]
     return {
@@ -104,21 +105,23 @@ def decide_claims(
     records = []
     for number, claim in enumerate(study.claims):
         effects = seed_effects(claim, rows)
-        estimate = paired_t(list(effects.values())) if effects else None
-        p = None if estimate is None else equivalence_p(list(effects.values()), MARGIN) if claim.kind == "equivalence" else estimate.p
+        values = list(effects.values())
+        estimate = paired_t(values) if values else None
+        interval = None if estimate is None or len(values) < 2 else [round(estimate.low, 3), round(estimate.high, 3)]
         image_interval = _bootstrap(claim, rows, outcomes, effects)
         records.append(
             {
                 "claim": claim.text,
                 "metric": claim.metric,
                 "effect": None if estimate is None else round(estimate.effect, 3),
-                "interval": None if estimate is None or estimate.seeds < 2 else [round(estimate.low, 3), round(estimate.high, 3)],
-                "p": p,
+                "interval": interval,
+                "p": None if estimate is None else equivalence_p(values, MARGIN) if claim.kind == "equivalence" else estimate.p,
                 "p_holm": adjusted if number == 0 else None,
                 "seeds": len(effects),
+                "complete": len(effects) >= claim.seeds,
                 "bootstrap": None if image_interval is None else [round(end, 3) for end in image_interval],
                 "rule": claim.rule() if number == 0 else claim.rule().replace(" after Holm over the eleven primary claims", ""),
-                "verdict": decide(claim, list(effects.values()), adjusted if number == 0 else None),
+                "verdict": decide(claim, values, adjusted if number == 0 else None),
                 "primary": number == 0,
                 "study_sha256": sha256,
             }
@@ -161,10 +164,10 @@ def _bootstrap(
 
 
 def read_primary_p(folder: Path, name: str) -> float | None:
-    """p of another study's primary claim, from its result.json beside this one; None where it was not run or has too few seeds."""
+    """p of another study's primary claim, from its result.json beside this one; None where too little was run."""
     try:
         first = read_json(folder / name / RESULT)[0]
-        return float(first["p"]) if first["verdict"] != "undecided" or first["seeds"] >= SUPERIORITY_SEEDS else None
+        return float(first["p"]) if first["complete"] else None
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
 

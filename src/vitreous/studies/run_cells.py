@@ -1,7 +1,7 @@
 """Run the cells of a study that have no row yet; several processes or machines may do so in one folder.
 
 A cell's runs lie in folders named by the hash of everything before them, shared by all studies, so that what two cells or two
-studies have in common is trained once. A row is a file, written when its cell is done; a lock keeps two processes from one cell.
+studies have in common is trained once. A row is a file, written when its cell is done; a lock keeps other processes from it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from vitreous.core.distributed import World, init_distributed
 from vitreous.core.files import Busy, atomic_file, locked, write_text
-from vitreous.core.progress import is_silent, say, silence
+from vitreous.core.progress import say, silence
 from vitreous.studies.measures import measure_cell
-from vitreous.studies.study import Cell, Stage, hash_json, tuned_rates, with_rates
-from vitreous.studies.upstream_data import open_once
+from vitreous.studies.study import Cell, Stage, hash_json, tuned_families, tuned_rates, with_rates
+from vitreous.studies.study_data import open_once
 from vitreous.training.batch_fitting import fit_micro_batch
 from vitreous.training.build_options import build_options
 from vitreous.training.resolve import resolve
@@ -33,7 +34,7 @@ _WAIT = 5.0  # seconds, while another process has the cells that are left
 
 @dataclass(frozen=True)
 class CellRunner:
-    """`rows` and `outcomes` belong to one study; `runs` is shared by all."""
+    """`out` belongs to one study; `runs` is shared by all."""
 
     out: Path
     runs: Path
@@ -71,14 +72,14 @@ class CellRunner:
 
     def _try(self, cell: Cell, rates: Mapping[str, float]) -> Row | None:
         """The row of this cell, unless it waits for a learning rate, or another process has it or its upstream run."""
-        if cell.role == "main" and any(rate not in rates for rate in _families(cell)):
+        if any(family not in rates for family in tuned_families(cell)):
             return None
         path = self.out / "rows" / f"{cell.key()}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with locked(path.with_suffix(".lock"), _BUSY):
                 if path.exists():
-                    return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+                    return json.loads(path.read_text(encoding="utf-8"))
                 return self._run(cell, rates, path)
         except Busy:
             return None
@@ -127,11 +128,6 @@ def _train_run(stage: Stage, given: dict[str, Any], world: World) -> Mapping[str
     options, previous = build_options(stage.command, given)
     config = resolve(options, previous, world, dataset=open_once(options.data))
     return train(fit_micro_batch(config, options, previous, world), world).result
-
-
-def _families(cell: Cell) -> set[str]:
-    rates = [str(stage.set.get("lr", "")) for stage in cell.stages]
-    return {rate.removeprefix("tuned:") for rate in rates if rate.startswith("tuned:")}
 
 
 def _drop_states(run: Path) -> None:

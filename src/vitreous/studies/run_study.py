@@ -17,12 +17,12 @@ from vitreous.core.untrusted_json import read_json
 from vitreous.data.source import Source
 from vitreous.inspection.figure_style import save
 from vitreous.studies import results
-from vitreous.studies.budget import choose_scale, describe_seconds, parse_budget, predict_seconds, scale_at
+from vitreous.studies.budget import LEVELS, choose_scale, describe_seconds, parse_budget, predict_seconds, scale_at
 from vitreous.studies.registry import STUDIES, find_study
 from vitreous.studies.run_cells import CellRunner, Row
 from vitreous.studies.study import Cell, Scale, Study
+from vitreous.studies.study_data import open_once
 from vitreous.studies.study_figure import draw_study, mean_points
-from vitreous.studies.upstream_data import open_once
 
 GRID, MADE_BY = "grid.json", "vitreous study"
 
@@ -46,10 +46,10 @@ class StudyResult:
             for arm in arms
             if arm in points
         ]
-        claims = [
-            (record["claim"], _number(record["effect"]), _interval(*(record["interval"] or (None, None))), record["seeds"], record["verdict"])
-            for record in self.verdicts
-        ]
+        claims = []
+        for record in self.verdicts:
+            interval = _interval(*(record["interval"] or (None, None)))
+            claims.append((record["claim"], _number(record["effect"]), interval, record["seeds"], record["verdict"]))
         return (
             table(("arm", self.study.axes.y_label, "95 % interval", "seeds"), lines)
             + "\n\n"
@@ -72,34 +72,50 @@ def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
-def run_study(
-    name: str, data: str = "", *, out: str, budget: str | None = None, level: int | None = None, seeds: int | None = None, device: str = "cpu",
-    precision: str = "float32", runs: str | None = None,
-) -> StudyResult:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    name: str
+    data: str = ""  # "": the study's own
+    upstream: str = ""
+    out: str
+    budget: str | None = None
+    level: int | None = None
+    seeds: int | None = None
+    primary: bool = False  # only what the primary claim needs
+    runs: str | None = None
+    device: str = "cpu"
+    precision: str = "float32"
+
+
+def run_study(options: StudyOptions) -> StudyResult:
     """Run what is missing of a study, then write runs.csv, figure and result.json."""
-    study, sha256 = find_study(name)
-    seconds = parse_budget(budget) if budget is not None else None
-    if seeds is not None and seeds < 2:
-        raise VitreousError(f"--seeds {seeds}: a comparison needs at least two")
-    data, folder = data or study.data, user_path(out)
+    study, sha256 = find_study(options.name)
+    seconds = parse_budget(options.budget) if options.budget is not None else None
+    if options.seeds is not None and options.seeds < 2:
+        raise VitreousError(f"--seeds {options.seeds}: a comparison needs at least two")
+    if options.level is not None and not 0 <= options.level < len(LEVELS):
+        raise VitreousError(f"--level {options.level}: must be from 0 to {len(LEVELS) - 1}")
+    options = replace(options, data=options.data or study.data)
+    data, folder = options.data, user_path(options.out)
     check_outside(folder, find_data_folder(data))
     check_writable("--out", folder)
     _check_data(data)
+    if options.upstream:
+        _check_data(options.upstream)
     with locked(folder / "grid.lock"):
-        scale, cells = _read_grid(folder, study, sha256, data, seeds) or _make_grid(
-            folder, study, sha256, data, seconds, level, seeds, device
-        )
-    runner = CellRunner(folder, user_path(runs) if runs else cache_dir() / "runs", device, precision)
+        scale, cells = _read_grid(folder, study, sha256, options) or _make_grid(folder, study, sha256, options, seconds)
+    runs = user_path(options.runs) if options.runs else cache_dir() / "runs"
+    runner = CellRunner(folder, runs, options.device, options.precision)
     rows = {key: row for key, row in results.read_runs(folder / results.RUNS).items() if key in {cell.key() for cell in cells}}
     left = [cell for cell in cells if cell.key() not in rows]
-    say(f"{name}: {len(cells)} runs, {len(cells) - len(left)} done; {_describe(scale)}")
+    say(f"{study.name}: {len(cells)} runs, {len(cells) - len(left)} done; {_describe(scale)}")
     try:
-        for row in runner.run_missing(cells, dict(rows)):
+        for row in runner.run_missing(study.primary_cells(cells) if options.primary else cells, dict(rows)):
             rows[str(row["cell"])] = row
             _write(study, sha256, folder, cells, rows, whole=False)
     finally:
         verdicts = _write(study, sha256, folder, cells, rows, whole=True)
-    return StudyResult(study, out, tuple(verdicts), tuple(_in_order(cells, rows)))
+    return StudyResult(study, options.out, tuple(verdicts), tuple(_in_order(cells, rows)))
 
 
 def _check_data(data: str) -> None:
@@ -112,13 +128,14 @@ def _check_data(data: str) -> None:
 
 
 def _make_grid(
-    folder: Path, study: Study, sha256: str, data: str, budget: float | None, level: int | None, seeds: int | None, device: str
+    folder: Path, study: Study, sha256: str, options: StudyOptions, budget: float | None
 ) -> tuple[Scale, tuple[Cell, ...]]:
-    if level is not None or budget is None:
-        scale = scale_at(study, 1 if level is None else level, data, seeds)
-        seconds = predict_seconds(study.cells(scale), device, {})
+    data, upstream, seeds = options.data, options.upstream, options.seeds
+    if options.level is not None or budget is None:
+        scale = scale_at(study, 1 if options.level is None else options.level, data, upstream, seeds)
+        seconds = predict_seconds(study.cells(scale), options.device, {})
     else:
-        scale, seconds = choose_scale(study, data, budget, seeds, device)
+        scale, seconds = choose_scale(study, data, upstream, budget, seeds, options.device)
     cells = study.cells(scale)
     say(f"{study.name}: {len(cells)} runs, about {describe_seconds(seconds)} here; the grid is kept in {folder / GRID}")
     record = {"made_by": MADE_BY, "version": 1, "study": study.name, "study_sha256": sha256, "scale": asdict(scale)}
@@ -128,9 +145,7 @@ def _make_grid(
     return scale, cells
 
 
-def _read_grid(
-    folder: Path, study: Study, sha256: str, data: str, seeds: int | None
-) -> tuple[Scale, tuple[Cell, ...]] | None:
+def _read_grid(folder: Path, study: Study, sha256: str, options: StudyOptions) -> tuple[Scale, tuple[Cell, ...]] | None:
     """The grid that this folder was begun with; refused where it is of another study, data or registration."""
     path = folder / GRID
     if not path.exists():
@@ -142,7 +157,9 @@ def _read_grid(
         scale, keys = Scale(**found["scale"]), [cell["cell"] for cell in found["cells"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise VitreousError(f"{path}: is no grid of a study ({error}); choose another --out") from error
-    for what, before, now in (("study", found["study"], study.name), ("data", scale.data, data), ("seeds", scale.seeds, seeds or scale.seeds)):
+    asked = {"study": study.name, "data": options.data, "seeds": options.seeds or scale.seeds}
+    for what, before in (("study", found["study"]), ("data", scale.data), ("seeds", scale.seeds)):
+        now = asked[what]
         if before != now:
             raise VitreousError(f"--out {folder}: its grid is of {what} {before}, not {now}; choose another folder")
     cells = study.cells(scale)
@@ -170,11 +187,14 @@ def _write(
         return []
     outcomes = results.read_outcomes(folder, cells, set(study.claims[0].weights))
     results.write_outcomes(folder, outcomes)
-    others = {name: p for name in STUDIES if name != study.name and (p := results.read_primary_p(folder.parent, name)) is not None}
+    known = {name: results.read_primary_p(folder.parent, name) for name in STUDIES if name != study.name}
+    others = {name: p for name, p in known.items() if p is not None}
     verdicts = results.decide_claims(study, sha256, ordered, outcomes, others)
     results.write_result(folder / results.RESULT, verdicts)
     if any(row["role"] == "main" for row in ordered):
-        seeds = verdicts[0]["seeds"]
-        subtitle = f"{verdicts[0]['claim']} {verdicts[0]['verdict'].capitalize()} ({seeds} seeds); bars: 95 % intervals over seeds"
-        save(draw_study(study, mean_points(study.axes, ordered), subtitle), folder, "figure")
+        first = verdicts[0]
+        verdict = f"{first['verdict'].capitalize()} ({first['seeds']} seeds)"
+        subtitle = f"{first['claim']} {verdict}; bars: 95 % intervals over seeds"
+        points = study.points(ordered) if study.points else mean_points(study.axes, ordered)
+        save(draw_study(study, points, subtitle), folder, "figure")
     return verdicts

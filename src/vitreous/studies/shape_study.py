@@ -9,14 +9,14 @@ from vitreous.studies.study import Arm, Axes, Claim, Scale, Study, Tuning
 def _arms(scale: Scale) -> list[Arm]:
     width, depth, patch = scale.width, scale.depth, scale.patch
     base = vit(width, depth)
-    # Multiply-adds of a layer are 4 width^2 + 2 width x mlp for each token: each of these doubles them.
+    # Multiply-adds of a layer are 4 width^2 + 2 width x mlp for each token: depth, width and MLP double them.
     wide = 4 * round(width * 2**0.5 / 4)
     shapes = {
         "base": base,
         "depth": {**base, "depth": 2 * depth},
         "width": {**base, "width": wide, "mlp": 2 * wide},
         "MLP": {**base, "mlp": 6 * width},
-        "patch": {**base, "patch": f"{patch}x{patch // 2}"},
+        "patch": {**base, "patch": scale.fine_patch},
     }
     return [Arm(name, (scratch(scale, f"ViT-Ti/{patch}", fields, "ViT"),), {"family": name}) for name, fields in shapes.items()]
 
@@ -34,7 +34,7 @@ STUDY = Study(
         ),
         Claim(
             "Smaller patches pay more than width.",
-            "test accuracy at twice the compute, half the patch minus wider, points",
+            "test accuracy, finer patches (three to four times the tokens) minus wider, points",
             {"patch": 1, "width": -1},
         ),
         Claim(

@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(T > t) of Student's t. With t = sqrt(n) tan(a) the density becomes cos(a)^(n-1), which is integrated by Gauss-Legendre."""
+    """P(T > t) of Student's t. With t = sqrt(n) tan(a) the density is cos(a)^(n-1), which Gauss-Legendre integrates."""
     if t < 0:
         return 1 - student_tail(-t, freedom)
     low, high = math.atan(t / math.sqrt(freedom)), math.pi / 2

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from vitreous.core.errors import VitreousError
 from vitreous.training.options import Command
@@ -103,6 +103,17 @@ class Axes:
     y: str = "accuracy"
     y_label: str = "test accuracy (%)"
     series: str = "family"
+    log: bool = True  # x
+
+
+class Point(NamedTuple):
+    """A point of the figure; without an interval where there is one run, as in the paper's tables."""
+
+    series: str
+    x: float | str
+    y: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,11 @@ class Scale:
         """Sixteen tokens."""
         return self.image_size // 4
 
+    @property
+    def fine_patch(self) -> int:
+        """A grid of 8 x 8, or of 7 x 7 where that divides the image."""
+        return self.image_size // (7 if self.image_size % 7 == 0 else 8)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -135,6 +151,7 @@ class Study:
     arms: Callable[[Scale], Sequence[Arm]]
     axes: Axes
     tunings: Callable[[Scale], Sequence[Tuning]] = lambda scale: ()
+    points: Callable[[Sequence[Mapping[str, Any]]], Sequence[Point]] | None = None  # of the figure, where rows are not enough
     data: str = "builtin:digits"  # where no DATA is given
     upstream: str = ""  # "": nothing is pre-trained on other data
 
@@ -150,6 +167,13 @@ class Study:
                 by_rank.append((rank, seed, _with_seed(arm, seed)))
         return (*cells, *(cell for *_, cell in sorted(by_rank, key=lambda entry: entry[:2])))
 
+    def primary_cells(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+        """Those that the primary claim needs: its arms with its seeds, and the trials of their learning rates."""
+        claim = self.claims[0]
+        main = [cell for cell in cells if cell.role == "main" and cell.arm in claim.weights and cell.seed < claim.seeds]
+        families = {family for cell in main for family in tuned_families(cell)}
+        return (*(cell for cell in cells if cell.role == "trial" and cell.factors["family"] in families), *main)
+
 
 def _with_seed(arm: Arm, seed: int) -> Cell:
     stages = tuple(_seeded(stage, seed) for stage in arm.stages)
@@ -157,7 +181,7 @@ def _with_seed(arm: Arm, seed: int) -> Cell:
 
 
 def _trials(tuning: Tuning, arm: Arm) -> list[Cell]:
-    """Each rate with the seeds of trials, validated on a tenth of the training images, so that the test split chooses nothing."""
+    """Each rate with the seeds of trials, validated on a tenth of the training images: the test split chooses nothing."""
     cells = []
     for rate in tuning.rates:
         for seed in TRIAL_SEEDS:
@@ -165,7 +189,7 @@ def _trials(tuning: Tuning, arm: Arm) -> list[Cell]:
             last = stages[-1]
             options = {**last.options, "held_out": 0.1}
             stages[-1] = Stage(last.command, options, {**last.set, "lr": rate})
-            factors = {"family": tuning.family, "lr": rate}
+            factors: Factors = {"family": tuning.family, "lr": rate}
             cells.append(Cell(f"{tuning.family}, lr {rate:g}", seed, tuple(stages), factors, role="trial"))
     return cells
 
@@ -188,6 +212,12 @@ def tuned_rates(cells: Sequence[Cell], accuracies: Mapping[str, float]) -> dict[
         for family, rates in means.items()
         if all(mean == mean for mean in rates.values())
     }
+
+
+def tuned_families(cell: Cell) -> set[str]:
+    """The families whose trials a cell waits for."""
+    rates = [str(stage.set.get("lr", "")) for stage in cell.stages]
+    return {rate.removeprefix(TUNED) for rate in rates if rate.startswith(TUNED)}
 
 
 def with_rates(stage: Stage, rates: Mapping[str, float]) -> Stage:

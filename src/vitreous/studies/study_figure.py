@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from vitreous.inspection.figure_style import COLOURS, FAINT, INK, QUIET, drawn
 from vitreous.studies.statistics import paired_t
-from vitreous.studies.study import Axes, Study
+from vitreous.studies.study import Axes, Point, Study
 
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
-
-class Point(NamedTuple):
-    """The mean of an arm; without an interval where there is one run, as in the paper's tables."""
-
-    series: str
-    x: float | str
-    y: float
-    low: float | None = None
-    high: float | None = None
 
 
 def mean_points(axes: Axes, rows: Sequence[dict[str, object]]) -> list[Point]:
     """One point for each arm, in the order of the rows."""
     arms: dict[str, list[dict[str, object]]] = {}
     for row in rows:
-        if row["role"] == "main" and row.get(axes.y) is not None:
+        if row["role"] == "main" and row.get(axes.y) is not None and (axes.x is None or row.get(axes.x) is not None):
             arms.setdefault(str(row["arm"]), []).append(row)
     points = []
     for arm, own in arms.items():
         mean = paired_t([100 * float(str(row[axes.y])) for row in own])
         x = arm if axes.x is None else sum(float(str(row[axes.x])) for row in own) / len(own)
-        interval = (mean.low, mean.high) if mean.seeds > 1 else (None, None)
+        # A percentage that no run can have is not drawn.
+        interval = (max(0.0, mean.low), min(100.0, mean.high)) if mean.seeds > 1 else (None, None)
         points.append(Point(str(own[0].get(axes.series, "")), x, mean.effect, *interval))
     return points
 
@@ -61,7 +51,8 @@ def draw_study(study: Study, points: Sequence[Point], subtitle: str) -> Figure:
         axes.set_xticks(range(len(points)), [str(point.x) for point in points], rotation=30, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.6, len(points) - 0.4)
     else:
-        axes.set_xscale("log")
+        if axes_of.log:
+            axes.set_xscale("log")
         axes.set_xlabel(axes_of.x_label)
         if len(names) > 1:
             axes.legend()
@@ -70,4 +61,3 @@ def draw_study(study: Study, points: Sequence[Point], subtitle: str) -> Figure:
     axes.set_title(f"{study.title} ({study.paper})", loc="left", fontsize=11, color=INK, pad=18)
     axes.text(0, 1.015, subtitle, transform=axes.transAxes, fontsize=8.5, color=QUIET)
     return figure
-

@@ -120,7 +120,7 @@ def model_fields(changes: Iterable[str]) -> dict[str, Any]:
     """Fields of the model's config from --set model.NAME=VALUE; the config itself checks name, type and range."""
     hints = {**field_types(ResNetConfig), **field_types(AxialResNetConfig), **field_types(ViTConfig)}
     typed = {name.removeprefix("model."): text for name, text in parse_set(changes).items() if name.startswith("model.")}
-    return {name: parse_text(hints.get(name, str), text) for name, text in typed.items()}
+    return {name: parse_text(hints.get(name.removeprefix("trunk_"), str), text) for name, text in typed.items()}
 
 
 def _as_typed(given: Mapping[str, Any]) -> dict[str, Any]:

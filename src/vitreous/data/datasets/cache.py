@@ -39,8 +39,7 @@ def prepare_once(name: str, files: Sequence[Path], make: Callable[[Path], None])
                     shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise VitreousError(
-            f"{target}: cannot be made ({error.strerror or error}); make room, or set VITREOUS_CACHE to "
-            f"another folder"
+            f"{target}: cannot be made ({error.strerror or error}); make room, or set VITREOUS_CACHE to another folder"
         ) from error
     return target
 
