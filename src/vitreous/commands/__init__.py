@@ -20,6 +20,7 @@ Modules:
     pretrain      train from scratch
     serve         HTTP API, explorer and runs view
     shard         write a data set as tar shards
+    study         the paper's experiments
     training_run  what `pretrain` and `finetune` share
     types         argument types and the protocol of results
     verify        compare two checkpoints operation by operation

@@ -1,18 +1,40 @@
-"""Many runs that make one table and one figure: VTAB-1k and other suites.
+"""Many runs that make one table, one figure and one verdict: the paper's experiments, VTAB-1k and other suites.
 
 Modules:
-    cost_figure    figure of the cost study
-    cost_rows      rows of the cost study and their file
-    cost_study     speed and largest batch by image size (appendix D.5)
-    paper_tables   the numbers that the paper published
-    suite          a suite: tasks and a protocol
-    suite_chart    bar chart
-    suite_data     examples and test images of a task
-    suite_options  options to a study
-    suite_results  results on disk
-    suite_run      all tasks and seeds, resumable
-    suite_summary  means over seeds, groups and tasks
-    suite_table    table beside the paper's
-    suite_task     one task and seed
-    vtab           VTAB-1k as a suite
+    axial_study             axial and full attention (appendix D.6)
+    budget                  size of a study in the time there is
+    compute_study           transfer against compute (Figure 5)
+    cost_figure             figure of the cost study
+    cost_rows               rows of the cost study and their file
+    cost_study              speed and largest batch by image size (appendix D.5)
+    data_size_study         amount of pre-training data (Figures 3 and 4)
+    distance_study          attention distance (Figures 7 and 11)
+    head_study              class token or average pooling (Figure 9)
+    measures                what is measured at the end of a cell
+    optimizer_study         Adam or SGD (Table 7)
+    paper_tables            the numbers that the paper published
+    positions_study         position embeddings (Table 8)
+    registry                studies by name
+    resolution_study        fine-tuning at higher resolution (section 3.2)
+    results                 runs.csv, outcomes and verdicts
+    run_cells               runs that are missing, one process or many
+    run_study               `vitreous study` as a whole
+    self_supervision_study  masked patches (section 4.6)
+    shape_study             depth, width, MLP and patch (Figure 8)
+    stages                  runs that the studies share
+    statistics              paired statistics over seeds
+    study                   what a study is: arms, claims, cells
+    study_data              data sets of a study, prepared once
+    study_figure            figure of a study
+    suite                   a suite: tasks and a protocol
+    suite_chart             bar chart
+    suite_data              examples and test images of a task
+    suite_options           options to a study
+    suite_results           results on disk
+    suite_run               all tasks and seeds, resumable
+    suite_summary           means over seeds, groups and tasks
+    suite_table             table beside the paper's
+    suite_task              one task and seed
+    transfer_study          pre-trained against scratch (Tables 2 and 5)
+    vtab                    VTAB-1k as a suite
 """
