@@ -101,6 +101,15 @@ def using_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def seed_generators(seed: int, device: Any) -> None:
+    """As torch.manual_seed, of this device and the CPU alone: for devices that never start, that formats a stack each time."""
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
 # Memory ----------------------------------------------------------------------------------------------------------------
 
 # From malloc.h. The thresholds are C integers, and 2 GB is the most that one can say.

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from vitreous.core.device import seed_generators
 from vitreous.core.distributed import World, all_gather, all_reduce_by_name
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text
@@ -285,7 +286,7 @@ class Loop:
         """Forward and backward, once; gradients are added to what there is."""
         world, real = self.world, float(len(images) > 0)
         images, targets = never_empty(images, targets)
-        torch.manual_seed(derive_key("pass", self.config.options.seed, self.progress.step, world.rank, number))
+        seed_generators(derive_key("pass", self.config.options.seed, self.progress.step, world.rank, number), world.device)
         with accumulating(self.module, last):
             with self.autocast():
                 losses, extras = self.module(images.to(world.device), targets.to(world.device))

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitreous.core.device import seed_generators
 from vitreous.core.distributed import World, all_reduce_by_name
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.transforms.mixup import one_hot
@@ -64,7 +65,7 @@ class HeldOut:
             for number, batch in enumerate(self._batches()):
                 images, targets = never_empty(batch.images, one_hot(batch.labels, max(1, len(self.classes))))
                 if seeded:
-                    torch.manual_seed(self.seed + number * self.world.world_size + self.world.rank)
+                    seed_generators(self.seed + number * self.world.world_size + self.world.rank, self.world.device)
                 with torch.no_grad(), self.autocast():
                     losses, extras = self.module(images.to(self.world.device), targets.to(self.world.device))
                 if len(batch):

@@ -6,10 +6,12 @@ for pre-training and for tests of what a model has learnt, and no substitute for
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -85,14 +87,16 @@ def _parse_options(where: str, text: str, smallest: int) -> dict[str, int]:
 
 def _open_digits() -> Dataset:
     """A fixed split with the same shares of every digit in all parts. An item's id is its number in scikit-learn."""
-    try:
-        from sklearn import datasets
-    except ImportError as error:
+    # The file that `sklearn.datasets.load_digits` reads; to import scikit-learn for it would take longer than a small run.
+    package = importlib.util.find_spec("sklearn")
+    folders = (package.submodule_search_locations if package is not None else None) or ()
+    files = [path for folder in folders if (path := Path(folder, "datasets", "data", "digits.csv.gz")).is_file()]
+    if not files:
         remedy = "pip install 'vitreous[demo]'"
-        raise VitreousError(f"builtin:digits comes with scikit-learn, which is not installed: {remedy}") from error
-    data = datasets.load_digits()
-    images = np.round(data.images * (255 / 16)).astype(np.uint8)
-    targets = np.asarray(data.target, np.int64)
+        raise VitreousError(f"builtin:digits comes with scikit-learn, which is not installed: {remedy}")
+    rows = np.loadtxt(files[0], delimiter=",")
+    images = np.round(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    targets = rows[:, -1].astype(np.int64)
     draws = draw_uniform(derive_keys(0, 0, np.arange(len(targets), dtype=np.uint64)), 0)
     rank = np.empty(len(targets))
     for digit in range(10):  # each digit's images spread evenly over 0..1, in a drawn order: any cut then divides all alike
