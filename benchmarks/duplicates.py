@@ -149,7 +149,7 @@ COMBINED = [
 
 def reduced(picture: Image.Image) -> Image.Image:
     """As the doctor sees it."""
-    seen = examine(np.asarray(picture.convert("RGB")), "").picture
+    seen = examine(np.asarray(picture.convert("RGB")), "").image
     assert seen is not None
     return seen
 

@@ -50,14 +50,14 @@ def test_a_good_picture_is_seen_upright_and_as_it_is(format: str, orientation: i
     assert (found.problem, found.odd, found.format, found.misnamed) == ("", "", format, False)
     assert (found.width, found.height) == expected.size
     assert found.orientation == (orientation if turnable else 1)
-    assert found.picture is not None
-    assert found.picture.mode == "RGB"
-    assert REDUCED <= min(found.picture.size) < 2 * REDUCED
+    assert found.image is not None
+    assert found.image.mode == "RGB"
+    assert REDUCED <= min(found.image.size) < 2 * REDUCED
     pixels = np.asarray(expected, np.float64)
     np.testing.assert_allclose(found.mean, pixels.mean((0, 1)), atol=1.5)
     np.testing.assert_allclose(found.deviation, pixels.std((0, 1)), atol=2.5)
-    small = np.asarray(expected.resize(found.picture.size, Image.Resampling.BOX), np.float64)
-    assert np.abs(np.asarray(found.picture, np.float64) - small).mean() < 4
+    small = np.asarray(expected.resize(found.image.size, Image.Resampling.BOX), np.float64)
+    assert np.abs(np.asarray(found.image, np.float64) - small).mean() < 4
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_damage_is_named(data: bytes, kind: str, decoder: str) -> None:
     assert found.problem == kind, found.why
     assert found.why
     assert "\n" not in found.why
-    assert (found.picture is None) == (kind != "damaged")
+    assert (found.image is None) == (kind != "damaged")
 
 
 def test_damage_inside_a_jpeg_is_heard_where_the_library_tells_it() -> None:
@@ -139,7 +139,7 @@ def test_damage_inside_a_jpeg_is_heard_where_the_library_tells_it() -> None:
     Image.open(io.BytesIO(spoilt)).load()  # Pillow says nothing
     found = examine(spoilt, "x.jpg")
     assert found.problem == "damaged"
-    assert found.picture is not None
+    assert found.image is not None
     assert found.width == 320
 
 
@@ -208,6 +208,6 @@ def test_any_bytes_give_an_answer() -> None:
                 data[at] = random.integers(0, 256)
             found = examine(bytes(data[: random.integers(1, len(data) + 1)]), "x")
             kinds.add(found.problem)
-            assert (found.picture is not None) == (found.width > 0)
+            assert (found.image is not None) == (found.width > 0)
     assert kinds <= {"", "unreadable", "truncated", "damaged", "not-an-image", "too-large"}
     assert len(kinds) > 2

@@ -92,13 +92,13 @@ def _overlap(shift: Floats, scale: Floats, centred: Floats) -> Floats:
     return np.asarray(inside[:, 0, :, None] * inside[:, 1, None, :])
 
 
-def _detail(pictures: Floats) -> Floats:
+def _detail(images: Floats) -> Floats:
     """Fine structure at an even strength: a silhouette, which all shirts share, must not outweigh what is on the shirt."""
-    side = pictures.shape[-1]
+    side = images.shape[-1]
     pixels = np.arange(side, dtype=np.float32)
     bell = np.exp((pixels - pixels[:, None]) ** 2 * np.float32(-0.5 / BROAD**2))
     bell /= bell.sum(axis=1, keepdims=True)
-    fine = pictures - bell @ pictures @ bell.T
+    fine = images - bell @ images @ bell.T
     strength = bell @ fine**2 @ bell.T
     return np.asarray(fine / np.sqrt(strength + FAINT**2 * strength.mean(axis=(1, 2), keepdims=True) + 1e-6))
 

@@ -66,12 +66,12 @@ def describe_images(greys: Floats, windows: tuple[Window, ...], order: int = SHO
     return np.asarray(out / np.maximum(np.linalg.norm(out, axis=2, keepdims=True), 1e-9))
 
 
-def orient(pictures: Floats, windows: Sequence[Window]) -> Floats:
+def orient(images: Floats, windows: Sequence[Window]) -> Floats:
     """Images (N, ..., S, S), each turned and mirrored as its window has it."""
-    out = pictures.copy()
+    out = images.copy()
     for turns, mirrored in {(window.turns, window.mirrored) for window in windows} - {(0, False)}:
         rows = [row for row, window in enumerate(windows) if (window.turns, window.mirrored) == (turns, mirrored)]
-        turned = np.rot90(pictures[rows], turns, axes=(-2, -1))
+        turned = np.rot90(images[rows], turns, axes=(-2, -1))
         out[rows] = turned[..., ::-1] if mirrored else turned
     return out
 

@@ -94,10 +94,10 @@ def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding]
 
     def card(finding: Finding) -> dict[str, Any]:
         # Paths of the data set that was compared with come last.
-        own = [(k, scan, item, ours[item]) for k, item in enumerate(finding.items) if item in ours]
+        mine = [(k, scan, item, ours[item]) for k, item in enumerate(finding.items) if item in ours]
         first = len(finding.items)
         other = [(first + k, against, item, theirs[item]) for k, item in enumerate(finding.others) if item in theirs]
-        pictured = [*own[:PICTURES], *other[:PICTURES]]
+        pictured = [*mine[:PICTURES], *other[:PICTURES]]
         figures = [_figure(source, finding, k, item, content) for k, source, item, content in pictured if source is not None]
         left = [path for k, path in enumerate(finding.paths) if k not in {entry[0] for entry in pictured}]
         about = (

@@ -110,8 +110,8 @@ def _group_near(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed
         # A group may hang together by a chain, so that its ends are not alike: only direct pairs count as conflicts.
         kind = "label-conflict" if any(_labels_conflict(scan, (a, b)) for a, b, _ in entries) else "near-duplicate"
         found = [pair for _, _, pair in entries]
-        said = _describe_copies(kind, _describe_changes(found), scan, group)
-        yield _copy_finding(scan, kind, group, said, min(pair.similarity for pair in found))
+        detail = _describe_copies(kind, _describe_changes(found), scan, group)
+        yield _copy_finding(scan, kind, group, detail, min(pair.similarity for pair in found))
 
 
 def _labels_conflict(scan: Scan, items: Iterable[int]) -> bool:

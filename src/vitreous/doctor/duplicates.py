@@ -43,7 +43,7 @@ HUE = 0.75  # cosine of the colours of two colourful images
 
 TINY = 64  # pixels along the shorter side: below, a second look at the image shows little that its fingerprint does not
 
-SAME_PICTURE = "same image"  # what can be said of the way where nothing can
+SAME_IMAGE = "same image"  # what can be said of the way where nothing can
 
 _CHUNK = 512  # images looked up together
 _BATCH = 128  # pairs aligned together: more do not fit the cache
@@ -92,45 +92,45 @@ def find_near_duplicates(
 
 
 def _with_border(pair: Pair) -> str:
-    return "border" if pair.how == SAME_PICTURE else f"border, {pair.how}"
+    return "border" if pair.how == SAME_IMAGE else f"border, {pair.how}"
 
 
 def search(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> Search:
     """The pairs of fingerprints by number, and what finding them took."""
     out = Search()
     swap = others is not None and len(others) < len(prints)  # the smaller set is looked up in the larger one
-    asked, kept = (prints, prints) if others is None else (others, prints) if swap else (prints, others)
-    asking, places = (np.flatnonzero(~fingerprint.is_flat(p)) for p in (asked, kept))
-    advance(len(asked) - len(asking))
+    queries, kept = (prints, prints) if others is None else (others, prints) if swap else (prints, others)
+    asking, places = (np.flatnonzero(~fingerprint.is_flat(p)) for p in (queries, kept))
+    advance(len(queries) - len(asking))
     if not len(asking) or not len(places):
         return out
     short, long = _describe(kept, places)
     forest = [build_tree(short, seed) for seed in range(TREES)]
     found: list[Pair] = []
-    lookalikes, lookalikes_kept = np.zeros(len(asked), np.int64), np.zeros(len(kept), np.int64)
+    lookalikes, lookalikes_kept = np.zeros(len(queries), np.int64), np.zeros(len(kept), np.int64)
     for begin in range(0, len(asking), _CHUNK):
         some = asking[begin : begin + _CHUNK]
         after = np.searchsorted(places, some, side="right") if others is None else np.zeros(len(some), np.int64)
-        greys = fingerprint.greys(asked[some])
+        greys = fingerprint.greys(queries[some])
         asker, member, window = _candidates(forest, short, describe_images(greys, WINDOWS), after, out)
-        lookalikes += np.bincount(some[asker], minlength=len(asked))
+        lookalikes += np.bincount(some[asker], minlength=len(queries))
         lookalikes_kept += np.bincount(places[member], minlength=len(kept))
-        tiny = fingerprint.sides(asked[some]) < TINY
+        tiny = fingerprint.sides(queries[some]) < TINY
         likely = _likely(greys, long, asker, member, window, tiny)
         a, b, window = some[asker[likely]], places[member[likely]], window[likely]
-        plausible = _plausible(asked, kept, a, b, window)
-        found += _align_pairs(asked, kept, a[plausible], b[plausible], window[plausible], out)
+        plausible = _plausible(queries, kept, a, b, window)
+        found += _align_pairs(queries, kept, a[plausible], b[plausible], window[plausible], out)
         advance(len(some))
     if others is None:
         lookalikes = lookalikes_kept = lookalikes + lookalikes_kept
-    out.pairs = _beyond_chance(asked, kept, found, lookalikes, lookalikes_kept)
+    out.pairs = _beyond_chance(queries, kept, found, lookalikes, lookalikes_kept)
     if swap:
         out.pairs = [Pair(pair.second, pair.first, pair.similarity, pair.how) for pair in out.pairs]
     out.pairs.sort(key=lambda pair: (-pair.similarity, pair.first, pair.second))
     return out
 
 
-def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bool, bool]] = ((False, False),)) -> float:
+def confirm(image: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bool, bool]] = ((False, False),)) -> float:
     """How much two whole images agree once one is laid over the other: SAME and more for one image, else less.
 
     `trimmed` says which of them to compare without its border, as `Pair` has it; the best agreement counts. Sees more than
@@ -139,8 +139,7 @@ def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bo
     best = 0.0
     for which in trimmed:
         first, second = (
-            (remove_border(image) or image) if without else image
-            for image, without in zip((picture, other), which, strict=True)
+            (remove_border(whole) or whole) if without else whole for whole, without in zip((image, other), which, strict=True)
         )
         best = max(best, _agreement(first, second))
         if best >= SAME:
@@ -148,16 +147,16 @@ def confirm(picture: Image.Image, other: Image.Image, trimmed: Sequence[tuple[bo
     return best
 
 
-def _agreement(picture: Image.Image, other: Image.Image) -> float:
-    prints = np.stack([fingerprint.compute_fingerprint(picture), fingerprint.compute_fingerprint(other)])
+def _agreement(image: Image.Image, other: Image.Image) -> float:
+    prints = np.stack([fingerprint.compute_fingerprint(image), fingerprint.compute_fingerprint(other)])
     if fingerprint.is_flat(prints).any():
         return 0.0
     first, second = fingerprint.greys(prints[:1]), fingerprint.greys(prints[1:])
     window = WINDOWS[int((describe_images(first, WINDOWS)[0] @ describe_images(second, (CENTRAL,))[0, 0]).argmax())]
     rough = align(orient(first, [window]), second, _start([window]))
-    shorter = min(*picture.size, *other.size)
+    shorter = min(*image.size, *other.size)
     side = min(_FINE, max(shorter, fingerprint.SIZE))
-    fine = align(orient(_grey(picture, side), [window]), _grey(other, side), rough.windows, steps=3)
+    fine = align(orient(_grey(image, side), [window]), _grey(other, side), rough.windows, steps=3)
     return float(_similarity(fine)[0])
 
 
@@ -226,12 +225,12 @@ def _stricter(least: float, lookalikes: Indices) -> NDArray[np.float64]:
 # Verification -------------------------------------------------------------------------------------------------------------
 
 
-def _plausible(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indices) -> Indices:
+def _plausible(queries: Prints, kept: Prints, a: Indices, b: Indices, window: Indices) -> Indices:
     """Which pairs have about the same shape and, where both have colour, about the same colours."""
     keep = []
     lying = np.array([-1 if w.turns % 2 else 1 for w in WINDOWS])  # width and height change places
     for i in range(0, len(a), 8192):
-        first, second, through = asked[a[i : i + 8192]], kept[b[i : i + 8192]], window[i : i + 8192]
+        first, second, through = queries[a[i : i + 8192]], kept[b[i : i + 8192]], window[i : i + 8192]
         shape = np.abs(fingerprint.shapes(first) * lying[through] - fingerprint.shapes(second)) <= OCTAVES
         tint, other = orient(fingerprint.tints(first), [WINDOWS[w] for w in through]), fingerprint.tints(second)
         product, strength, strength_other = (
@@ -243,10 +242,10 @@ def _plausible(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indi
     return np.flatnonzero(np.concatenate([np.empty(0, bool), *keep]))
 
 
-def _align_pairs(asked: Prints, kept: Prints, a: Indices, b: Indices, window: Indices, out: Search) -> list[Pair]:
+def _align_pairs(queries: Prints, kept: Prints, a: Indices, b: Indices, window: Indices, out: Search) -> list[Pair]:
     pairs = []
     for i in range(0, len(a), _BATCH):
-        first, second = asked[a[i : i + _BATCH]], kept[b[i : i + _BATCH]]
+        first, second = queries[a[i : i + _BATCH]], kept[b[i : i + _BATCH]]
         windows = [WINDOWS[w] for w in window[i : i + _BATCH]]
         result = align(orient(fingerprint.greys(first), windows), fingerprint.greys(second), _start(windows))
         similarity = _similarity(result)
@@ -262,7 +261,7 @@ def _align_pairs(asked: Prints, kept: Prints, a: Indices, b: Indices, window: In
                 ("cropped", cropped[k]),
                 ("turned grey", turned_grey[k]),
             )
-            how = ", ".join(way for way, is_so in ways if is_so) or SAME_PICTURE
+            how = ", ".join(way for way, is_so in ways if is_so) or SAME_IMAGE
             pairs.append(Pair(int(a[i + k]), int(b[i + k]), float(similarity[k]), how))
         out.aligned += len(first)
     return pairs
@@ -273,17 +272,19 @@ def _similarity(result: Agreement) -> Floats:
     return np.where(fits, np.maximum(result.detail, 0), 0).astype(np.float32)
 
 
-def _beyond_chance(asked: Prints, kept: Prints, pairs: list[Pair], lookalikes: Indices, lookalikes_kept: Indices) -> list[Pair]:
+def _beyond_chance(
+    queries: Prints, kept: Prints, pairs: list[Pair], lookalikes: Indices, lookalikes_kept: Indices
+) -> list[Pair]:
     """Without the pairs of tiny images that agree no better than one of so many lookalikes may by chance.
 
     Copies of an image are no lookalikes of it, however many there are.
     """
     a, b = np.array([p.first for p in pairs], np.int64), np.array([p.second for p in pairs], np.int64)
-    copies, copies_kept = np.bincount(a, minlength=len(asked)), np.bincount(b, minlength=len(kept))
+    copies, copies_kept = np.bincount(a, minlength=len(queries)), np.bincount(b, minlength=len(kept))
     if lookalikes is lookalikes_kept:
         copies = copies_kept = copies + copies_kept
     crowd = np.maximum((lookalikes - copies)[a], (lookalikes_kept - copies_kept)[b])
-    tiny = np.minimum(fingerprint.sides(asked[a]), fingerprint.sides(kept[b])) < TINY
+    tiny = np.minimum(fingerprint.sides(queries[a]), fingerprint.sides(kept[b])) < TINY
     least = _stricter(SAME, np.where(tiny, crowd, 0))
     return [pair for pair, enough in zip(pairs, least, strict=True) if pair.similarity >= enough]
 
@@ -296,6 +297,6 @@ def _start(windows: list[Window]) -> Windows:
     return Windows(np.asarray((before - after) / 2, np.float32), np.asarray(scale, np.float32))
 
 
-def _grey(picture: Image.Image, side: int) -> Floats:
-    grey = np.asarray(picture.convert("L").convert("F").resize((side, side), Image.Resampling.BILINEAR), np.float32)
+def _grey(image: Image.Image, side: int) -> Floats:
+    grey = np.asarray(image.convert("L").convert("F").resize((side, side), Image.Resampling.BILINEAR), np.float32)
     return (grey - grey.mean())[None]

@@ -46,7 +46,7 @@ class Examination:
     misnamed: bool = False
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of the pixels, 0..255
     deviation: tuple[float, ...] = (0.0, 0.0, 0.0)
-    picture: Image.Image | None = None  # upright, RGB, reduced; None where there is none
+    image: Image.Image | None = None  # upright, RGB, reduced; None where there is none
 
 
 def examine(content: Content, name: str) -> Examination:
@@ -73,10 +73,10 @@ def _examine_pixels(pixels: Any) -> Examination:
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
     height, width = pixels.shape[:2]
-    picture = _reduce(from_array(pixels, 3))
-    mean, deviation = _statistics(picture)
+    image = _reduce(from_array(pixels, 3))
+    mean, deviation = _statistics(image)
     mode = "L" if pixels.ndim == 2 or pixels.shape[2] == 1 else "RGB" if pixels.shape[2] == 3 else "RGBA"
-    return Examination(digest.digest(), mode=mode, width=width, height=height, mean=mean, deviation=deviation, picture=picture)
+    return Examination(digest.digest(), mode=mode, width=width, height=height, mean=mean, deviation=deviation, image=image)
 
 
 def _examine_file(data: bytes, name: str) -> dict[str, Any]:
@@ -85,28 +85,28 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
         jpeg = opened.format in ("JPEG", "MPO")
         found["misnamed"] = _is_misnamed(name, found["format"])
         size = opened.size
-        picture = None
+        image = None
         if jpeg:
-            picture = _decode_jpeg_strictly(data, opened, found)
+            image = _decode_jpeg_strictly(data, opened, found)
             found["odd"] = found.get("odd", "") or _find_trailing_data(data, opened.format == "MPO")
         elif opened.format == "PNG":
             _check_png(data, found)
-        if picture is None:
+        if image is None:
             if jpeg:
                 opened.draft(None, (REDUCED, REDUCED))
-            picture = opened
-        found["orientation"] = load_upright(picture)  # as `decode` does: what it refuses must be refused here
+            image = opened
+        found["orientation"] = load_upright(image)  # as `decode` does: what it refuses must be refused here
         if not jpeg:
-            size = picture.size
+            size = image.size
         elif found["orientation"] >= 5:
             size = size[::-1]
-        plain = picture.mode in ("RGB", "L") and "transparency" not in picture.info
-        picture = to_channels(_reduce(picture), 3) if plain else _reduce(to_channels(picture, 3))
+        plain = image.mode in ("RGB", "L") and "transparency" not in image.info
+        image = to_channels(_reduce(image), 3) if plain else _reduce(to_channels(image, 3))
         if not jpeg:  # an MPO's others are previews, not an animation
             found["frames"] = _count_frames(data, name, found)
     found["width"], found["height"] = size
-    found["mean"], found["deviation"] = _statistics(picture)
-    found["picture"] = picture
+    found["mean"], found["deviation"] = _statistics(image)
+    found["image"] = image
     return found
 
 
@@ -122,14 +122,14 @@ def _count_frames(data: bytes, name: str, found: dict[str, Any]) -> int:
         return 1
 
 
-def _reduce(picture: Image.Image) -> Image.Image:
-    factor = min(picture.size) // REDUCED
-    return picture.reduce(factor) if factor > 1 else picture
+def _reduce(image: Image.Image) -> Image.Image:
+    factor = min(image.size) // REDUCED
+    return image.reduce(factor) if factor > 1 else image
 
 
-def _statistics(picture: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(image: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """From the histogram: a tenth of the time that the pixels themselves would take."""
-    counts = np.asarray(picture.histogram(), np.float64).reshape(3, 256)
+    counts = np.asarray(image.histogram(), np.float64).reshape(3, 256)
     counts /= counts.sum(axis=1, keepdims=True)
     levels = np.arange(256.0)
     mean = counts @ levels
@@ -154,10 +154,10 @@ def _decode_jpeg_strictly(data: bytes, opened: Image.Image, found: dict[str, Any
         elif complaint.startswith("Corrupt JPEG data"):
             found["problem"], found["why"] = "damaged", f"parts of the image are spoilt ({complaint}); replace it"
         return None  # an unsupported kind, or truncated: Pillow says so itself
-    picture = _reduce(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
+    image = _reduce(Image.fromarray(pixels) if colours == "RGB" else Image.fromarray(pixels[:, :, 0]).convert("RGB"))
     if ExifTags.Base.Orientation in opened.getexif():
-        picture.info = opened.info  # how to turn it
-    return picture
+        image.info = opened.info  # how to turn it
+    return image
 
 
 def _find_trailing_data(data: bytes, several: bool) -> str:

@@ -139,14 +139,14 @@ def class_findings(scan: Scan) -> Iterator[Finding]:
         filled = count[count > 0]
         if len(filled) > 1 and filled.max() >= UNEVEN * filled.min():
             most, least = int(count.argmax()), int(np.where(count > 0, count, count.max() + 1).argmin())
-            said = f"{classes[most]} has {count[most]:,} images, {classes[least]} has {count[least]:,}"
-            yield Finding("imbalance", said, (split,), classes=(classes[most], classes[least]))
+            detail = f"{classes[most]} has {count[most]:,} images, {classes[least]} has {count[least]:,}"
+            yield Finding("imbalance", detail, (split,), classes=(classes[most], classes[least]))
         if without := scan.unlabelled(split).tolist():
             yield _group_finding(scan, "unlabelled", split, "no label", without)
     for names in _similar_names(classes[i] for i in np.flatnonzero(everywhere)):
         holding = [split for split, count in labelled.items() if any(count[classes.index(name)] for name in names)]
-        said = f"{first_few([ascii(name) for name in names])} differ only in case or Unicode form"
-        yield Finding("similar-class-names", said, split_order(holding), classes=names)
+        detail = f"{first_few([ascii(name) for name in names])} differ only in case or Unicode form"
+        yield Finding("similar-class-names", detail, split_order(holding), classes=names)
     # Only where there is something to train on are all classes asked for: a test set may well have a part of them.
     learnt = tuple(split for split in ("train", ALL) if split in labelled)
     empty = [classes[i] for i in np.flatnonzero(everywhere == 0)]

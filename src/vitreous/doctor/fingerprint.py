@@ -49,16 +49,16 @@ _TINTS = SIZE * SIZE
 _FACTS = LENGTH - 4
 
 
-def compute_fingerprints(picture: Image.Image) -> list[NDArray[np.uint8]]:
+def compute_fingerprints(image: Image.Image) -> list[NDArray[np.uint8]]:
     """Of one upright image and, where it has a border, of what lies inside."""
-    inside = remove_border(picture)
-    return [compute_fingerprint(picture)] + ([compute_fingerprint(inside)] if inside is not None else [])
+    inside = remove_border(image)
+    return [compute_fingerprint(image)] + ([compute_fingerprint(inside)] if inside is not None else [])
 
 
-def compute_fingerprint(picture: Image.Image) -> NDArray[np.uint8]:
+def compute_fingerprint(image: Image.Image) -> NDArray[np.uint8]:
     """The fingerprint of one upright image. Pass it reduced (to 128 pixels or more) where decoding can do that."""
     out = np.empty(LENGTH, np.uint8)
-    colours = picture.convert("YCbCr")
+    colours = image.convert("YCbCr")
     # In floats: the mean of many pixels is finer than one grey level, and a faint image needs that.
     luma = colours.getchannel(0).convert("F").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     grey = np.asarray(luma, np.float32)
@@ -67,7 +67,7 @@ def compute_fingerprint(picture: Image.Image) -> NDArray[np.uint8]:
     out[:_TINTS] = np.rint(128 + grey.ravel() * (127 / extreme))
     tints = np.asarray(colours.resize((TINT, TINT), Image.Resampling.BOX))
     out[_TINTS:_FACTS] = tints[:, :, 1:].transpose(2, 0, 1).ravel()
-    width, height = picture.size
+    width, height = image.size
     shape = 128 + 16 * math.log2(width / height)
     facts = (2 * float(grey.std()), shape, width, height)
     out[_FACTS:] = [min(255, max(0, round(fact))) for fact in facts]

@@ -105,10 +105,10 @@ def write_manifest(target: Path, scan: Scan, findings: Iterable[Finding]) -> Rem
     reasons = leave_out(scan, findings)
     kept = [item for item in range(len(scan)) if item not in reasons]
     left_out = dict(Counter(reasons.values()).most_common())
-    own: dict[str, dict[str, None]] = defaultdict(dict)
+    classes: dict[str, dict[str, None]] = defaultdict(dict)
     for item in kept:
-        own[scan.where(item)[0]].update(dict.fromkeys(scan.label_names(item)))
-    if refused := describe_class_difference({split: tuple(names) for split, names in own.items()}):
+        classes[scan.where(item)[0]].update(dict.fromkeys(scan.label_names(item)))
+    if refused := describe_class_difference({split: tuple(names) for split, names in classes.items()}):
         return Remedy(str(target), len(kept), left_out, refused)
     if kept:
         _check_new(target, scan.dataset)  # once more: the scan may have taken hours

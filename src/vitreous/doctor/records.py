@@ -49,7 +49,7 @@ class Rows:
 
 
 def make_row(found: Examination, near: bool) -> Row:
-    prints = compute_fingerprints(found.picture) if near and found.picture is not None else []
+    prints = compute_fingerprints(found.image) if near and found.image is not None else []
     record = (
         np.frombuffer(found.digest, "<u8"),
         found.problem.encode("ascii", "replace"),

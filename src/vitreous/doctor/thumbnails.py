@@ -32,25 +32,25 @@ def encode_images(scan: Scan, items: Iterable[int], workers: int = 0) -> dict[in
 
 def _read_again(scan: Scan, items: Iterable[int], workers: int, side: int | None, quality: int) -> dict[int, bytes]:
     usable = scan.usable()
-    wanted: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    places_of: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for item in sorted({item for item in items if usable[item]}):
         split, index = scan.where(item)
         number = scan.splits.index(split)
         source = scan.sources[split]
         if isinstance(source, ScannedStream):
             place = source.index
-            wanted[number, int(place.shard[index])].append((item, int(place.position[index])))
+            places_of[number, int(place.shard[index])].append((item, int(place.position[index])))
         else:
-            wanted[number, -1].append((item, index))
+            places_of[number, -1].append((item, index))
     found: dict[int, bytes] = {}
     sources = tuple(scan.dataset.splits[split] for split in scan.splits)
-    for part in run_in_order(_Maker(sources, side, quality), list(_tasks(wanted)), workers):
+    for part in run_in_order(_Maker(sources, side, quality), list(_tasks(places_of)), workers):
         found.update(part)
     return found
 
 
-def encode_jpeg(picture: Image.Image, side: int | None = SIDE, quality: int = 78) -> bytes:
-    small = picture.convert("RGB")
+def encode_jpeg(image: Image.Image, side: int | None = SIDE, quality: int = 78) -> bytes:
+    small = image.convert("RGB")
     if side is not None:
         small.thumbnail((side, side), Image.Resampling.BILINEAR)
     out = io.BytesIO()
@@ -61,8 +61,8 @@ def encode_jpeg(picture: Image.Image, side: int | None = SIDE, quality: int = 78
 _Task = tuple[int, int, tuple[tuple[int, int], ...]]  # split, shard (or -1), and (item, its number there)
 
 
-def _tasks(wanted: dict[tuple[int, int], list[tuple[int, int]]]) -> Iterator[_Task]:
-    for (split, shard), entries in wanted.items():
+def _tasks(places_of: dict[tuple[int, int], list[tuple[int, int]]]) -> Iterator[_Task]:
+    for (split, shard), entries in places_of.items():
         step = _CHUNK if shard < 0 else len(entries)  # a shard is read once
         for start in range(0, len(entries), step):
             yield split, shard, tuple(entries[start : start + step])
@@ -82,14 +82,14 @@ class _Maker:
             if isinstance(source, Source):
                 for item, index in entries:
                     set_current_item(source.place(index))
-                    if (picture := examine(source.read(index), source.id(index)).picture) is not None:
-                        made[item] = encode_jpeg(picture, self.side, self.quality)
+                    if (image := examine(source.read(index), source.id(index)).image) is not None:
+                        made[item] = encode_jpeg(image, self.side, self.quality)
                 return made
-            places = {position: item for item, position in entries}
+            positions = {position: item for item, position in entries}
             for position, streamed in enumerate(source.read(shard)):
-                if position in places and (picture := examine(streamed.content, streamed.id).picture) is not None:
-                    made[places[position]] = encode_jpeg(picture, self.side, self.quality)
-                if position >= max(places):
+                if position in positions and (image := examine(streamed.content, streamed.id).image) is not None:
+                    made[positions[position]] = encode_jpeg(image, self.side, self.quality)
+                if position >= max(positions):
                     break
         except VitreousError:
             # It was there a moment ago; the page does without.

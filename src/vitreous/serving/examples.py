@@ -43,22 +43,22 @@ def load_examples(spec: str | None, channels: int) -> tuple[Example, ...]:
     if channels not in (1, 3):
         return ()  # no image file has so many
     if spec is not None:
-        return _named(_pictures(open_data(spec), channels, MOST))
+        return _named(_read_images(open_data(spec), channels, MOST))
     found = list(_photographs() if channels == 3 else _digits())
     for name, count in _DRAWN[channels]:
-        found += itertools.islice(_pictures(open_data(f"builtin:{name}"), channels, count), count)
+        found += itertools.islice(_read_images(open_data(f"builtin:{name}"), channels, count), count)
     return _named(iter(found))
 
 
-def _named(pictures: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
+def _named(images: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
     names, files = [], []
-    for words, picture in itertools.islice(pictures, MOST):
+    for words, image in itertools.islice(images, MOST):
         names.append(slug(words, otherwise="picture"))
-        files.append(_encoded(picture))
+        files.append(_encoded(image))
     return tuple(Example(name, *file) for name, file in zip(number_repeated(names), files, strict=True))
 
 
-def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:
+def _read_images(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:
     """Images and what they are called, from the held-out split where there is one."""
     split = next((name for name in ("test", "validation") if name in data.splits), next(iter(data.splits)))
     source = data.splits[split]
@@ -67,12 +67,12 @@ def _pictures(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, I
         if given == count:
             break
         try:
-            picture = decode(item.content, channels, item.place)
+            image = decode(item.content, channels, item.place)
         except BadImage as error:
             last = error
             continue
         given += 1
-        yield " ".join(data.classes[label] for label in item.labels[:2]) or item.id, picture
+        yield " ".join(data.classes[label] for label in item.labels[:2]) or item.id, image
     if not given:
         raise VitreousError(f"{data.where}: no image to show as an example{f' ({last})' if last else ''}")
 
@@ -104,13 +104,13 @@ def _digits() -> Iterator[tuple[str, Image.Image]]:
         data = open_data("builtin:digits")
     except VitreousError:  # they come with scikit-learn, which need not be there
         return
-    yield from _pictures(data, 1, 4)
+    yield from _read_images(data, 1, 4)
 
 
-def _encoded(picture: Image.Image) -> tuple[str, bytes]:
+def _encoded(image: Image.Image) -> tuple[str, bytes]:
     """Made anew and never passed on: no place or camera that a file tells of leaves the machine."""
     out = io.BytesIO()
-    kind = "png" if max(picture.size) <= TINY else "jpeg"
-    picture.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    picture.save(out, kind, quality=90)
+    kind = "png" if max(image.size) <= TINY else "jpeg"
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    image.save(out, kind, quality=90)
     return f"image/{kind}", out.getvalue()

@@ -143,13 +143,13 @@ def _from_form(body: bytes, boundary: bytes) -> bytes:
     return part.file_object.read()
 
 
-def _check_name(name: str, wanted: str, what: str) -> None:
+def _check_name(name: str, expected: str, what: str) -> None:
     if name.lower() in _PLACES:
         raise ErrorResponse(
             400, f"{what} {quoted(name)}: a URL or path is refused", f"nothing is opened on a caller's behalf; {_SEND}"
         )
-    if name != wanted:
-        raise ErrorResponse(400, f"unknown {what} {quoted(name)}", f"the image's {what} is called {wanted!r}; {_SEND}")
+    if name != expected:
+        raise ErrorResponse(400, f"unknown {what} {quoted(name)}", f"the image's {what} is called {expected!r}; {_SEND}")
 
 
 # JSON -------------------------------------------------------------------------------------------------------------------------
