@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from vitreous.core.errors import VitreousError
+from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.models.build import allocate_parameters, build_on_meta
 from vitreous.models.config import ModelConfig
 from vitreous.models.names import parse_name
 from vitreous.studies.study import Cell, Scale, Stage, Study
-from vitreous.studies.study_data import open_once
 from vitreous.training.build_options import model_fields
 
 
@@ -61,7 +61,7 @@ def scale_at(study: Study, level: int, data: str, upstream: str, seeds: int | No
 
 def _image_size(data: str, level: int) -> int:
     """Small images keep their own size, to a multiple of four; photographs become small enough for small models."""
-    source = next(iter(open_once(data).splits.values()))
+    source = next(iter(open_data(data).splits.values()))
     assert isinstance(source, Source)
     content = source.read(0)
     side = 32 if isinstance(content, bytes) else min(content.shape[:2])
