@@ -30,8 +30,8 @@ _BROKEN = (
 """What the standard library raises on damaged, cut, encrypted or exotic archives."""
 
 
-def unpack(archive: Path, into: Path, wanted: NameFilter) -> None:
-    """The wanted members, under their names, as files in `into`."""
+def unpack(archive: Path, into: Path, keep: NameFilter) -> None:
+    """The members to keep, under their names, as files in `into`."""
     size = archive.stat().st_size
     limit = size * _GROWTH + _ROOM
     with (
@@ -40,7 +40,7 @@ def unpack(archive: Path, into: Path, wanted: NameFilter) -> None:
         archive.open("rb") as raw,
     ):
         progress(0, size)
-        for name, stream in iterate_members(archive, raw, wanted):
+        for name, stream in iterate_members(archive, raw, keep):
             limit -= write_member(into / name, stream, archive, limit)
             progress(raw.tell(), size)
         progress(size, size)
@@ -75,48 +75,48 @@ def open_original(path: Path) -> Iterator[IO[bytes]]:
         yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
 
 
-def iterate_members(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
-    """Name and content of the wanted files in `raw`, in their order; the content is there until the next is asked for.
+def iterate_members(archive: Path, raw: IO[bytes], keep: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
+    """Name and content of the files to keep in `raw`, in their order; the content is there until the next is asked for.
 
     `raw` is the archive itself, or an archive in it: a zip with a tar in it is read without a copy on the disk.
     """
     start = raw.read(4)
     raw.seek(0)
     if start == b"PK\x03\x04":
-        yield from _iterate_zip(archive, raw, wanted)
+        yield from _iterate_zip(archive, raw, keep)
     elif start[:2] == b"\x1f\x8b":
         with gzip.GzipFile(fileobj=raw) as stream:
-            yield from _iterate_tar(archive, cast(IO[bytes], stream), wanted)
+            yield from _iterate_tar(archive, cast(IO[bytes], stream), keep)
             while stream.read(1 << 20):  # to the end, where its checksum is
                 pass
     else:
-        yield from _iterate_tar(archive, raw, wanted)
+        yield from _iterate_tar(archive, raw, keep)
 
 
-def _iterate_tar(archive: Path, stream: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
+def _iterate_tar(archive: Path, stream: IO[bytes], keep: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            if name := _take_name(archive, member.name, member.isdir(), wanted):
+            if name := _take_name(archive, member.name, member.isdir(), keep):
                 content = tar.extractfile(member) if member.isreg() else None
                 if content is None:
                     raise VitreousError(f"{archive}: {name} is a link or a device; not the original archive, refused")
                 yield name, content
 
 
-def _iterate_zip(archive: Path, raw: IO[bytes], wanted: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
+def _iterate_zip(archive: Path, raw: IO[bytes], keep: NameFilter) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(raw) as file:
         for member in file.infolist():
-            if name := _take_name(archive, member.filename, member.is_dir(), wanted):
+            if name := _take_name(archive, member.filename, member.is_dir(), keep):
                 if stat.S_ISLNK(member.external_attr >> 16):
                     raise VitreousError(f"{archive}: {name} is a link; not the original archive, refused")
                 with file.open(member) as content:
                     yield name, content
 
 
-def _take_name(archive: Path, name: str, folder: bool, wanted: NameFilter) -> str | None:
-    """The name of a wanted file; None for any other."""
+def _take_name(archive: Path, name: str, folder: bool, keep: NameFilter) -> str | None:
+    """The name of a file to keep; None for any other."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or any(sign in name for sign in "\\:\0"):
         raise VitreousError(f"{archive}: holds {name!r}, which leads out of its folder; not the original archive, refused")
     clutter = any(part.startswith("._") or part == "__MACOSX" for part in path.parts)  # what macOS adds beside each file
-    return None if folder or clutter or not wanted(str(path)) else str(path)
+    return None if folder or clutter or not keep(str(path)) else str(path)

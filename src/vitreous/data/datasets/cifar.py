@@ -56,10 +56,10 @@ CIFAR100 = Version(
 
 
 def open_cifar(place: DatasetDir, version: Version) -> Dataset:
-    wanted = (*version.train, version.test, version.names)
+    members = (*version.train, version.test, version.names)
     base = place.base(version.test, version.folder)
     if base is not None:
-        files = [DatasetDir(place.name, place.where, base).need(name) for name in wanted]
+        files = [DatasetDir(place.name, place.where, base).need(name) for name in members]
         return pixel_dataset(place, files, lambda: _read_pixels(version, base, lambda name: (base / name).read_bytes()))
     archive = place.find(version.archive)
     if archive is None:
@@ -69,15 +69,15 @@ def open_cifar(place: DatasetDir, version: Version) -> Dataset:
             )
         raise MissingFiles(f"{place.where}: no {version.archive} in {place.root}")
 
-    return pixel_dataset(place, [archive], lambda: _read_pixels(version, archive, _read_archive(archive, wanted).__getitem__))
+    return pixel_dataset(place, [archive], lambda: _read_pixels(version, archive, _read_archive(archive, members).__getitem__))
 
 
-def _read_archive(archive: Path, wanted: Sequence[str]) -> dict[str, bytes]:
+def _read_archive(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
     most = 1 << 28  # the longest file has 154 MB; what claims more is another archive
     with name_broken_file(archive), archive.open("rb") as raw:
-        members = iterate_members(archive, raw, lambda name: PurePosixPath(name).name in wanted)
-        found = {PurePosixPath(name).name: stream.read(most) for name, stream in members}
-    if missing := [name for name in wanted if name not in found]:
+        streams = iterate_members(archive, raw, lambda name: PurePosixPath(name).name in members)
+        found = {PurePosixPath(name).name: stream.read(most) for name, stream in streams}
+    if missing := [name for name in members if name not in found]:
         raise VitreousError(f"{archive}: lacks {missing[0]}; not the binary version of the data set, or truncated")
     return found
 

@@ -45,10 +45,10 @@ def open_clevr(place: DatasetDir, task: VtabTask) -> Parts:
     train, test = sort_as_tfds("train", names["train"]), sort_as_tfds("validation", names["test"])
     edge = len(train) * 9 // 10
     part = choose_examples(train[:edge], train[edge:], test, place.where)
-    wanted = {"train": part.training, "test": part.test}
+    chosen = {"train": part.training, "test": part.test}
     listed: dict[str, Listed] = {
         split: [(f"images/{_SPLITS[split]}/{names[split][n]}", int(labels[split][n])) for n in numbers.tolist()]
-        for split, numbers in wanted.items()
+        for split, numbers in chosen.items()
     }
     if archive is not None:
         # The 16,000 images that are used, of 100,000.
@@ -62,8 +62,8 @@ def _find_scenes(place: DatasetDir) -> tuple[Path, Path | None]:
     if base := place.base("scenes/CLEVR_train_scenes.json", FOLDER):
         return base, None
     archive = place.need(ARCHIVE)
-    wanted = {f"{FOLDER}/scenes/CLEVR_{name}_scenes.json" for name in _SPLITS.values()}
-    return unpack_archives(place, [archive], wanted.__contains__, "vtab-clevr-scenes") / FOLDER, archive
+    members = {f"{FOLDER}/scenes/CLEVR_{name}_scenes.json" for name in _SPLITS.values()}
+    return unpack_archives(place, [archive], members.__contains__, "vtab-clevr-scenes") / FOLDER, archive
 
 
 def _compute_labels(task: VtabTask, path: Path, folder: Path, split: str, names: list[str]) -> NDArray[np.int64]:

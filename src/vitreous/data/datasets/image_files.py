@@ -17,12 +17,12 @@ from vitreous.data.sources.file_source import FileSource, Group, build_table
 Listed = Sequence[tuple[str, int]]  # paths below the root, with slashes, and the class of each
 
 
-def unpack_archives(place: DatasetDir, archives: Sequence[Path], wanted: NameFilter, name: str | None = None) -> Path:
-    """A folder in the cache with the wanted members of these archives; `name` tells several of one set apart."""
+def unpack_archives(place: DatasetDir, archives: Sequence[Path], keep: NameFilter, name: str | None = None) -> Path:
+    """A folder in the cache with the members to keep of these archives; `name` tells several of one set apart."""
 
     def make(folder: Path) -> None:
         for archive in archives:
-            unpack(archive, folder, wanted)
+            unpack(archive, folder, keep)
 
     return prepare_once(name or place.name, archives, make)
 

@@ -142,8 +142,8 @@ def _find_devkit(place: DatasetDir) -> Devkit | None:
         archive = place.find(f"{_DEVKIT}.tar.gz")
         if archive is None:
             return None
-        wanted = (f"{_DEVKIT}/{_META}", f"{_DEVKIT}/{_TRUTH}")
-        base = unpack_archives(place, [archive], wanted.__contains__) / _DEVKIT
+        members = (f"{_DEVKIT}/{_META}", f"{_DEVKIT}/{_TRUTH}")
+        base = unpack_archives(place, [archive], members.__contains__) / _DEVKIT
         if not all((base / file).exists() for file in (_META, _TRUTH)):
             raise VitreousError(
                 f"{archive}: lacks {_META} or {_TRUTH}; another archive than the devkit of 2012's tasks 1 and 2"

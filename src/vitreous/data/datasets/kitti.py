@@ -8,12 +8,13 @@ splits are the same here. Without it, which frames belong together is unknown, a
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
 from vitreous.data.datasets.archive import NameFilter
 from vitreous.data.datasets.dataset_dir import DatasetDir, text_lines
 from vitreous.data.datasets.image_files import Listed, unpack_archives
@@ -28,6 +29,7 @@ _IMAGES, _LABELS = "training/image_2", "training/label_2"
 _VEHICLES = ("Car", "Van", "Truck")
 _TYPES = (*_VEHICLES, "Pedestrian", "Person_sitting", "Cyclist", "Tram", "Misc", "DontCare")
 _COLUMNS, _Z = 15, 13  # type, truncated, occluded, alpha, box (4), size (3), place (x, y, z), rotation
+_DISTANCE = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,2})?")
 _NO_VEHICLE = 1000.0
 _SEED, _SHARE = 123, 10  # TensorFlow Datasets' own; in percent
 _NOTE = (
@@ -45,9 +47,9 @@ def open_kitti(place: DatasetDir, task: VtabTask) -> Parts:
     splits = _split_by_frame(names) if kit is None else _split_by_drive(names, kit)
     ordered = {split: own[sort_as_tfds(split, [f"{names[n]}.png" for n in own.tolist()])] for split, own in splits.items()}
     part = choose_examples(ordered["train"], ordered["validation"], ordered["test"], place.where)
-    wanted = {"train": part.training, "test": part.test}
+    chosen = {"train": part.training, "test": part.test}
     listed: dict[str, Listed] = {}
-    for split, numbers in wanted.items():
+    for split, numbers in chosen.items():
         own = [names[n] for n in numbers.tolist()]
         distances = np.array([closest_vehicle(folder / f"{name}.txt") for name in own])
         labels = check_labels(str(folder), own, bin_by_thresholds(distances, KITTI_DISTANCES), task.classes)
@@ -63,28 +65,23 @@ def closest_vehicle(path: Path) -> float:
     distances = [_NO_VEHICLE]
     for number, line in enumerate(text_lines(path), start=1):
         words = line.split()
-        if len(words) != _COLUMNS or words[0] not in _TYPES:
+        if len(words) != _COLUMNS or words[0] not in _TYPES or not _DISTANCE.fullmatch(words[_Z]):
             raise VitreousError(
-                f"{path}: line {number}: {len(words)} columns, the first {words[0]!a}, where KITTI has a type and "
-                f"{_COLUMNS - 1} numbers; another file than the original"
+                f"{path}: line {number}: {one_line(line, 100)!a}, where KITTI has a type and {_COLUMNS - 1} numbers, "
+                f"{_COLUMNS} columns in all; another file than the original"
             )
         if words[0] in _VEHICLES:
-            try:
-                distances.append(float(words[_Z]))
-            except ValueError:
-                raise VitreousError(
-                    f"{path}: line {number}: {words[_Z]!a} is not a distance; replace it by the original"
-                ) from None
+            distances.append(float(words[_Z]))
     return min(distances)
 
 
 # Where the files are --------------------------------------------------------------------------------------------------------
 
 
-def _find_folder(place: DatasetDir, folder: str, archive: str, wanted: NameFilter, name: str) -> Path:
+def _find_folder(place: DatasetDir, folder: str, archive: str, keep: NameFilter, name: str) -> Path:
     """The root that holds `folder`, unpacked from the archive where it is still in one."""
     return place.base(folder, "kitti") or unpack_archives(
-        place, [place.need(archive, f"kitti/{archive}")], wanted, f"vtab-kitti-{name}"
+        place, [place.need(archive, f"kitti/{archive}")], keep, f"vtab-kitti-{name}"
     )
 
 
@@ -93,8 +90,8 @@ def _find_mapping(place: DatasetDir) -> Path | None:
     if found := place.base("mapping/train_rand.txt", "devkit", "devkit_object", "kitti", "kitti/devkit", "kitti/devkit_object"):
         return found / "mapping"
     if archive := place.find(KIT, f"kitti/{KIT}"):
-        wanted = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
-        return unpack_archives(place, [archive], wanted.__contains__, "vtab-kitti-mapping") / "mapping"
+        members = {"mapping/train_rand.txt", "mapping/train_mapping.txt"}
+        return unpack_archives(place, [archive], members.__contains__, "vtab-kitti-mapping") / "mapping"
     return None
 
 

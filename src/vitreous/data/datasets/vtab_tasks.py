@@ -162,9 +162,9 @@ TASKS: tuple[VtabTask, ...] = (
 
 def find_task(name: str) -> VtabTask:
     """By its name, the community's folder, or what the table calls it; `_` and `-` are the same."""
-    wanted = _fold_name(name)
+    folded = _fold_name(name)
     for task in TASKS:
-        if wanted in map(_fold_name, (task.name, task.title, task.folder, *task.aliases)):
+        if folded in map(_fold_name, (task.name, task.title, task.folder, *task.aliases)):
             return task
     raise unknown_name("VTAB task", name, [task.name for task in TASKS])
 

@@ -168,10 +168,8 @@ def _open_http(url: str, position: int) -> tuple[IO[bytes], int, int | None, str
         answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code in (404, 410):
-            raise Missing("no such file") from error
-        if error.code in (401, 403):
-            raise Missing(f"the server refuses it ({error.code})") from error
+        if error.code in (401, 403, 404, 410):
+            raise Missing("no such file" if error.code >= 404 else f"the server refuses it ({error.code})") from error
         if error.code < 500 and error.code not in (408, 425, 429):
             raise Unreadable(f"the server answers {error.code} {error.reason}") from error
         raise

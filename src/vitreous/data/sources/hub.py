@@ -10,7 +10,6 @@ decoded like all others. Code that comes with a data set is never run: the libra
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,17 @@ def open_hub(text: str) -> Dataset:
     library = _import_datasets(text)
     splits, folder = _load_splits(library, text, address)
     image, label = _choose_columns(library, text, next(iter(splits.values())).features, column)
-    labels = _collect_labels(library, text, splits, label) if label else Labels((), None)
+    classes, numbers = _collect_labels(library, text, splits, label) if label else ((), {})
     sources: dict[str, Source] = {}
     for name, split in splits.items():
         canonical = SPLIT_NAMES.get(name, name)
         if canonical in sources:
             raise VitreousError(f"{text}: two of its splits, {', '.join(splits)}, mean {canonical}")
-        images = HubSource(text, canonical, labels.classes, library, split, image, folder)
-        sources[canonical] = Relabelled(images, [labels.of(value) for value in split[label]]) if label else images
+        images = HubSource(text, canonical, classes, library, split, image, folder)
+        sources[canonical] = Relabelled(images, [_find_numbers(value, numbers) for value in split[label]]) if label else images
     order = sorted(sources, key=lambda name: (SPLITS.index(name) if name in SPLITS else len(SPLITS), name))
     notes = () if label else (f"{text}: no column of labels",)
-    return Dataset(text, labels.classes, {name: sources[name] for name in order}, notes)
+    return Dataset(text, classes, {name: sources[name] for name in order}, notes)
 
 
 def _import_datasets(text: str) -> Any:
@@ -85,7 +84,7 @@ def _load_splits(library: Any, text: str, address: str) -> tuple[dict[str, Any],
 # Columns --------------------------------------------------------------------------------------------------------------------
 
 
-def _choose_columns(library: Any, text: str, features: Any, asked: str) -> tuple[str, str | None]:
+def _choose_columns(library: Any, text: str, features: Any, column: str) -> tuple[str, str | None]:
     images = [name for name, feature in features.items() if isinstance(feature, library.Image)]
     image = _choose_preferred(images, _IMAGES)
     if image is None:
@@ -93,10 +92,10 @@ def _choose_columns(library: Any, text: str, features: Any, asked: str) -> tuple
             f"several columns of images: {', '.join(images)}" if images else f"no column of images, only {', '.join(features)}"
         )
         raise VitreousError(f"{text}: {found}")
-    if asked:
-        if asked not in features:
-            raise unknown_name(f"column of {text}", asked, features)
-        return image, asked
+    if column:
+        if column not in features:
+            raise unknown_name(f"column of {text}", column, features)
+        return image, column
     named = [name for name, feature in features.items() if isinstance(_element_feature(feature), library.ClassLabel)]
     plain = [name for name in features if name in _LABELS]
     label = _choose_preferred(named, _LABELS) if named else _choose_preferred(plain, _LABELS)
@@ -116,27 +115,14 @@ def _element_feature(feature: Any) -> Any:
     return getattr(feature, "feature", feature)
 
 
-@dataclass(frozen=True)
-class Labels:
-    """How the values of the label column become numbers of classes."""
-
-    classes: tuple[str, ...]
-    numbers: dict[Any, int] | None  # None: they are the numbers
-
-    def of(self, value: Any) -> tuple[int, ...]:
-        values = value if isinstance(value, (list, tuple)) else [value]
-        known = [one for one in values if one is not None]
-        numbers = [self.numbers[one] for one in known] if self.numbers is not None else [int(one) for one in known]
-        return tuple(number for number in numbers if number >= 0)  # the library's -1 stands for no label
-
-
-def _collect_labels(library: Any, text: str, splits: dict[str, Any], column: str) -> Labels:
+def _collect_labels(library: Any, text: str, splits: dict[str, Any], column: str) -> tuple[tuple[str, ...], dict[Any, int]]:
+    """The classes, and which of them each value of the label column stands for; -1: none."""
     elements = [_element_feature(split.features[column]) for split in splits.values()]
     if all(isinstance(element, library.ClassLabel) for element in elements):
         names = tuple(elements[0].names)
         if any(tuple(element.names) != names for element in elements):
             raise VitreousError(f"{text}: its splits name the classes of {column!r} differently")
-        return Labels(names, None)
+        return names, {number: number for number in range(-1, len(names))}
     plain = all(isinstance(split.features[column], library.Value) for split in splits.values())
     values = {value for split in splits.values() for value in split.unique(column) if value is not None} if plain else set()
     if not plain or len({type(value) for value in values}) > 1 or not all(isinstance(value, (int, str)) for value in values):
@@ -144,7 +130,13 @@ def _collect_labels(library: Any, text: str, splits: dict[str, Any], column: str
             f"{text}: column {column!r} holds neither classes nor words nor numbers of classes; choose with #COLUMN"
         )
     ordered = sorted(values)
-    return Labels(tuple(map(str, ordered)), {value: number for number, value in enumerate(ordered)})
+    return tuple(map(str, ordered)), {value: number for number, value in enumerate(ordered)}
+
+
+def _find_numbers(value: Any, numbers: dict[Any, int]) -> tuple[int, ...]:
+    """The classes of one item, whose label may be a list, or missing."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(number for number in (numbers[one] for one in values if one is not None) if number >= 0)
 
 
 # The source -----------------------------------------------------------------------------------------------------------------

@@ -240,14 +240,9 @@ class Preprocess:
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of what comes out, where every image comes out alike."""
-        for at in reversed(range(len(self.ops))):
-            op = self.ops[at]
-            if isinstance(op, _FIXING):
-                margins = _sum_margins(self.ops[at:])
-                return op.height + margins, op.width + margins
-            if isinstance(op, ResizeSmall):
-                return None
-        return None
+        last = max((at for at, op in enumerate(self.ops) if isinstance(op, (*_FIXING, ResizeSmall))), default=0)
+        op, margins = self.ops[last], _sum_margins(self.ops[last:])
+        return (op.height + margins, op.width + margins) if isinstance(op, _FIXING) else None
 
     def at(self, height: int, width: int) -> Preprocess:
         """The same for another size of output; margins, and a resize before a crop, grow in proportion."""
