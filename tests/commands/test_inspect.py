@@ -468,7 +468,7 @@ def test_ended_midway(
 
     for module, name in (
         (folder_module, "animation"),
-        (folder_module, "render_report"),
+        (folder_module, "render_inspection_report"),
         (whole_inspection, "compute_statistics"),
     ):
         with monkeypatch.context() as patch:

@@ -24,7 +24,7 @@ from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation import class_tables, evaluation_report, report_gallery
 from vitreous.evaluation.accuracy import compute_metrics
 from vitreous.evaluation.class_tables import CELLS
-from vitreous.evaluation.evaluation_report import write_report
+from vitreous.evaluation.evaluation_report import write_evaluation_report
 from vitreous.evaluation.mcnemar import compare_predictions
 from vitreous.evaluation.predictions import Predictions, natural_mapping, predict_dataset
 from vitreous.evaluation.report_gallery import IN_CELL, RIGHT_IN_CELL, attention_overlay, choose_images, group_cells
@@ -56,7 +56,7 @@ class Case:
 
     def write(self, folder: Path, **more: Any) -> tuple[str, Page]:
         numbers = more.pop("numbers", {"checkpoint": "runs/a", **compute_metrics(self.answers)})
-        path = write_report(folder, self.clf, self.source, self.answers, numbers, **more)
+        path = write_evaluation_report(folder, self.clf, self.source, self.answers, numbers, **more)
         assert path == folder / "report.html"
         text = path.read_text(encoding="utf-8")
         return text, Page(text)

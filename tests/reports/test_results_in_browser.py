@@ -14,7 +14,7 @@ import torch
 from vitreous.classifier import Classifier
 from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.accuracy import compute_metrics
-from vitreous.evaluation.evaluation_report import write_report as write_evaluation
+from vitreous.evaluation.evaluation_report import write_evaluation_report as write_evaluation
 from vitreous.evaluation.predictions import predict_dataset
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
 from vitreous.training.run_report import write_report as write_run

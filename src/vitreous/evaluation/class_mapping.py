@@ -154,7 +154,7 @@ def _finder(names: Sequence[str]) -> Callable[[str], int | None]:
 
 
 def _by_name(data: tuple[str, ...], model: tuple[str, ...]) -> list[int | None]:
-    """One to one: of two data classes with one answer, only one that is spelt exactly so has it."""
+    """One to one: of two data classes with one match, only one that is spelt exactly so has it."""
     find = _finder(model)
     found = [find(name) for name in data]
     takers = Counter(found)

@@ -19,7 +19,7 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.accuracy import check_data, compute_metrics, real_accuracy
 from vitreous.evaluation.class_mapping import Among, ClassMapping, read_mapping
 from vitreous.evaluation.evaluation_dir import check_evaluation_dir, write_evaluation_dir
-from vitreous.evaluation.evaluation_report import write_report
+from vitreous.evaluation.evaluation_report import write_evaluation_report
 from vitreous.evaluation.evaluation_result import EvaluationResult
 from vitreous.evaluation.intervals import Method
 from vitreous.evaluation.mcnemar import compare_predictions
@@ -127,7 +127,7 @@ def _evaluate(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], t
                 options.out,
                 numbers,
                 predictions,
-                lambda folder: write_report(folder, own.clf, source, predictions, numbers, **shown),
+                lambda folder: write_evaluation_report(folder, own.clf, source, predictions, numbers, **shown),
             )
     return numbers, tuple(dict.fromkeys(note for note in said if note))
 

@@ -43,7 +43,7 @@ RELABEL = "relabel.csv"
 Other = tuple[str, Predictions, Mapping[str, Any]]
 
 
-def write_report(
+def write_evaluation_report(
     folder: Path,
     clf: Classifier,
     data: Source | Stream,

@@ -51,7 +51,7 @@ class Neighbours(NamedTuple):
 
 @dataclass(frozen=True)
 class Suspect:
-    row: int  # in the answers
+    row: int  # of the predictions
     given: tuple[int, ...]
     suggested: int
     confidence: float  # probability of the suggested class

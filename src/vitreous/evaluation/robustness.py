@@ -87,7 +87,7 @@ def measure_robustness(
     precision: Precision = "float32",
     world: World | None = None,
 ) -> Robustness:
-    """Accuracy on at most so many of the labelled images in `answers`, as they are and after each corruption.
+    """Accuracy on at most so many of the labelled images in `predictions`, as they are and after each corruption.
 
     An image that could be read once can be read again; if one cannot, it is missing from that point and its n says so.
     """

@@ -77,7 +77,8 @@ class Verification:
         return "\n".join([*lines, "", table(("likely cause", "first at", "operations", "relative difference"), rows)])
 
     def records(self) -> list[dict[str, Any]]:
-        return [{"equal": self.equal, "first": self.first and asdict(self.first), **asdict(self)}]
+        first = self.first and asdict(self.first)
+        return [{"equal": self.equal, "operations": self.operations, "logits": self.logits, "first": first, **asdict(self)}]
 
 
 def relative_difference(found: Tensor, expected: Tensor) -> float:

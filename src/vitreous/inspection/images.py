@@ -87,21 +87,26 @@ def named_images(words: Sequence[str], preprocess: Preprocess, count: int, first
     if len(listed) > count:
         notes = (f"{len(listed):,} images are named; {count:,} of them, drawn by --seed {seed}, are looked at",)
     bad: list[str] = []
-    return Reading(first_few(words, 3), min(count, len(listed)), _read(listed, preprocess, count, bad), bad, notes)
+    images = _first(_read(listed, preprocess, bad), count, bad, f"none of the {len(listed):,} images can be read")
+    return Reading(first_few(words, 3), min(count, len(listed)), images, bad, notes)
 
 
-def _read(listed: Sequence[NamedImage], preprocess: Preprocess, count: int, bad: list[str]) -> Generator[InputImage]:
-    found = 0
+def _read(listed: Sequence[NamedImage], preprocess: Preprocess, bad: list[str]) -> Generator[InputImage]:
     for path, error, pixels in decode_images(iter(listed), preprocess, workers=default_workers()):
-        if pixels is None:
+        if pixels is not None:
+            yield InputImage(path, pixels)
+        else:
             bad.append(f"{path} ({error})")
-            continue
-        yield InputImage(path, pixels)
-        found += 1
-        if found == count:
-            return
+
+
+def _first(images: Generator[InputImage], count: int, bad: list[str], nothing: str) -> Generator[InputImage]:
+    """At most so many; `nothing` is said where there are none."""
+    found = 0
+    with contextlib.closing(images):
+        for found, image in enumerate(itertools.islice(images, count), 1):  # noqa: B007
+            yield image
     if not found:
-        raise VitreousError(f"none of the {len(listed):,} images can be read: {first_few(bad, 1)}")
+        raise VitreousError(f"{nothing}: {first_few(bad, 1)}" if bad else nothing)
 
 
 # Those of a data set ----------------------------------------------------------------------------------------------------------
@@ -125,26 +130,18 @@ def data_images(source: Source | Stream, preprocess: Preprocess, count: int, bat
     workers = 0 if count <= _FEW else None  # starting processes would take longer than the work
     loader = Loader(sample, preprocess, batch_size, bad_images="skip", workers=workers)
     bad: list[str] = []
-    return Reading(f"{source.where} ({source.split})", count, _loaded(loader, count, bad), bad)
+    images = _first(_load(loader, bad), count, bad, f"--data {source.where}: none of its images can be read")
+    return Reading(f"{source.where} ({source.split})", count, images, bad)
 
 
-def _loaded(loader: Loader, count: int, bad: list[str]) -> Generator[InputImage]:
-    found = 0
+def _load(loader: Loader, bad: list[str]) -> Generator[InputImage]:
     try:
         with contextlib.closing(loader.once()) as batches:  # type: ignore[type-var]  # an iterator that is a generator
             for batch in batches:
-                for name, pixels in zip(batch.ids, batch.images, strict=True):
-                    yield InputImage(name, pixels)
-                    found += 1
-                    if found == count:
-                        return
+                yield from map(InputImage, batch.ids, batch.images)
     finally:
         bad += [f"{error.place} ({error.why})" for error in loader.bad.values()]
         bad += [f"{entry.shard} ({entry.reason})" for entry in loader.skipped]
-    if not found:
-        raise VitreousError(
-            f"--data {loader.data.where}: none of its images can be read{f': {first_few(bad, 1)}' if bad else ''}"
-        )
 
 
 def sampled(source: Source | Stream, count: int, seed: int) -> Source | Stream:

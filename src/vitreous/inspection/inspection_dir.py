@@ -20,6 +20,7 @@ figures/NAME.png, .svg     every figure
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import time
@@ -43,7 +44,7 @@ from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
 from vitreous.inspection.data_map import DataMap
 from vitreous.inspection.inspect_model import ImageInspection, Inspection
-from vitreous.inspection.inspection_report import look_card, render_report
+from vitreous.inspection.inspection_report import look_card, render_inspection_report
 from vitreous.inspection.overlay import fit_image, overlay
 
 MADE_BY = "vitreous inspect"
@@ -69,10 +70,12 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
     """Gives what is in inspect.json. `about` says what was asked for; `began` is when, by `time.monotonic`."""
     with atomic_folder(out) as part:
         _write_numbers(part, found)
-        drawn = {name: _draw_figure(part, name, make) for name, make in _with_progress("figures", list(_figures(found)))}
+        drawn = {}
+        for name, make in _with_progress("figures", list(_figures(found))):
+            drawn[name] = figures.save(make(), part / "figures", name)[0].read_bytes()
         cards = [_write_image(part, look) for look in _with_progress("pictures", found.looks)]
         told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **collect_numbers(found)}
-        (part / PAGE).write_text(render_report(found, told, drawn, cards), encoding="utf-8")
+        (part / PAGE).write_text(render_inspection_report(found, told, drawn, cards), encoding="utf-8")
         told["files"] = sorted([*_files(part), NUMBERS])
         told["seconds"] = round(time.monotonic() - began, 3)
         (part / NUMBERS).write_text(json.dumps(without_nan(told), indent=1, allow_nan=False) + "\n", encoding="ascii")
@@ -133,43 +136,36 @@ def collect_numbers(found: Inspection) -> dict[str, Any]:
 
 
 def _write_numbers(part: Path, found: Inspection) -> None:
-    if found.filters is not None:
-        np.save(part / "filters.npy", found.filters)
-    if found.positions is not None:
-        np.save(part / "position_similarity.npy", found.positions)
-    if found.survey is not None:
-        survey = found.survey
+    for name, values in (("filters", found.filters), ("position_similarity", found.positions)):
+        if values is not None:
+            np.save(part / f"{name}.npy", values)
+    for name, columns, rows in _tables(found):
+        with (part / f"{name}.csv").open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+
+
+def _tables(found: Inspection) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
+    """Name, columns and rows of each."""
+    if (survey := found.survey) is not None:
         for name, column, values in (
-            ("attention_distance.csv", "distance", survey.distance),
-            ("entropy.csv", "entropy", survey.entropy),
+            ("attention_distance", "distance", survey.distance),
+            ("entropy", "entropy", survey.entropy),
         ):
-            rows = ((layer, head, float(value)) for (layer, head), value in np.ndenumerate(values))
-            _write_table(part / name, ("layer", "head", column), rows)
+            yield name, ("layer", "head", column), ((*place, float(value)) for place, value in np.ndenumerate(values))
         leading = [f"leading_{token}" for token in range(survey.leading_norms.shape[1])]
-        lengths = np.concatenate([survey.norms_quantiles, survey.leading_norms], axis=1)
+        lengths = np.concatenate([survey.norms_quantiles, survey.leading_norms], axis=1).tolist()
         columns = ("depth", "minimum", "quarter", "median", "three_quarters", "maximum", *leading)
-        _write_table(part / "token_norms.csv", columns, ((depth, *row) for depth, row in enumerate(lengths.tolist())))
-        pairs = zip(survey.similarity.tolist(), ["", *survey.change.tolist()], strict=True)
-        _write_table(
-            part / "token_similarity.csv",
-            ("depth", "similarity", "change"),
-            ((depth, *pair) for depth, pair in enumerate(pairs)),
-        )
+        yield "token_norms", columns, ((depth, *row) for depth, row in enumerate(lengths))
+        pairs = zip(itertools.count(), survey.similarity.tolist(), ["", *survey.change.tolist()], strict=False)
+        yield "token_similarity", ("depth", "similarity", "change"), pairs
     if found.data_map is not None:
-        _write_table(part / "data_map.csv", ("id", "class", "x", "y"), _map_rows(found.data_map))
+        yield "data_map", ("id", "class", "x", "y"), _map_rows(found.data_map)
 
 
 def _map_rows(data_map: DataMap) -> Iterator[tuple[str, str, float, float]]:
     features = data_map.features
     for name, own, (x, y) in zip(features.ids, features.labels, data_map.points.tolist(), strict=True):
         yield escape_formula(name), escape_formula(features.classes[own[0]]) if own else "", x, y
-
-
-def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 # Figures --------------------------------------------------------------------------------------------------------------------
@@ -199,11 +195,6 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
     if data_map is not None:
         points, features, method = data_map.points, data_map.features, data_map.method
         yield "data_map", lambda: figures.plot_data_map(points, features.targets(), features.classes, method)
-
-
-def _draw_figure(part: Path, name: str, make: Callable[[], Figure]) -> bytes:
-    png, _ = figures.save(make(), part / "figures", name)
-    return png.read_bytes()
 
 
 _CAPTIONS = {"rollout": "attention rollout", "gradient_rollout": "weighted by gradients", "class_activation": "evidence for {}"}

@@ -27,7 +27,7 @@ _SIDE = 448
 _TILE = 16
 
 
-def render_report(
+def render_inspection_report(
     found: Inspection, about: Mapping[str, Any], drawn: Mapping[str, bytes], cards: Sequence[Mapping[str, Any]]
 ) -> str:
     """`about` is what inspect.json has, `drawn` the figures by name, as PNG, `cards` the images (`look_card`)."""
