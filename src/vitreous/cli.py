@@ -142,10 +142,10 @@ def _run(name: str, words: Sequence[str]) -> int:
             result = call()
     finally:
         log.removeFilter(_no_notes)
-    told = _tell(result.notes, quiet)
     # A result with `lines` is made while it is printed: it may be larger than memory, and its reader need not wait for the end.
     lines: Callable[[], Iterable[str]] | None = getattr(result, "lines", None)
     with silence(quiet):
+        known = _tell(result.notes)
         if as_json:
             for record in result.records():
                 print(json_line(record, sys.stdout.encoding or "utf-8"), flush=lines is not None)
@@ -155,14 +155,13 @@ def _run(name: str, words: Sequence[str]) -> int:
                     print(_shown(line, data=True), flush=True)
         elif not quiet:
             print(_shown(result.text()))
-        _tell(result.notes[told:], quiet)  # what was only known at the end
+        _tell(result.notes[known:])  # what was only known at the end
         return int(result.exit_code)
 
 
-def _tell(notes: Sequence[str], quiet: bool) -> int:
-    with silence(quiet):
-        for note in notes:
-            say(f"note: {note}")
+def _tell(notes: Sequence[str]) -> int:
+    for note in notes:
+        say(f"note: {note}")
     return len(notes)
 
 

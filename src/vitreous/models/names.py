@@ -121,10 +121,8 @@ def _vit_config(
 def _derive_options(overrides: dict[str, Any], width: int) -> dict[str, Any]:
     """Options that follow from others: written once, so that `create(name, pool="gap")` is all a person types."""
     settled = dict(overrides)
-    if settled.get("representation") is True:
-        settled["representation"] = settled.get("width", width)
-    elif settled.get("representation") is False:
-        settled["representation"] = None
+    if isinstance(settled.get("representation"), bool):
+        settled["representation"] = settled.get("width", width) if settled["representation"] else None
     # The paper's global average pooling and axial attention do without a class token.
     if settled.get("attention") == "axial":
         settled.setdefault("pool", "gap")

@@ -241,12 +241,10 @@ def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str,
             drop_path_rate=config.stochastic_depth,
             use_mask_token=config.mask_token,
         )
-        if config.registers:
-            out["num_register_tokens"] = config.registers
+        out |= {"num_register_tokens": config.registers} if config.registers else {}
     else:
         out["intermediate_size"] = config.mlp
-        if config.representation:
-            out.update(pooler_output_size=config.representation, pooler_act="tanh")
+        out |= {"pooler_output_size": config.representation, "pooler_act": "tanh"} if config.representation else {}
     if config.classes:
         labels = classes or tuple(f"LABEL_{i}" for i in range(config.classes))
         out["id2label"] = {str(i): name for i, name in enumerate(labels)}

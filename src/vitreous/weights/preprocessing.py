@@ -56,25 +56,16 @@ def huggingface(settings: dict[str, Any]) -> str:
     What the file leaves unsaid differs between the classes of transformers, so it must say everything that matters.
     """
     try:
-        if settings.get("do_rescale") is False or abs(float(settings.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6:
-            return ""
-        if "crop_pct" in settings:  # ConvNeXt's way
+        other_scale = abs(float(settings.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6
+        if other_scale or settings.get("do_rescale") is False or "crop_pct" in settings:  # the last is ConvNeXt's way
             return ""
         ops = []
         if settings.get("do_resize", True):
             ops.append(_huggingface_resize(settings, _BY_NUMBER[int(settings["resample"])]))
         if settings.get("do_center_crop", _crops_by_default(settings)):
-            crop: Any = settings["crop_size"]
-            ops.append(
-                format_size(
-                    "central_crop", (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else parse_size(crop)
-                )
-            )
-        if settings.get("do_normalize", True):
-            ops.append(normalisation(settings["image_mean"], settings["image_std"]))
-        else:
-            ops.append("range(0,1)")
-        return "|".join(ops)
+            ops.append(format_size("central_crop", _read_size(settings["crop_size"])))
+        normalised = settings.get("do_normalize", True)
+        return "|".join([*ops, normalisation(settings["image_mean"], settings["image_std"]) if normalised else "range(0,1)"])
     except (KeyError, TypeError, ValueError, VitreousError):
         return ""
 
@@ -90,9 +81,11 @@ def _huggingface_resize(settings: dict[str, Any], filter: str) -> str:
         size = {"shortest_edge": size}
     if isinstance(size, dict) and "shortest_edge" in size:
         return f"resize_small({int(size['shortest_edge'])},{filter},floor)"
-    return format_size(
-        "resize", (int(size["height"]), int(size["width"])) if isinstance(size, dict) else parse_size(size), filter
-    )
+    return format_size("resize", _read_size(size), filter)
+
+
+def _read_size(size: Any) -> Size:
+    return (int(size["height"]), int(size["width"])) if isinstance(size, dict) else parse_size(size)
 
 
 def timm(settings: dict[str, Any], size: Size) -> str:

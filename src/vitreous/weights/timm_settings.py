@@ -83,11 +83,10 @@ class Settings:
         return found if isinstance(found, dict) else {}
 
     def heads(self, width: int) -> int:
-        if isinstance(self.arguments.get("num_heads"), int):
-            return int(self.arguments["num_heads"])
-        for pattern, heads in _HEADS.items():
-            if re.match(pattern, self.architecture):
-                return heads
+        special = (heads for pattern, heads in _HEADS.items() if re.match(pattern, self.architecture))
+        known = self.arguments.get("num_heads", next(special, None))
+        if isinstance(known, int):
+            return known
         usual = {numbers[1]: numbers[3] for numbers in SIZES.values()}
         heads = usual.get(width) or (width // 64 if width % 64 == 0 else 0)
         if not heads:
