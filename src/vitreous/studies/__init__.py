@@ -17,6 +17,7 @@ Modules:
     registry                studies by name
     resolution_study        fine-tuning at higher resolution (section 3.2)
     results                 runs.csv, outcomes and verdicts
+    results_page            the page of all studies
     run_cells               runs that are missing, one process or many
     run_study               `vitreous study` as a whole
     self_supervision_study  masked patches (section 4.6)

@@ -112,9 +112,9 @@ def run_study(options: StudyOptions) -> StudyResult:
     try:
         for row in runner.run_missing(study.primary_cells(cells) if options.primary else cells, dict(rows)):
             rows[str(row["cell"])] = row
-            _write(study, sha256, folder, cells, rows, whole=False)
+            results.write_runs(folder / results.RUNS, _in_order(cells, rows))
     finally:
-        verdicts = _write(study, sha256, folder, cells, rows, whole=True)
+        verdicts = write_results(study, sha256, folder, cells, rows)
     return StudyResult(study, options.out, tuple(verdicts), tuple(_in_order(cells, rows)))
 
 
@@ -177,14 +177,12 @@ def _in_order(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Row]:
     return [rows[cell.key()] for cell in cells if cell.key() in rows]
 
 
-def _write(
-    study: Study, sha256: str, folder: Path, cells: Sequence[Cell], rows: Mapping[str, Row], whole: bool
+def write_results(
+    study: Study, sha256: str, folder: Path, cells: Sequence[Cell], rows: Mapping[str, Row]
 ) -> list[dict[str, Any]]:
-    """runs.csv after every row; the rest where the command ends, finished or interrupted."""
+    """runs.csv, outcomes, verdicts and figure of what was run so far."""
     ordered = _in_order(cells, rows)
     results.write_runs(folder / results.RUNS, ordered)
-    if not whole:
-        return []
     outcomes = results.read_outcomes(folder, cells, set(study.claims[0].weights))
     results.write_outcomes(folder, outcomes)
     known = {name: results.read_primary_p(folder.parent, name) for name in STUDIES if name != study.name}
