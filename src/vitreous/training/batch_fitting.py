@@ -79,13 +79,14 @@ def _micro_batch(
     return smallest, (f"micro-batch {smallest}: {why if smallest == size else 'the smallest of what the processes found'}",)
 
 
-_known: dict[tuple[object, ...], int] = {}  # bytes needed: runs of a study differ by their seeds
+_known: dict[tuple[object, ...], int] = {}  # bytes needed, for the next run of a study
 
 
 def _needed(config: RunConfig, own: int, world: World, images: int) -> int:
     recipe, options = config.recipe, config.options
     parallel = (world.world_size, options.parallel, options.shard_group, options.activation_checkpointing)
-    key = (config.model, recipe, config.precision, own, images, *parallel)
+    trained = (recipe.objective, recipe.mask_share, recipe.mask_target, recipe.optimizer, bool(recipe.average))
+    key = (config.model, *trained, config.precision, own, images, *parallel)
     if key not in _known:
         _known[key] = _count_bytes(config, own, world, images)
     return _known[key]
