@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from vitreous.inspection.figure_style import COLOURS, FAINT, INK, QUIET, drawn
 from vitreous.studies.statistics import paired_t
@@ -51,13 +53,20 @@ def draw_study(study: Study, points: Sequence[Point], subtitle: str) -> Figure:
         axes.set_xticks(range(len(points)), [str(point.x) for point in points], rotation=30, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.6, len(points) - 0.4)
     else:
+        ticks = sorted({float(point.x) for point in points})
         if axes_of.log:
             axes.set_xscale("log")
+            axes.xaxis.set_minor_locator(NullLocator())
+        # Labels of points that nearly coincide, as those of arms with matched FLOPs, would lie on each other.
+        apart = [x for number, x in enumerate(ticks) if not number or x > 1.15 * ticks[number - 1]]
+        axes.set_xticks(apart if axes_of.log else ticks)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e6 else f"{value:.1e}".replace("e+", "e"))
         axes.set_xlabel(axes_of.x_label)
         if len(names) > 1:
             axes.legend()
     axes.set_ylabel(axes_of.y_label)
     axes.grid(axis="y", color=FAINT)
-    axes.set_title(f"{study.title} ({study.paper})", loc="left", fontsize=11, color=INK, pad=18)
-    axes.text(0, 1.015, subtitle, transform=axes.transAxes, fontsize=8.5, color=QUIET)
+    lines = textwrap.wrap(subtitle, int(12.5 * wide))
+    axes.set_title(f"{study.title} ({study.paper})", loc="left", fontsize=11, color=INK, pad=8 + 11 * len(lines))
+    axes.text(0, 1.015, "\n".join(lines), transform=axes.transAxes, fontsize=8.5, color=QUIET, va="bottom")
     return figure
