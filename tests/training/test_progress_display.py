@@ -50,7 +50,7 @@ def test_plain_lines_come_every_ten_seconds(capsys: pytest.CaptureFixture[str], 
     with Display("finetune", 2000, 100, 256) as shown:
         for step in range(101, 601):
             hand[0] += 0.1
-            shown.step(step, 0.5 if step % 50 == 0 else None, 3e-4, 512.0)
+            shown.on_step(step, 0.5 if step % 50 == 0 else None, 3e-4, 512.0)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "finetune: 2,000 steps of 256 images, from step 100"
     assert lines[-1] == "finetune: 600 of 2,000 steps done in 0:50"
@@ -64,11 +64,11 @@ def test_plain_lines_come_every_ten_seconds(capsys: pytest.CaptureFixture[str], 
 def test_a_step_without_a_speed_keeps_the_last(capsys: pytest.CaptureFixture[str], hand: list[float]) -> None:
     with Display("x", 100, 0, 10) as shown:
         hand[0] += progress.INTERVAL
-        shown.step(1, 2.5, 0.1, 0.0)
+        shown.on_step(1, 2.5, 0.1, 0.0)
         hand[0] += progress.INTERVAL
-        shown.step(2, float("nan"), 0.1, 4.0)
+        shown.on_step(2, float("nan"), 0.1, 4.0)
         hand[0] += progress.INTERVAL
-        shown.step(50, 1.5, 0.1, 0.0)
+        shown.on_step(50, 1.5, 0.1, 0.0)
     _, first, second, third, _ = capsys.readouterr().err.splitlines()
     assert first.startswith("x: 1 of 100 (1%), loss 2.5, lr 0.1")
     assert second.startswith("x: 2 of 100 (2%), 4.0 images/s, 4:05 left, loss nan, lr 0.1")
@@ -78,7 +78,7 @@ def test_a_step_without_a_speed_keeps_the_last(capsys: pytest.CaptureFixture[str
 def test_an_error_is_not_called_done(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
         with Display("x", 100) as shown:
-            shown.step(3, 1.0, 0.1, 10.0)
+            shown.on_step(3, 1.0, 0.1, 10.0)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -89,8 +89,8 @@ def test_an_error_is_not_called_done(capsys: pytest.CaptureFixture[str]) -> None
 def test_silence(capsys: pytest.CaptureFixture[str], terminal: Callable[[int], Terminal]) -> None:
     screen = terminal(100)
     with progress.silence(), Display("x", 10) as shown:
-        shown.step(1, 1.0, 0.1, 10.0)
-        shown.say("hello")
+        shown.on_step(1, 1.0, 0.1, 10.0)
+        shown.on_message("hello")
     assert screen.getvalue() == ""
     assert capsys.readouterr() == ("", "")
 
@@ -102,7 +102,7 @@ def test_the_bar_gives_way_to_the_figures(
     monkeypatch.setattr(display, "memory_in_use", lambda device: 1_230_000_000)
     screen = terminal(columns)
     with Display("run [b]{x}", 90, 0, 32) as shown:
-        shown.step(20, 0.25, 1e-5, 64.0)
+        shown.on_step(20, 0.25, 1e-5, 64.0)
     text = plain(screen.getvalue())
     assert "20/90 64 img/s · 0:35 left · loss 0.25 · lr 1e-05 · 1.23 GB" in text
     assert ("run [b]{x}" in text) == title
@@ -113,7 +113,7 @@ def test_lines_are_said_above_the_bar_as_they_are(terminal: Callable[[int], Term
     screen = terminal(60)
     long = "word " * 40
     with Display("x", 10) as shown:
-        shown.say(f"[red]{long}[/red] :smile:\nsecond\x1b[2J")
+        shown.on_message(f"[red]{long}[/red] :smile:\nsecond\x1b[2J")
     lines = [line.strip() for line in plain(screen.getvalue()).splitlines()]
     assert f"[red]{long}[/red] :smile:" in lines
     assert "second\\x1b[2J" in lines
@@ -134,7 +134,7 @@ def test_a_dumb_terminal_gets_lines(terminal: Callable[[int], Terminal], monkeyp
     screen = terminal(80)
     monkeypatch.setenv("TERM", "dumb")
     with Display("x", 10) as shown:
-        shown.say("hello")
+        shown.on_message("hello")
     assert screen.getvalue().splitlines() == ["x: 10 steps of 1 images", "hello", "x: 0 of 10 steps done in 0:00"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import http.server
 import math
@@ -80,7 +79,8 @@ def answering(status: int) -> Iterator[str]:
 # Names ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_names_are_a_comma_list() -> None:
+def test_names_are_a_comma_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: name)  # as if both were there
     assert parse_trackers("") == ()
     assert parse_trackers(" wandb, tensorboard,wandb,") == ("wandb", "tensorboard")
     with pytest.raises(VitreousError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"):
@@ -89,19 +89,18 @@ def test_names_are_a_comma_list() -> None:
 
 def test_no_tracker_is_no_work(tmp_path: Path) -> None:
     none = Trackers((), tmp_path, CONFIG, 0)
-    none.log(record(1))
+    none.on_metrics(record(1))
     none.close()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_missing_package_is_named_with_the_extra(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [m for m in sys.modules if m.partition(".")[0] == name or m.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not there
     with pytest.raises(VitreousError, match=rf"{name} is not installed; pip install 'vitreous\[track\]'"):
-        Trackers((name,), tmp_path, CONFIG, 0)
-    assert not list(tmp_path.iterdir())
+        parse_trackers(name)
 
 
 # TensorBoard ------------------------------------------------------------------------------------------------------------------
@@ -117,8 +116,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     with contextlib.closing(Trackers(["tensorboard"], tmp_path, CONFIG, 0)) as open_ones:
-        open_ones.log(record(1))
-        open_ones.log(record(2, "validation", top1=0.5, note="text", bad=math.nan))
+        open_ones.on_metrics(record(1))
+        open_ones.on_metrics(record(2, "validation", top1=0.5, note="text", bad=math.nan))
         found = scalars(tmp_path)  # before it is closed: a run may be killed
     assert found["train/loss"] == [(1, 1.0)]
     assert found["validation/loss"] == [(2, 0.5)]
@@ -136,23 +135,16 @@ def test_after_a_resume_every_step_is_there_once(start: int, tmp_path: Path, mon
     pytest.importorskip("tensorboard")
     first = Trackers(["tensorboard"], tmp_path, CONFIG, 0)
     for step in range(1, 7):
-        first.log(record(step))
+        first.on_metrics(record(step))
     first.close()
     for path in (tmp_path / "tensorboard").iterdir():
         path.rename(path.with_name(path.name.replace("tfevents.", "tfevents.0")))  # the older file sorts before the newer
     second = Trackers(["tensorboard"], tmp_path, CONFIG, start)
     for step in range(start + 1, 9):
-        second.log(record(step, loss=10.0 * step))
+        second.on_metrics(record(step, loss=10.0 * step))
     second.close()
     expected = [(step, 1 / step if step <= start else 10.0 * step) for step in range(1, 9)]
     assert scalars(tmp_path)["train/loss"] == [(step, pytest.approx(value)) for step, value in expected]
-
-
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    (tmp_path / "tensorboard").write_text("a file")
-    with pytest.raises(VitreousError, match="tensorboard: cannot write here"):
-        Trackers(["tensorboard"], tmp_path, CONFIG, 0)
 
 
 # Weights & Biases -------------------------------------------------------------------------------------------------------------
@@ -161,8 +153,8 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_wandb_gets_config_and_records(wandb: Any, tmp_path: Path) -> None:
     folder = tmp_path / "pets"
     with contextlib.closing(Trackers(["wandb"], folder, CONFIG, 0)) as open_ones:
-        open_ones.log(record(1))
-        open_ones.log(record(1, "validation", top1=0.5))
+        open_ones.on_metrics(record(1))
+        open_ones.on_metrics(record(1, "validation", top1=0.5))
     (run,) = wandb.runs
     assert run.rows == [
         (1, {"train/epoch": 0.1, "train/loss": 1.0}),
@@ -189,7 +181,7 @@ def test_what_wandb_has_already_is_not_sent_again(wandb: Any, tmp_path: Path) ->
     wandb.step = 7
     with contextlib.closing(Trackers(["wandb"], tmp_path, CONFIG, 4)) as open_ones:
         for step in range(5, 10):
-            open_ones.log(record(step))
+            open_ones.on_metrics(record(step))
     assert [step for step, _ in wandb.runs[0].rows] == [7, 8, 9]
 
 
@@ -234,24 +226,10 @@ def test_a_wandb_that_will_not_start_is_one_line_with_a_remedy(wandb: Any, tmp_p
 def test_what_fails_later_costs_the_tracker_and_not_the_run(wandb: Any, tmp_path: Path) -> None:
     said: list[str] = []
     open_ones = Trackers(["wandb"], tmp_path, CONFIG, 0, said.append)
-    open_ones.log(record(1))
+    open_ones.on_metrics(record(1))
     wandb.runs[0].broken = True
     for step in (2, 3):
-        open_ones.log(record(step))
+        open_ones.on_metrics(record(step))
     open_ones.close()
     assert [step for step, _ in wandb.runs[0].rows] == [1]
     assert said == ["wandb failed and is left out from here on: lost the line; metrics.jsonl has everything"]
-
-
-def test_if_the_second_cannot_start_the_first_is_closed(wandb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name.startswith("torch.utils.tensorboard"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(VitreousError, match="tensorboard is not installed"):
-        Trackers(["wandb", "tensorboard"], tmp_path, CONFIG, 0)
-    assert wandb.runs[0].finished

@@ -20,7 +20,7 @@ from vitreous.training.options import Command, ObjectiveName, TrainOptions, opti
 from vitreous.training.recipes import tables
 from vitreous.training.recipes.recipe import parse_set, parse_value
 from vitreous.training.run_folder import CONFIG, read_config, recorded_config
-from vitreous.training.trackers import installed, parse_trackers
+from vitreous.training.trackers import parse_trackers
 from vitreous.weights.locate import check_source
 
 # Options that a recipe has as fields, so that `--set` could give them too.
@@ -83,7 +83,7 @@ def _check(options: TrainOptions) -> None:
     for data in filter(None, (options.data, options.fewshot)):
         check_outside(user_path(options.out), find_data_folder(data))
     choose_device(options.device)
-    installed(parse_trackers(options.track))
+    parse_trackers(options.track)
     for string in (options.preprocess, changes.get("preprocess"), changes.get("evaluation")):
         if string is not None:
             Preprocess(string)

@@ -12,10 +12,11 @@ from vitreous.classifier import Classifier
 from vitreous.core.progress import silence
 from vitreous.evaluation.fewshot import Shots, fewshot, parse_shots
 from vitreous.evaluation.fewshot_tasks import TaskImages, load_task, open_task
-from vitreous.training.callbacks import Callback, Evaluated
+from vitreous.training.callbacks import Callback
 from vitreous.training.loop import Loop
 from vitreous.training.options import TrainOptions
 from vitreous.training.run_folder import FEWSHOT
+from vitreous.training.validation import Evaluation
 from vitreous.weights.checkpoint import Checkpoint
 
 DRAWS = 3  # subsets of the labelled images, whose accuracies are averaged
@@ -39,7 +40,7 @@ class FewshotAlong(Callback):
     loop: Loop
     images: TaskImages
 
-    def on_evaluated(self, event: Evaluated) -> None:
+    def on_evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
         config, options, began = self.loop.config, self.loop.config.options, time.monotonic()
         tensors = self.loop.tensors()  # all ranks together
         checkpoint = Checkpoint(config=config.model, tensors=tensors, preprocess=config.recipe.evaluation)
@@ -61,4 +62,4 @@ class FewshotAlong(Callback):
         speed = (len(task.train) + len(task.test)) / max(1e-9, time.monotonic() - began)
         self.loop.emit_evaluation(FEWSHOT, {"loss": None, **measured, "n": len(task.test)}, speed)
         listed = ", ".join(f"{each} shots {accuracy:.2%}" for each, accuracy in found.items())
-        self.loop.say(f"step {event.step:,}: few-shot accuracy, {listed} of {len(task.test):,} images of {task.name}")
+        self.loop.say(f"step {self.loop.progress.step:,}: few-shot accuracy, {listed} of {len(task.test):,} images of {task.name}")

@@ -32,7 +32,7 @@ from vitreous.data.source import Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.mixup import mixup, one_hot
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.training.callbacks import Callback, Evaluated, StepDone
+from vitreous.training.callbacks import Callback
 from vitreous.training.config import RunConfig
 from vitreous.training.ema import PolyakAverage
 from vitreous.training.objectives.objective import Objective
@@ -200,9 +200,8 @@ class Loop:
 
     def _emit_step(self, loss: float, lr: float) -> None:
         config, step = self.config, self.progress.step
-        event = StepDone(step, loss, lr, self._speed())
         for callback in self.callbacks:
-            callback.on_step(event)
+            callback.on_step(step, loss, lr, self._speed())
         if step % max(1, config.steps // RECORDS) == 0 or step == config.steps:
             self._emit_metrics(self._record(lr))
             self._report_skipped_shards()
@@ -240,8 +239,6 @@ class Loop:
                 f"{_TAMER}"
             )
         self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
-        for callback in self.callbacks:
-            callback.on_saved(self.progress.step)
 
     def _step(self, batch: Batch, lr: float, flags: Mapping[str, bool]) -> tuple[float, dict[str, float]]:
         """One step of the optimiser: the mean loss, and at how many ranks each flag is up."""
@@ -381,9 +378,9 @@ class Loop:
             progress.owed = False
             is_best = progress.count_evaluation(score, loss, config.recipe.patience)
             self.emit_evaluation(config.held_out.split, {**evaluation.metrics, "n": n}, n / max(1e-9, time.monotonic() - began))
-            event = Evaluated(progress.step, config.held_out.split, evaluation, is_best)
+            self.say(f"step {progress.step:,}: {config.held_out.split} {evaluation.describe()}")
             for callback in self.callbacks:
-                callback.on_evaluated(event)
+                callback.on_evaluated(evaluation, is_best)
         return True
 
     def emit_evaluation(self, split: str, measured: Mapping[str, Any], images_per_second: float) -> None:

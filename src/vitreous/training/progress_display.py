@@ -13,6 +13,7 @@ import torch
 
 from vitreous.core import progress
 from vitreous.core.printable import printable
+from vitreous.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -21,7 +22,7 @@ _REDRAWN = 0.1  # seconds between changes of the bar: steps can be far shorter
 _CPU = torch.device("cpu")
 
 
-class Display:
+class Display(Callback):
     """A bar on a terminal, a line every ten seconds elsewhere, nothing inside `progress.silenced()`.
 
     `start` is the step that a resumed run begins at.
@@ -61,8 +62,7 @@ class Display:
                 f"{self._title}: {self._done:,} of {self._steps:,} steps done in {clock(time.monotonic() - self._began)}"
             )
 
-    def step(self, step: int, loss: float, lr: float, images_per_second: float) -> None:
-        """`step` steps are done."""
+    def on_step(self, step: int, loss: float, lr: float, images_per_second: float) -> None:
         self._done = step
         self._loss = loss
         if images_per_second > 0:  # just after a record the loop has nothing to tell it by
@@ -77,7 +77,7 @@ class Display:
             share = f" ({step / self._steps:.0%})" if self._steps else ""
             progress.say(f"{self._title}: {step:,} of {self._steps:,}{share}, {self._figures(lr, short=False)}")
 
-    def say(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         """A line above the bar, or among the plain lines."""
         if progress.is_silent():
             return

@@ -22,6 +22,7 @@ from vitreous.core.files import locked, write_text
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json, read_json
 from vitreous.models.config import config_from_json, config_to_json
+from vitreous.training.callbacks import Callback
 from vitreous.training.config import VERSION, RunRecord
 
 FEWSHOT = "fewshot"  # the split of a line of metrics.jsonl that has few-shot accuracies and no loss
@@ -51,7 +52,7 @@ _LENGTH = ("recipe.steps", "recipe.epochs")
 _FOLLOWING = ("recipe.warmup", "eval_every")  # from the length, unless somebody sets them
 
 
-class RunFolder:
+class RunFolder(Callback):
     def __init__(self, path: Path, world: World) -> None:
         self.path, self.world = path, world
         self._lock = contextlib.ExitStack()
@@ -165,13 +166,13 @@ class RunFolder:
             kept = [record for record in self.history() if stays(record)]
             write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
 
-    def record(self, record: Mapping[str, Any]) -> None:
+    def on_metrics(self, record: Mapping[str, Any]) -> None:
         finite = {key: value if not isinstance(value, float) or math.isfinite(value) else None for key, value in record.items()}
         self._append(METRICS, json.dumps(finite) + "\n")
 
     # Words -------------------------------------------------------------------------------------------------------------
 
-    def log(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(line)}\n")
 
     def _append(self, name: str, text: str) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import secrets
+import textwrap
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 from vitreous.core.errors import VitreousError, one_line, unknown_name
 from vitreous.core.files import write_text
 from vitreous.core.progress import is_silent, say
+from vitreous.training.callbacks import Callback
 
 
 class _Tracker(Protocol):
@@ -25,24 +27,18 @@ class _Tracker(Protocol):
 
 
 def parse_trackers(text: str) -> tuple[str, ...]:
-    """`tensorboard,wandb`: the names, each once; an unknown one is an error with the nearest."""
+    """`tensorboard,wandb`: the names, each once; one that is unknown or not installed is an error."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in TRACKERS:
             raise unknown_name("tracker", name, TRACKERS)
+        if importlib.util.find_spec(name) is None:
+            raise VitreousError(f"the tracker {name} is not installed; pip install 'vitreous[track]', or drop the tracker")
     return names
 
 
-def installed(names: Sequence[str]) -> tuple[str, ...]:
-    """The same names; an error before anything is begun if one of them is not there."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise _missing(name)
-    return tuple(names)
-
-
-class Trackers:
-    """None, one or both. What is missing is said at once; what fails later costs the tracker and never the run."""
+class Trackers(Callback):
+    """None, one or both. What cannot begin is an error; what fails later costs the tracker and never the run."""
 
     def __init__(
         self,
@@ -53,20 +49,15 @@ class Trackers:
         say: Callable[[str], None] = say,
     ) -> None:
         self._say = say
-        self._open: dict[str, _Tracker] = {}
-        try:
-            for name in names:
-                self._open[name] = TRACKERS[name](folder, config, start_step, say)
-        except BaseException:
-            self.close()
-            raise
+        self._open = {name: TRACKERS[name](folder, config, start_step, say) for name in names}
 
-    def log(self, record: Mapping[str, Any]) -> None:
-        """One record of metrics.jsonl: its numbers, named `train/loss`, `validation/top1` and so on."""
-        values = {f"{record['split']}/{key}": float(value) for key, value in record.items() if key != "step" and _number(value)}
-        for name in tuple(self._open):
+    def on_metrics(self, record: Mapping[str, Any]) -> None:
+        """The numbers of a record, named `train/loss`, `validation/top1` and so on."""
+        numbers = {key: value for key, value in record.items() if type(value) in (int, float) and key != "step"}
+        values = {f"{record['split']}/{key}": float(value) for key, value in numbers.items()}
+        for name, tracker in tuple(self._open.items()):
             try:
-                self._open[name].log(int(record["step"]), values)
+                tracker.log(int(record["step"]), values)
             except Exception as error:  # a full disk, a lost connection: whatever it is, the run is worth more
                 self._say(f"{name} failed and is left out from here on: {one_line(error)}; metrics.jsonl has everything")
                 del self._open[name]
@@ -77,25 +68,17 @@ class Trackers:
                 tracker.close()
             except Exception as error:
                 self._say(f"{name} did not close: {one_line(error)}; metrics.jsonl has everything")
-        self._open.clear()
 
 
 class _TensorBoard:
     def __init__(self, folder: Path, config: Mapping[str, Any], start_step: int, say: Callable[[str], None]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         # What an earlier start wrote after the state that this one resumes from is hidden: it comes again.
-        purge = start_step + 1 if start_step else 0
-        try:
-            self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
-            if not start_step:
-                self._writer.add_text("config", _as_markdown(config), 0)
-        except OSError as error:
-            raise VitreousError(
-                f"{folder / 'tensorboard'}: cannot write here ({error.strerror or error}); free some space or drop the tracker"
-            ) from error
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1 if start_step else 0)
+        if not start_step:
+            lines = json.dumps(dict(config), indent=2, ensure_ascii=False, default=str)
+            self._writer.add_text("config", textwrap.indent(lines, "    "), 0)  # an indented block is code
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
@@ -108,10 +91,7 @@ class _TensorBoard:
 
 class _WeightsAndBiases:
     def __init__(self, folder: Path, config: Mapping[str, Any], start_step: int, say: Callable[[str], None]) -> None:
-        try:
-            wandb: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise _missing("wandb") from error
+        wandb: Any = importlib.import_module("wandb")
         mode = None  # wandb's own choice: WANDB_MODE, or what its settings say
         if not os.environ.get("WANDB_MODE") and not _answers(str(wandb.Settings().base_url)):
             mode = "offline"
@@ -128,8 +108,6 @@ class _WeightsAndBiases:
                 # The bar is no output worth keeping, and --quiet is meant for wandb too.
                 settings=wandb.Settings(console="off", **({"silent": True} if is_silent() else {})),
             )
-        except VitreousError:
-            raise
         except Exception as error:
             raise VitreousError(
                 f"wandb could not start: {one_line(error)}; `wandb login`, or set WANDB_MODE=offline, or drop the tracker"
@@ -169,16 +147,3 @@ def _answers(address: str) -> bool:
         return True
     except (OSError, ValueError):
         return False
-
-
-def _missing(package: str) -> VitreousError:
-    return VitreousError(f"the tracker {package} is not installed; pip install 'vitreous[track]', or drop the tracker")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _as_markdown(config: Mapping[str, Any]) -> str:
-    lines = json.dumps(dict(config), indent=2, ensure_ascii=False, default=str).splitlines()
-    return "\n".join("    " + line for line in lines)  # an indented block is code

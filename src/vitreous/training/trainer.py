@@ -20,7 +20,7 @@ from vitreous.data.bad_images import write_bad_images
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.validation_result import ValidationResult
-from vitreous.training.callbacks import Callback, Evaluated, MetricsWriter, ProgressDisplay, StepDone, TrackerCallback
+from vitreous.training.callbacks import Callback
 from vitreous.training.config import RunConfig, config_json
 from vitreous.training.fewshot_along import FewshotAlong
 from vitreous.training.loop import Loop
@@ -67,7 +67,7 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
         _evaluate_baseline(config, folder)
 
     def warn(line: str) -> None:
-        folder.log(line)
+        folder.on_message(line)
         say(line)
 
     trackers = Trackers(
@@ -79,21 +79,18 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
         silence(is_silent() or not world.is_main),
         Display(title, config.steps, loop.progress.step, config.recipe.batch_size, world.device) as display,
     ):
-        loop.callbacks = [
-            MetricsWriter(folder), ProgressDisplay(display), TrackerCallback(trackers), CheckpointWriter(loop),
-        ]  # fmt: skip
+        loop.callbacks = [folder, display, trackers, CheckpointWriter(loop)]
         if config.fewshot is not None:
             loop.callbacks.append(FewshotAlong(loop, config.fewshot))
         for line in config.decisions:
-            folder.log(line)
+            folder.on_message(line)
         for line in messages:
-            folder.log(line)
-            display.say(line)
+            loop.say(line)
         try:
             loop.run()
         except BaseException as error:
             with contextlib.suppress(VitreousError):  # a full disk: the error itself matters more
-                folder.log(f"ended at step {loop.progress.step:,}: {type(error).__name__} {error}")
+                folder.on_message(f"ended at step {loop.progress.step:,}: {type(error).__name__} {error}")
             raise
         if loop.progress.step < config.steps and not loop.progress.stopped:
             raise KeyboardInterrupt  # asked to end, by a signal that somebody ignores
@@ -109,28 +106,28 @@ class CheckpointWriter(Callback):
 
     loop: Loop
 
-    def on_step(self, event: StepDone) -> None:
+    def on_step(self, step: int, loss: float, lr: float, images_per_second: float) -> None:
         loop, config = self.loop, self.loop.config
-        if config.options.keep_every is None or event.step % config.options.keep_every:
+        if config.options.keep_every is None or step % config.options.keep_every:
             return
         with loop.result_weights():
             tensors = loop.tensors()  # all ranks together
         if loop.world.is_main:
-            with _intact(loop), atomic_folder(config.out / "checkpoint" / f"step-{event.step:06d}") as part:
-                write_checkpoint(_checkpoint(config, tensors, {"step": event.step}), part)
+            with _intact(loop), atomic_folder(config.out / "checkpoint" / f"step-{step:06d}") as part:
+                write_checkpoint(_checkpoint(config, tensors, {"step": step}), part)
 
-    def on_evaluated(self, event: Evaluated) -> None:
-        loop, config, result = self.loop, self.loop.config, event.evaluation.result
-        tensors = loop.tensors() if event.is_best else {}  # all ranks together
+    def on_evaluated(self, evaluation: Evaluation, is_best: bool) -> None:
+        loop, config, result, step = self.loop, self.loop.config, evaluation.result, self.loop.progress.step
+        tensors = loop.tensors() if is_best else {}  # all ranks together
         if not loop.world.is_main:
             return
         with _intact(loop):
             if result is not None:
-                write_mistakes(config.out, result, event.step)
-            if event.is_best:
+                write_mistakes(config.out, result, step)
+            if is_best:
                 write_checkpoint(_checkpoint(config, tensors, _metrics(result, loop)), config.out / "checkpoint" / "best")
-            if event.step < config.steps:
-                unfinished = f"unfinished: this is step {event.step:,} of {config.steps:,}"
+            if step < config.steps:
+                unfinished = f"unfinished: this is step {step:,} of {config.steps:,}"
                 _report(config, loop.folder, result, (unfinished, *config.decisions))
 
 
@@ -176,7 +173,7 @@ def _evaluate_baseline(config: RunConfig, folder: RunFolder) -> None:
         seed=config.options.data_seed,
         bad_images="skip",
     )
-    folder.log(found.sentence())
+    folder.on_message(found.sentence())
     say(found.sentence())
 
 
@@ -220,7 +217,7 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
         if (evaluated := tested.result if tested is not None else result) is not None:
             write_outcomes(config.out, evaluated)
         _report(config, folder, result, notes)
-        folder.log(f"finished: {summary}")
+        folder.on_message(f"finished: {summary}")
     folder.finish(summary)
     return summary
 
