@@ -7,6 +7,7 @@ import mmap
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,7 +157,7 @@ def test_memory_grows_with_what_is_held() -> None:
 def test_memory_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
     now = memory_in_use(torch.device("cpu"))
-    monkeypatch.setattr(display, "_resident_now", lambda: 0)
+    monkeypatch.setattr(display, "Path", lambda path: Path("no such file"))
     most = memory_in_use(torch.device("cpu"))
     unit = 1 if sys.platform == "darwin" else 1024
     assert most == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -221,7 +221,7 @@ def test_a_full_disk_is_a_clear_error_and_the_last_state_is_intact(tmp_path: Pat
         return real(*args, **kwargs)
 
     monkeypatch.setattr(state, "async_save", full)
-    with pytest.raises(VitreousError, match=r"No space left on device.*the last good state, of step 4, is intact"):
+    with pytest.raises(VitreousError, match=r"No space left on device.*the state of step 4 is kept"):
         pretrain(tmp_path / "run", save_every=4)
     assert states(tmp_path / "run") == [4]
     monkeypatch.setattr(state, "async_save", real)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from vitreous.core.errors import VitreousError
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,22 @@ def broadcast(world: World, value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0, group=world.cpu_group)
     return box[0]
+
+
+def broadcast_or_raise(world: World, make: Callable[[], Any]) -> Any:
+    """What the main rank makes, at every rank; or its error, at every rank."""
+    made: Any = None
+    if world.is_main:
+        try:
+            made = make()
+        except VitreousError as error:
+            made = error
+        except OSError as error:  # as an error of ours, or the other ranks would wait for ever
+            made = VitreousError(f"{error.filename}: {error.strerror}; choose another place")
+    made = broadcast(world, made)
+    if isinstance(made, VitreousError):
+        raise made
+    return made
 
 
 def all_gather(world: World, value: Any) -> list[Any]:

@@ -7,11 +7,11 @@ protocol is refused, with the difference.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.distributed import World, broadcast
+from vitreous.core.distributed import World, broadcast_or_raise
 from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.files import write_text
 from vitreous.core.untrusted_json import parse_json, read_json
@@ -34,22 +34,6 @@ class Results:
         self.rows.append(dict(row))
         if self.world.is_main:
             write_text(self.path, "".join(json.dumps(own) + "\n" for own in self.rows))
-
-
-def broadcast_or_raise(world: World, made: Callable[[], Any]) -> Any:
-    """What the first process finds, for all; or its error, at all of them."""
-    answer: Any = None
-    if world.is_main:
-        try:
-            answer = made()
-        except VitreousError as error:
-            answer = error
-        except OSError as error:  # as an error of ours, or the other processes would wait for ever
-            answer = VitreousError(f"{error.filename}: {error.strerror}")
-    answer = broadcast(world, answer)
-    if isinstance(answer, VitreousError):
-        raise answer
-    return answer
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -62,4 +62,6 @@ class FewshotAlong(Callback):
         speed = (len(task.train) + len(task.test)) / max(1e-9, time.monotonic() - began)
         self.loop.emit_evaluation(FEWSHOT, {"loss": None, **measured, "n": len(task.test)}, speed)
         listed = ", ".join(f"{each} shots {accuracy:.2%}" for each, accuracy in found.items())
-        self.loop.say(f"step {self.loop.progress.step:,}: few-shot accuracy, {listed} of {len(task.test):,} images of {task.name}")
+        self.loop.say(
+            f"step {self.loop.progress.step:,}: few-shot accuracy, {listed} of {len(task.test):,} images of {task.name}"
+        )

@@ -43,8 +43,6 @@ from vitreous.training.schedule import learning_rate
 from vitreous.training.state import States, tensors_of
 from vitreous.training.validation import Evaluation, HeldOut, Interrupted, never_empty
 
-_TAMER = "use a lower --set lr=, a longer warmup= or clip=1, with another --out"
-
 SAVE_SECONDS = 180.0  # between states, where --save-every does not say
 RECORDS = 500  # about so many lines of metrics in a run
 
@@ -126,7 +124,6 @@ class Loop:
 
     def resume(self) -> tuple[str, ...]:
         """Load the newest state, if there is one; returns what to say about it."""
-        self.states.tidy()
         found, damaged = self.states.newest()
         said = list(damaged)
         if found is not None:
@@ -135,7 +132,6 @@ class Loop:
             if self.config.options.extend and self.progress.stopped:
                 self.progress.stopped, self.progress.without_better = False, 0
                 said.append("it had stopped early; --extend resumes it")
-            self.states.drop_newer(found)
             said.append(f"resuming from the state of step {found.step:,}")
         elif damaged:
             said.append("no state is left that can be used; the run starts again")
@@ -234,10 +230,7 @@ class Loop:
     def save(self) -> None:
         broken = not all(torch.isfinite(local_tensor(parameter.detach())).all() for parameter in self.objective.parameters())
         if any(all_gather(self.world, broken)):
-            raise Diverged(
-                f"step {self.progress.step}: the weights are no longer finite, so this state is not saved; {self.good()}; "
-                f"{_TAMER}"
-            )
+            raise self._diverged("the weights are no longer finite, so this state is not saved")
         self.states.save(self.progress.step, tensors_of(self.objective, self.optimizer, self.average), self.progress.counted())
 
     def _step(self, batch: Batch, lr: float, flags: Mapping[str, bool]) -> tuple[float, dict[str, float]]:
@@ -307,20 +300,17 @@ class Loop:
 
     def _not_finite(self, batch: Batch, what: str) -> None:
         """The weights are still those of before this step, and the last state is good."""
-        step = self.progress.step + 1
         ids = [item for part in all_gather(self.world, list(batch.ids)) for item in part]
-        path = self.folder.path / f"not-finite-step-{step}.txt"
+        path = self.folder.path / f"not-finite-step-{self.progress.step + 1}.txt"
         if self.world.is_main:
             write_text(path, "".join(f"{item}\n" for item in ids))
         self.states.finish()
-        raise Diverged(
-            f"step {step}: {what}; the images of its batch: {first_few(ids, 4)} (all in {path}); {self.good()}; look at those "
-            f"images, or {_TAMER}"
-        )
+        raise self._diverged(f"{what}; look at the images of its batch: {first_few(ids, 4)} (all in {path})", 1)
 
-    def good(self) -> str:
-        """What is left if the run ends here."""
-        return f"the state of step {self.states.saved:,} is kept" if self.states.saved is not None else "no state was saved yet"
+    def _diverged(self, what: str, steps: int = 0) -> Diverged:
+        """The error for it, in the step after so many more."""
+        remedy = "use a lower --set lr=, a longer warmup= or clip=1, with another --out"
+        return Diverged(f"step {self.progress.step + steps}: {what}; {self.states.describe_saved()}; {remedy}")
 
     # Measuring ---------------------------------------------------------------------------------------------------------
 
@@ -374,7 +364,7 @@ class Loop:
             loss, score, n = evaluation.metrics["loss"], evaluation.score, int(evaluation.metrics["n"])
             if not math.isfinite(loss):
                 self.states.finish()
-                raise Diverged(f"step {progress.step}: the loss of held-out images is {loss}; {self.good()}; {_TAMER}")
+                raise self._diverged(f"the loss of held-out images is {loss}")
             progress.owed = False
             is_best = progress.count_evaluation(score, loss, config.recipe.patience)
             self.emit_evaluation(config.held_out.split, {**evaluation.metrics, "n": n}, n / max(1e-9, time.monotonic() - began))
@@ -402,25 +392,20 @@ class Loop:
             return
         last = {name: parameter.detach().clone() for name, parameter in self.objective.named_parameters()}
         try:
-            self._put(self.average.tensors)
+            put_weights(self.objective, self.average.tensors)
             yield
         finally:
-            self._put(last)
+            put_weights(self.objective, last)
 
-    @torch.no_grad()
-    def put_weights(self, tensors: dict[str, Tensor]) -> None:
-        """Other weights for the model, whole ones; every process gives the same."""
-        model = self.objective.model
-        for name, parameter in model.named_parameters():
-            new = tensors[name].to(parameter.device)
-            if isinstance(parameter, DTensor):
-                new = distribute_tensor(new, parameter.device_mesh, parameter.placements)
-            parameter.copy_(new)
 
-    @torch.no_grad()
-    def _put(self, tensors: dict[str, Tensor]) -> None:
-        for name, parameter in self.objective.named_parameters():
-            parameter.copy_(tensors[name])
+@torch.no_grad()
+def put_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Other weights for a module, full tensors or sharded as its own are; every rank gives the same."""
+    for name, parameter in module.named_parameters():
+        new = tensors[name].to(parameter.device)
+        if isinstance(parameter, DTensor) and not isinstance(new, DTensor):
+            new = distribute_tensor(new, parameter.device_mesh, parameter.placements)
+        parameter.copy_(new)
 
 
 @contextlib.contextmanager

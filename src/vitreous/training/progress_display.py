@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -134,24 +135,12 @@ def memory_in_use(device: torch.device) -> int:
         return torch.cuda.memory_reserved(device)
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
-    return _resident_now() or _resident_at_most()
-
-
-def _resident_now() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):  # not Linux
-        return 0
-    import resource
-
-    return pages * resource.getpagesize()
-
-
-def _resident_at_most() -> int:
     try:
         import resource
     except ImportError:  # Windows
         return 0
+    with contextlib.suppress(OSError, ValueError, IndexError):  # Linux
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024  # bytes there, kibibytes elsewhere
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitreous.core.distributed import World, broadcast
+from vitreous.core.distributed import World, broadcast_or_raise
 from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.fields import field_types
 from vitreous.core.files import locked, write_text
 from vitreous.core.printable import printable
-from vitreous.core.untrusted_json import parse_json, read_json
+from vitreous.core.untrusted_json import parse_json, read_json, without_nan
 from vitreous.models.config import config_from_json, config_to_json
 from vitreous.training.callbacks import Callback
 from vitreous.training.config import VERSION, RunRecord
@@ -45,7 +44,8 @@ class Difference(NamedTuple):
     now: Any
 
     def __str__(self) -> str:
-        return f"{self.name}: {_short(self.was)} there, {_short(self.now)} now"
+        was, now = (one_line(json.dumps(value), 60) for value in (self.was, self.now))
+        return f"{self.name}: {was} there, {now} now"
 
 
 _LENGTH = ("recipe.steps", "recipe.epochs")
@@ -59,25 +59,11 @@ class RunFolder(Callback):
 
     def claim(self, config: Mapping[str, Any], extend: bool) -> bool:
         """Make the folder this run's, or refuse; whether the run is finished already. All processes get the same answer."""
-        return self._as_one(lambda: self._claim(config, extend))
+        return bool(broadcast_or_raise(self.world, lambda: self._claim(config, extend)))
 
     def check(self, config: Mapping[str, Any], extend: bool, undecided: Collection[str]) -> None:
         """Refuse now what `claim` would refuse later, when the settings that are `undecided` are known. Nothing is written."""
-        self._as_one(lambda: self._check(config, extend, undecided) is None)
-
-    def _as_one(self, decide: Callable[[], bool]) -> bool:
-        answer: bool | VitreousError = False
-        if self.world.is_main:
-            try:
-                answer = decide()
-            except VitreousError as error:
-                answer = error
-            except OSError as error:  # of the lock: a folder that may not be written to
-                answer = VitreousError(f"--out {self.path}: cannot be written to ({error.strerror}); choose another place")
-        answer = broadcast(self.world, answer)
-        if isinstance(answer, VitreousError):
-            raise answer
-        return answer
+        broadcast_or_raise(self.world, lambda: self._check(config, extend, undecided))
 
     def _claim(self, config: Mapping[str, Any], extend: bool) -> bool:
         old = self._check(config, extend)
@@ -103,24 +89,24 @@ class RunFolder(Callback):
         old = record.settings
         with contextlib.suppress(VitreousError):  # a field that is younger than the run has its default there
             old = {**old, "model": config_to_json(config_from_json(old["model"]))}
-        differences = [found for found in difference(old, config) if found.name not in undecided and not _harmless(found)]
+        # A run that met a bad image and stopped may be resumed without it: until then it had left nothing out.
+        harmless = ("bad_images", "stop", "skip")
+        differences = [found for found in difference(old, config) if found.name not in undecided and found != harmless]
         length = [found for found in differences if found.name in _LENGTH]
+        listed = first_few([str(found) for found in differences], 6)
         lengthens = length and not extend and all(found.name in _LENGTH + _FOLLOWING for found in differences)
         if len(length) < len(differences) and not lengthens:
             raise VitreousError(
-                f"--out {self.path}: belongs to a run with other settings ("
-                f"{first_few([str(found) for found in differences], 6)}); "
-                f"start that one again as it was, or choose another --out"
+                f"--out {self.path}: belongs to a run with other settings ({listed}); start that one again as it was, or "
+                f"choose another --out"
             )
-        if length:
-            listed = "; ".join(map(str, length))
-            if not extend:
-                raise VitreousError(
-                    f"--out {self.path}: this run has another length ({listed}); --extend makes it longer, "
-                    f"or choose another --out"
-                )
-            if config["recipe"]["steps"] < old["recipe"]["steps"]:
-                raise VitreousError(f"--out {self.path}: --extend only makes a run longer ({listed})")
+        if length and not extend:
+            raise VitreousError(
+                f"--out {self.path}: this run has another length ({'; '.join(map(str, length))}); --extend makes it longer, or "
+                f"choose another --out"
+            )
+        if length and config["recipe"]["steps"] < old["recipe"]["steps"]:
+            raise VitreousError(f"--out {self.path}: --extend only makes a run longer ({listed})")
         return old
 
     def lock(self) -> None:
@@ -131,10 +117,9 @@ class RunFolder(Callback):
         self._lock.enter_context(locked(self.path / LOCK, refusal))
 
     def tidy(self) -> None:
-        """Remove what killed processes left half written, beside the states (`States.tidy`). For the lock's owner."""
-        checkpoint = self.path / "checkpoint"
-        for folder in (self.path, checkpoint, checkpoint / "best", checkpoint / "raw") if self.world.is_main else ():
-            for part in folder.glob(".*.part"):
+        """Remove what killed processes left half written. For the lock's owner."""
+        for folder in ("", "state", "checkpoint", "checkpoint/best", "checkpoint/raw"):
+            for part in (self.path / folder).glob(".*.part"):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
 
     def release(self) -> None:
@@ -147,13 +132,9 @@ class RunFolder(Callback):
         path = self.path / METRICS
         records = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
-            try:
-                record = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                records.append(record)
-        return records
+            with contextlib.suppress(ValueError):
+                records.append(parse_json(line))
+        return [record for record in records if isinstance(record, dict)]
 
     def cut(self, step: int, evaluated: bool = True) -> None:
         """Forget what was measured after this step, and unless `evaluated` its own evaluation too: it is measured again."""
@@ -167,10 +148,7 @@ class RunFolder(Callback):
             write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
 
     def on_metrics(self, record: Mapping[str, Any]) -> None:
-        finite = {key: value if not isinstance(value, float) or math.isfinite(value) else None for key, value in record.items()}
-        self._append(METRICS, json.dumps(finite) + "\n")
-
-    # Words -------------------------------------------------------------------------------------------------------------
+        self._append(METRICS, json.dumps(without_nan(dict(record))) + "\n")
 
     def on_message(self, line: str) -> None:
         self._append(LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(line)}\n")
@@ -193,12 +171,11 @@ class RunFolder(Callback):
 
     def result(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = dict(read_json(self.path / DONE))
+            return dict(read_json(self.path / DONE))
         except (OSError, ValueError, TypeError) as error:
             raise VitreousError(
                 f"{self.path / DONE}: cannot be read ({one_line(error)}); remove it to finish the run again"
             ) from error
-        return found
 
 
 def read_config(path: Path, remedy: str = "restore it, or choose another --out") -> RunRecord:
@@ -240,11 +217,6 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
     return found
 
 
-def _harmless(found: Difference) -> bool:
-    """A run that met a bad image and stopped may be resumed without it: until then it had left nothing out."""
-    return found == ("bad_images", "stop", "skip")
-
-
 def _longer(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return any(found.name in _LENGTH for found in difference(old, new))
 
@@ -254,7 +226,3 @@ def _ours(entry: Path) -> bool:
     if entry.name == "state":
         return not any(entry.glob("step-*"))
     return entry.name == "sweep" or (entry.name.startswith(".") and entry.name.endswith(".part"))
-
-
-def _short(value: Any) -> str:
-    return one_line(json.dumps(value), 60)

@@ -152,18 +152,17 @@ class States:
             failure = _story(error)
         failures = [failure for failure in all_gather(self.world, failure) if failure]
         if failures:
-            good = (
-                f"the last good state, of step {self.saved:,}, is intact"
-                if self.saved is not None
-                else "no state was saved yet"
-            )
             if self.world.is_main:
                 for part in self.folder.glob(".*.part"):
                     shutil.rmtree(part, ignore_errors=True)
             raise VitreousError(
-                f"{self.folder}: cannot save the state of {what} ({failures[0]}); {good}: free some space and start the same "
-                f"command again"
+                f"{self.folder}: cannot save the state of {what} ({failures[0]}); {self.describe_saved()}: free some space and "
+                f"start the same command again"
             )
+
+    def describe_saved(self) -> str:
+        """What is left if the run ends here."""
+        return f"the state of step {self.saved:,} is kept" if self.saved is not None else "no state was saved yet"
 
     # Reading -----------------------------------------------------------------------------------------------------------
 
@@ -183,27 +182,18 @@ class States:
         return found, tuple(damaged)
 
     def read(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
-        """Fill these tensors, however they are divided now."""
+        """Fill these tensors, however they are divided now; newer states, which are damaged, are dropped."""
         try:
             load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(found.folder)), no_dist=self.world.world_size == 1)
         except _FAILURES as error:
             raise VitreousError(f"{found.folder}: cannot be read as this run's state ({_story(error)}); remove it") from error
-
-    def drop_newer(self, used: Found) -> None:
-        """Damaged ones, which have been named: they must not be counted among those that are kept."""
         for folder in self._complete() if self.world.is_main else ():
-            if folder.name > used.folder.name:
+            if folder.name > found.folder.name:  # damaged, which has been said: not to be counted among those that are kept
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _complete(self) -> list[Path]:
         """Newest first."""
         return sorted((path for path in self.folder.glob("step-*") if path.is_dir()), reverse=True)
-
-    def tidy(self) -> None:
-        """Remove what a killed process left half written."""
-        if self.world.is_main:
-            for part in self.folder.glob(".*.part"):
-                shutil.rmtree(part, ignore_errors=True)
 
 
 def _story(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.training.callbacks import Callback
 from vitreous.training.config import RunConfig, config_json
 from vitreous.training.fewshot_along import FewshotAlong
-from vitreous.training.loop import Loop
+from vitreous.training.loop import Loop, put_weights
 from vitreous.training.mistakes import write_mistakes
 from vitreous.training.objectives.build import OBJECTIVES, build_objective
 from vitreous.training.outcomes import write_outcomes
@@ -137,7 +137,7 @@ def _intact(loop: Loop) -> Iterator[None]:
     try:
         yield
     except VitreousError as error:
-        raise VitreousError(f"{error}; {loop.good()}: mend that and start the same command again") from error
+        raise VitreousError(f"{error}; {loop.states.describe_saved()}: mend that and start the same command again") from error
 
 
 def _differences(config: RunConfig, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -197,7 +197,8 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
         summary["best"] = {"step": progress.best_step, **loop.objective.score_as_metric(progress.best)}
     with loop.result_weights():
         if chooses_best and progress.best is not None:
-            loop.put_weights(broadcast(world, read_checkpoint(target / "best").tensors if world.is_main else None))
+            best = broadcast(world, read_checkpoint(target / "best").tensors if world.is_main else None)
+            put_weights(loop.objective.model, best)
             loop.last = None
             notes.append(f"the result is the best evaluation's, of step {progress.best_step:,}, because patience is set")
         metrics, result = _evaluate(loop, loop.last)
