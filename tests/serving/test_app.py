@@ -297,7 +297,7 @@ def test_a_model_that_gives_no_numbers_says_so() -> None:
 
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = loaded(), []
-    right = Runner._forward
+    right = Runner.run_once
 
     def small_memory(self: Runner, images: torch.Tensor) -> Outputs:
         sizes.append(len(images))
@@ -305,12 +305,12 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
             raise torch.OutOfMemoryError
         return right(self, images)
 
-    monkeypatch.setattr(Runner, "_forward", small_memory)
+    monkeypatch.setattr(Runner, "run_once", small_memory)
     made = build_app([model]).state.service
     items = [(torch.rand(3, 32, 32), 2) for _ in range(5)]
     assert len(made.pipeline.run(pipeline.Work("small", "predict"), items)) == 5
     assert sizes == [5, 2, 3, 1, 2]
-    monkeypatch.setattr(Runner, "_forward", lambda *rest: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    monkeypatch.setattr(Runner, "run_once", lambda *rest: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(VitreousError, match="does not fit"):
         made.pipeline.run(pipeline.Work("small", "predict"), items)
     monkeypatch.setattr(pipeline, "build_attention_payload", lambda *rest: (_ for _ in ()).throw(torch.OutOfMemoryError()))

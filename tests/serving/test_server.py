@@ -27,8 +27,13 @@ from vitreous.serving.server import BackgroundServer, bind_socket, is_loopback, 
 def serving(**limits: Any) -> Iterator[tuple[str, BackgroundServer]]:
     made = bind_socket("127.0.0.1", 0)
     app = build_app([loaded()], limits=Limits(**limits), hosts=LOOPBACK)
-    with BackgroundServer(app, made, grace=5) as server:
+    server = BackgroundServer(app, made, grace=5)
+    server.start()
+    try:
         yield url_of("127.0.0.1", made), server
+    finally:
+        server.stop()
+        server.wait()
 
 
 def connected(url: str) -> socket.socket:

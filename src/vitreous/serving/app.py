@@ -219,8 +219,8 @@ def _since(began: float) -> float:
     return round(time.perf_counter() - began, 6)
 
 
-async def _told(request: Request, error: Exception) -> Response:
-    """What the router refuses: an address that there is none of, a method that an address has not."""
+async def _router_error(request: Request, error: Exception) -> Response:
+    """The error response to what the router refuses: an unknown address, or a method that an address has not."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
@@ -254,7 +254,7 @@ def build_app(
         routes={route.endpoint: route.path.replace(":path", "") for route in routes},
     )
 
-    app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _told})
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _router_error})
     app.router.redirect_slashes = False  # a redirect would repeat the caller's Host
     app.state.service = service
     return app

@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
 
 
 class BackgroundServer:
-    """A server in the background. `with Running(...) as server:` serves inside."""
+    """A server in a thread of its own."""
 
     def __init__(self, app: Starlette, listening: socket.socket, grace: float | None = None) -> None:
         self.service: Service = app.state.service
@@ -132,14 +132,6 @@ class BackgroundServer:
         if self._error is not None:
             raise self._error
         return ended
-
-    def __enter__(self) -> BackgroundServer:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-        self.wait()
 
     def _run(self) -> None:
         try:
