@@ -21,8 +21,8 @@ from vitreous.serving.run_metrics import record_of
 from vitreous.studies.suite_results import _read
 from vitreous.training.run_folder import read_config
 from vitreous.training.state import _checked
+from vitreous.weights.arrays import read_shard_index
 from vitreous.weights.checkpoint import read_document
-from vitreous.weights.locate import _read_shard_index
 from vitreous.weights.read import read_path
 
 SOURCE = Path(vitreous.__file__).parent
@@ -68,7 +68,7 @@ DEEP = nested(100_000)
         ("model.json", read_document),
         ("config.json", read_config),
         ("model.safetensors.index.json", read_path),
-        ("model.safetensors.index.json", _read_shard_index),
+        ("model.safetensors.index.json", read_shard_index),
         ("x.jsonl", open_manifest),
         ("real.json", read_real_labels),
         ("index.json", lambda path: _read_index(str(path))),
