@@ -76,12 +76,10 @@ def choose_images(
         decisions.append(f"a trial: validated on {len(held_out):,} of the run's training images")
     if OBJECTIVES[options.objective].classifies and not unlabelled:
         train = _labelled(train, decisions)
-    train, found = _without_bad(train, options)
-    held_out, others = _without_bad(held_out, options)
-    bad = (*found, *others)
+    bad: list[BadImage] = []
+    train, held_out = _without_bad(train, options, bad), _without_bad(held_out, options, bad)
     if test is not None:
-        test, found = _without_bad(test, options)
-        bad += found
+        test = _without_bad(test, options, bad)
         decisions.append(f"testing the result on {options.test}, once")
     if bad:
         decisions.append(f"left out {len(bad):,} images that cannot be read; bad_images.jsonl lists them")
@@ -106,7 +104,9 @@ def choose_images(
     }
     if test is not None:
         described["test"] = {"split": test.split, "fingerprint": fingerprint_of(test)}
-    return RunImages(train, validation, test, dataset.classes, count, size, channels, labels, described, bad, tuple(decisions))
+    return RunImages(
+        train, validation, test, dataset.classes, count, size, channels, labels, described, tuple(bad), tuple(decisions)
+    )
 
 
 def _labelled(train: Source | Stream, decisions: list[str]) -> Source | Stream:
@@ -143,22 +143,21 @@ def _parts(
     return ours_, theirs_, sentence
 
 
-def _without_bad(source: Source | Stream, options: TrainOptions) -> tuple[Source | Stream, tuple[BadImage, ...]]:
+def _without_bad(source: Source | Stream, options: TrainOptions, bad: list[BadImage]) -> Source | Stream:
     """Files are looked at before the first step, so that a run does not stop after an hour. Shards are met as they come."""
     if not isinstance(source, Source) or not source.encoded:
-        return source, ()
+        return source
     with progress_bar(f"looking at the {source.split} images' headers", len(source)) as advance:
-        bad = check_headers(source, default_workers() if options.workers is None else options.workers, advance)
-    if not bad:
-        return source, ()
-    if options.bad_images == "stop":
+        found = check_headers(source, default_workers() if options.workers is None else options.workers, advance)
+    if found and options.bad_images == "stop":
         raise VitreousError(
-            f"{len(bad):,} images cannot be read, the first: {bad[0]}; mend or remove them (`vitreous doctor` lists all), "
+            f"{len(found):,} images cannot be read, the first: {found[0]}; mend or remove them (`vitreous doctor` lists all), "
             f"or use --bad-images skip"
         )
-    places = {error.place for error in bad}
+    bad += found
+    places = {error.place for error in found}
     good = [index for index in range(len(source)) if source.place(index) not in places]
-    return source.subset(good, source.split), bad
+    return source.subset(good, source.split) if found else source
 
 
 def _look(source: Source | Stream) -> tuple[tuple[int, int] | None, int, float]:
