@@ -14,6 +14,7 @@ import torch
 from vitreous.classifier import Classifier
 from vitreous.data.sources.arrays import Arrays
 from vitreous.evaluation.accuracy import compute_metrics
+from vitreous.evaluation.counts import PerClass
 from vitreous.evaluation.evaluation_report import write_evaluation_report as write_evaluation
 from vitreous.evaluation.predictions import predict_dataset
 from vitreous.evaluation.validation_result import Mistake, ValidationResult
@@ -60,7 +61,9 @@ def run_page(folder: Path) -> Path:
     classes = ("ant", HOSTILE, "cat", "class 10", "class 9")
     confusion = np.diag([9, 8, 7, 6, 5]) + np.eye(5, k=1, dtype=np.int64) * np.array([[1], [3], [2], [9], [0]])
     worst = (Mistake("test/1.png", np.zeros((8, 8), np.uint8), ("cat",), ((HOSTILE, 0.75), ("cat", 0.2)), 3.25),)
-    outcome = ValidationResult("test", classes, confusion, 0.7, None, int(confusion.sum()), 0.5, worst)
+    correct, predicted, there = (part.tolist() for part in (np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1)))
+    per_class = tuple(PerClass(c / p, c / n, 2 * c / (p + n), n) for c, p, n in zip(correct, predicted, there, strict=True))
+    outcome = ValidationResult("test", classes, confusion, 0.7, None, int(confusion.sum()), 0.5, worst, per_class)
     return write_run(folder, title=HOSTILE, config={}, history=history, outcome=outcome, notes=())
 
 
