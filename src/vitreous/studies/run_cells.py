@@ -19,6 +19,7 @@ import numpy as np
 from vitreous.core.distributed import World, init_distributed
 from vitreous.core.files import Busy, atomic_file, locked, write_text
 from vitreous.core.progress import say, silence
+from vitreous.core.untrusted_json import read_json
 from vitreous.studies.measures import measure_cell
 from vitreous.studies.study import Cell, Stage, hash_json, tuned_families, tuned_rates, with_rates
 from vitreous.studies.study_data import open_once
@@ -68,7 +69,7 @@ class CellRunner:
 
     def read_rows(self, cells: Sequence[Cell]) -> dict[str, Row]:
         paths = {cell.key(): self.out / "rows" / f"{cell.key()}.json" for cell in cells}
-        return {key: json.loads(path.read_text(encoding="utf-8")) for key, path in paths.items() if path.exists()}
+        return {key: read_json(path) for key, path in paths.items() if path.exists()}
 
     def _try(self, cell: Cell, rates: Mapping[str, float]) -> Row | None:
         """The row of this cell, unless it waits for a learning rate, or another process has it or its upstream run."""
@@ -79,7 +80,7 @@ class CellRunner:
         try:
             with locked(path.with_suffix(".lock"), _BUSY):
                 if path.exists():
-                    return json.loads(path.read_text(encoding="utf-8"))
+                    return read_json(path)
                 return self._run(cell, rates, path)
         except Busy:
             return None
