@@ -85,7 +85,6 @@ ALL = f"the commands are {', '.join(COMMANDS)}"
         ("knn", "unknown command 'knn'; use 'fewshot'"),
         ("explain", "unknown command 'explain'; use 'inspect'"),
         ("bananas", f"unknown command 'bananas'; {ALL}"),
-        ("study", f"unknown command 'study'; {ALL}"),
         ("--json predict", "--json: the command comes first"),
         (
             "convert a b --fromat timm",

@@ -71,12 +71,12 @@ def test_the_example_runs(name: str, world: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(world)
     monkeypatch.setenv("VITREOUS_CACHE", str(world / "cache"))
     command, *words = shlex.split(f"{example} {SMALLER.get(name, '')}")
-    if command in ("demo", "serve"):
+    if command in ("demo", "serve", "study"):
         call, *_ = _parse(command, words)
         if command == "serve":  # until a signal, if it were not for `with`
             with call() as serving:  # type: ignore[attr-defined]
                 assert httpx.get(f"{serving.url}/models").status_code == 200
-        return  # the demo takes minutes; make demo runs it
+        return  # the demo takes minutes (make demo runs it), a study hours (tests/studies run small ones)
     code = main([command, *words])
     printed = capsys.readouterr()
     assert code == 0, printed.err
