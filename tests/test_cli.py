@@ -94,7 +94,7 @@ ALL = f"the commands are {', '.join(COMMANDS)}"
         ("convert a", "TO missing; for example: vitreous convert "),
         ("evaluate", "CHECKPOINT and DATA missing; for example: vitreous evaluate "),
         ("vtab x", "--out missing; for example: vitreous vtab "),
-        ("list bananas", "'bananas': must be one of data, models, recipes, weights"),
+        ("list bananas", "'bananas': must be one of data, models, recipes, studies, weights"),
         ("evaluate a b --bananas 3", "unknown option '--bananas'; `vitreous evaluate --help` lists the options"),
         ("evaluate a b c", "unexpected argument 'c'; "),
         ("evaluate a b --seed x", "--seed 'x': must be a whole number"),

@@ -28,20 +28,21 @@ class Listing:
 
 def list(
     what: Annotated[
-        Literal["models", "weights", "recipes", "data"],
+        Literal["models", "weights", "recipes", "data", "studies"],
         tyro.conf.Positional,
-        tyro.conf.arg(metavar="models|weights|recipes|data"),
+        tyro.conf.arg(metavar="models|weights|recipes|data|studies"),
     ],
 ) -> Listing:
-    """List the models, the pretrained weights, the recipes or the data sets that are known by name.
+    """List the models, the pretrained weights, the recipes, the data sets or the studies that are known by name.
 
     Example: vitreous list models
 
     Args:
         what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); weights, with their origin; recipes, with
-            their main fields (`--json` has all); or data, with what is real and what rendered, how to get it and on what terms.
+            their main fields (`--json` has all); data, with what is real and what rendered, how to get it and on what terms; or
+            studies, with their primary claims (`--json` has all, with rules of decision).
     """
-    return {"models": _models, "weights": _weights, "recipes": _recipes, "data": _data}[what]()
+    return {"models": _models, "weights": _weights, "recipes": _recipes, "data": _data, "studies": _studies}[what]()
 
 
 def _models() -> Listing:
@@ -107,6 +108,28 @@ def _data() -> Listing:
     )
     vtab = f"vtab:TASK@DIR is a task of VTAB-1k (docs/how-to/vtab.md): {', '.join(task.name for task in TASKS)}"
     return Listing(headings, tuple(rows), notes=(note, vtab))
+
+
+def _studies() -> Listing:
+    from vitreous.studies.budget import DEFAULT_LEVEL, scale_at
+    from vitreous.studies.cost_study import MODELS, SIZES
+    from vitreous.studies.registry import COST, STUDIES, find_study
+
+    rows: builtins.list[tuple[Any, ...]] = []
+    full = []
+    for name in STUDIES:
+        study, sha256 = find_study(name)
+        scale = scale_at(study, DEFAULT_LEVEL, study.data, "", None)
+        runs = len(study.cells(scale))
+        rows.append((name, study.paper, study.claims[0].text, study.data, runs))
+        claims = [claim.describe(primary=not number) for number, claim in enumerate(study.claims)]
+        about = {"name": name, "title": study.title, "paper": study.paper, "sentence": study.sentence, "data": study.data}
+        full.append({**about, "upstream": scale.upstream or None, "runs": runs, "claims": claims, "study_sha256": sha256})
+    cost = (COST, "Figure 12, appendix D.5", "images per second and largest batch, measured", None, len(MODELS) * len(SIZES))
+    headings = ("name", "paper", "claim", "data", "runs")
+    note = "`vitreous study NAME [DATA] --out DIR` runs one; runs: at the smallest size, without --budget"
+    entry: dict[str, Any] = {**dict(zip(headings, cost, strict=True)), "claims": []}
+    return Listing(headings, (*rows, cost), notes=(note,), full=(*full, entry))
 
 
 def _words(cell: Any) -> Any:

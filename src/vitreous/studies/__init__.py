@@ -12,6 +12,7 @@ Modules:
     head_study              class token or average pooling (Figure 9)
     measures                what is measured at the end of a cell
     optimizer_study         Adam or SGD (Table 7)
+    paper_figures           the paper's own figures
     paper_tables            the numbers that the paper published
     positions_study         position embeddings (Table 8)
     registry                studies by name

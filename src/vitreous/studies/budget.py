@@ -35,6 +35,7 @@ LEVELS = (
     Level(128, 6, 1_024_000),
     Level(192, 12, 8_192_000),
 )
+DEFAULT_LEVEL = 1
 _OVERHEAD = 3.0  # seconds of a run beside its steps: opening, evaluating, writing
 _LOADING = 2e-4  # seconds to read and augment a small image
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}

@@ -7,10 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.fields import check_fields, field_types
 from vitreous.core.files import atomic_file
+from vitreous.core.table import table
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,34 @@ class CostRow:
 
     def __post_init__(self) -> None:
         check_fields(self, lambda name, value: f"{name}={value}:")
+
+
+@dataclass(frozen=True)
+class CostResult:
+    """What was measured, for people and programs."""
+
+    out: str
+    rows: tuple[CostRow, ...]
+    notes: tuple[str, ...] = ()
+    exit_code: int = 0
+
+    def text(self) -> str:
+        headings = ("model", "image size", "images/s", "slowest to fastest round", "batch", "largest batch that fits")
+        lines = [
+            (
+                row.arm,
+                row.image_size,
+                f"{row.images_per_second:,.1f}",
+                f"{row.images_per_second_low:,.1f} to {row.images_per_second_high:,.1f}",
+                row.batch,
+                row.largest_batch,
+            )
+            for row in self.rows
+        ]
+        return f"{table(headings, lines)}\n\n{self.out}/figure.png shows it; runs.csv has the numbers"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(row) for row in self.rows]
 
 
 def read_rows(path: Path) -> list[CostRow]:

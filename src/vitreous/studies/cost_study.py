@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from vitreous.core.device import PrecisionName, choose_device
 from vitreous.core.errors import VitreousError
 from vitreous.core.memory import free_memory
+from vitreous.core.output_dir import check_writable
 from vitreous.core.progress import say
 from vitreous.inference.runner import Runner
 from vitreous.inspection.figure_style import save
@@ -58,6 +59,7 @@ def run_cost_study(
     """Measure what OUT/runs.csv does not have yet, and write it and figure.png and figure.svg."""
     device = choose_device(device)
     check_grid(models, sizes)
+    check_writable("--out", out)
     rows = read_rows(out / RUNS)
     for row in rows:
         if (row.device, row.precision) != (device, precision):

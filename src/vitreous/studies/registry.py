@@ -22,12 +22,13 @@ STUDIES = (
     "distance",
     "axial",
 )
+COST = "cost"  # has rows of measurements in the place of claims; see `cost_study`
 
 
 def find_study(name: str) -> tuple[Study, str]:
     """The study, and the SHA-256 of its file."""
     if name not in STUDIES:
-        raise unknown_name("study", name, (*STUDIES, "cost"))
+        raise unknown_name("study", name, (*STUDIES, COST))
     module = importlib.import_module(f"vitreous.studies.{name.replace('-', '_')}_study")
     study: Study = module.STUDY
     return study, hashlib.sha256(inspect.getsource(module).encode()).hexdigest()

@@ -120,7 +120,7 @@ def decide_claims(
                 "seeds": len(effects),
                 "complete": len(effects) >= claim.seeds,
                 "bootstrap": None if image_interval is None else [round(end, 3) for end in image_interval],
-                "rule": claim.rule() if number == 0 else claim.rule().replace(" after Holm over the eleven primary claims", ""),
+                "rule": claim.rule(primary=number == 0),
                 "verdict": decide(claim, values, adjusted if number == 0 else None),
                 "primary": number == 0,
                 "study_sha256": sha256,

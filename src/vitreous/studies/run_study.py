@@ -17,7 +17,15 @@ from vitreous.core.untrusted_json import read_json
 from vitreous.data.source import Source
 from vitreous.inspection.figure_style import save
 from vitreous.studies import results
-from vitreous.studies.budget import LEVELS, choose_scale, describe_seconds, parse_budget, predict_seconds, scale_at
+from vitreous.studies.budget import (
+    DEFAULT_LEVEL,
+    LEVELS,
+    choose_scale,
+    describe_seconds,
+    parse_budget,
+    predict_seconds,
+    scale_at,
+)
 from vitreous.studies.registry import STUDIES, find_study
 from vitreous.studies.run_cells import CellRunner, Row
 from vitreous.studies.study import Cell, Scale, Study
@@ -132,7 +140,7 @@ def _make_grid(
 ) -> tuple[Scale, tuple[Cell, ...]]:
     data, upstream, seeds = options.data, options.upstream, options.seeds
     if options.level is not None or budget is None:
-        scale = scale_at(study, 1 if options.level is None else options.level, data, upstream, seeds)
+        scale = scale_at(study, DEFAULT_LEVEL if options.level is None else options.level, data, upstream, seeds)
         seconds = predict_seconds(study.cells(scale), options.device, {})
     else:
         scale, seconds = choose_scale(study, data, upstream, budget, seeds, options.device)

@@ -82,16 +82,22 @@ class Claim:
     def seeds(self) -> int:
         return EQUIVALENCE_SEEDS if self.kind == "equivalence" else SUPERIORITY_SEEDS
 
-    def rule(self) -> str:
+    def rule(self, primary: bool) -> str:
         two_tests = f"two one-sided paired t tests over at least {EQUIVALENCE_SEEDS} seeds, margin {MARGIN:g} point, p < 0.05"
         if self.kind == "equivalence":
             outside = f"'contradicted' if the 95 % interval of at least {SUPERIORITY_SEEDS} seeds lies outside the margin"
             return f"'no difference within 1 point' by {two_tests}; {outside}; otherwise 'undecided'"
+        after = " after Holm over the eleven primary claims" if primary else ""
         return (
-            f"two-sided paired t over at least {SUPERIORITY_SEEDS} seeds, p < 0.05 after Holm over the eleven primary claims: "
+            f"two-sided paired t over at least {SUPERIORITY_SEEDS} seeds, p < 0.05{after}: "
             f"'holds' with an effect of at least {self.smallest:g} points, 'contradicted' with one below 0; else "
             f"'no difference within 1 point' by {two_tests}; otherwise 'undecided'"
         )
+
+    def describe(self, primary: bool) -> dict[str, Any]:
+        """What is fixed before any run, for `vitreous list studies --json`."""
+        about = {"claim": self.text, "metric": self.metric, "kind": self.kind, "smallest_effect": self.smallest}
+        return {**about, "seeds": self.seeds, "rule": self.rule(primary), "primary": primary}
 
 
 @dataclass(frozen=True)
