@@ -22,7 +22,6 @@ Modules:
     label_errors        likely label errors
     majority            accuracy of the majority class
     mcnemar             paired test of two models
-    nearest_neighbours  most similar training images
     predictions         predictions for every image of a data set
     report_charts       charts of the report
     report_gallery      images of the report

@@ -28,9 +28,9 @@ from vitreous.core.printable import escape_formula
 from vitreous.data.source import ALL, Source, Stream
 from vitreous.data.sources.manifest import check_expressible
 from vitreous.evaluation.class_mapping import fold_name
-from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inference.features import Features
+from vitreous.inference.nearest_neighbours import nearest_neighbours
 
 NEIGHBOURS = 10  # training images that are asked
 ASKED = 2000  # suspects for which they are; the ones with the smallest margins get along without

@@ -29,10 +29,10 @@ from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import affordable_images
 from vitreous.evaluation.class_tables import Cell
-from vitreous.evaluation.nearest_neighbours import nearest_neighbours
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inference.distributed_pass import read_contents
 from vitreous.inference.features import Features
+from vitreous.inference.nearest_neighbours import nearest_neighbours
 from vitreous.inference.runner import Runner, default_batch_size
 from vitreous.inspection.attention_rollout import attention_map
 from vitreous.reports.image_cards import ImageCard, Neighbour

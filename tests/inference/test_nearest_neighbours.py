@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
-from vitreous.evaluation import nearest_neighbours as module
-from vitreous.evaluation.nearest_neighbours import nearest_neighbours
+from vitreous.inference import nearest_neighbours as module
+from vitreous.inference.nearest_neighbours import nearest_neighbours
 
 
 @pytest.mark.parametrize(("queries", "among", "count"), [(1, 1, 1), (7, 50, 3), (40, 300, 10)])
