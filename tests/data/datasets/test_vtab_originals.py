@@ -1,4 +1,4 @@
-"""VTAB's computed tasks from original files: small ones, written here from scratch, with labels worked out by hand."""
+"""VTAB's tasks from original files: small ones, written here from scratch, with labels and order worked out by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pickle
 import random
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from PIL import Image
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.clevr import read_scenes
 from vitreous.data.datasets.tfds_order import sort_as_tfds
+from vitreous.data.datasets.vtab import find_tasks
 from vitreous.data.datasets.vtab_rules import bin_by_thresholds
 from vitreous.data.loading.loader import Loader
 from vitreous.data.open import open_data
@@ -541,3 +542,115 @@ def test_a_zip_that_is_cut_short(tmp_path: Path, cache: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     assert f"{path}: broken, truncated or another file" in refused(f"vtab:kitti@{tmp_path}", cache)
     assert zipfile.is_zipfile(tmp_path / "kitti" / "devkit_object.zip")
+
+
+# Known data sets ------------------------------------------------------------------------------------------------------------
+
+# The key of an image in TensorFlow Datasets by its id, and where validation and test begin in the train split.
+RULES: dict[str, tuple[Callable[[str], Any], tuple[int, ...]]] = {
+    "pets": (lambda path: path.split("/")[1], (80,)),
+    "flowers102": (lambda path: path.split("/")[1], ()),
+    "dtd": (lambda path: "/".join(path.split("/")[1:]), ()),
+    "eurosat": (lambda path: "_".join(path.split("/")), (60, 80)),
+}
+
+
+@pytest.mark.parametrize("form", ["as distributed", "unpacked"])
+@pytest.mark.parametrize("name", RULES)
+def test_photographs_of_known_sets(name: str, form: str, tmp_path: Path) -> None:
+    """Examples, labels and bytes are those of the original, in the benchmark's order."""
+    written = originals.PICTURE_SETS[name](tmp_path / "vtab")
+    if form == "unpacked":
+        originals.unpack_all(tmp_path / "vtab")
+    key, edges = RULES[name]
+    items = {path: (label, content) for own in written.values() for path, label, content in own}
+
+    def ordered(split: str, tfds: str) -> list[str]:
+        paths = {key(path): path for path, *_ in written[split]}
+        return [paths[own] for own in by_digest(tfds, list(paths))]
+
+    pool = ordered("all" if name == "eurosat" else "train", "train")
+    cuts = [len(pool) * edge // 100 for edge in edges]
+    parts = [part.tolist() for part in np.split(np.array(pool, object), cuts)]
+    train = parts[0]
+    validation = parts[1] if edges else ordered("validation", "validation")
+    test = parts[2] if name == "eurosat" else [path for path, *_ in written["test"]]
+    data = open_data(f"vtab:{name}@{tmp_path / 'vtab'}")
+    for split, paths in (("train", train + validation), ("test", test)):
+        found = source(data, split)
+        assert [(item.id, data.classes[item.labels[0]], item.content) for item in found.items()] == [
+            (path, *items[path]) for path in paths
+        ]
+    sweep = open_data(f"vtab:{name}/sweep@{tmp_path / 'vtab'}")
+    assert [item.id for item in source(sweep, "train").items()] == train
+    assert [item.id for item in source(sweep, "validation").items()] == validation
+    assert "test" not in sweep.splits
+    assert any("as published has" in note for note in data.notes)
+    copy = pickle.loads(pickle.dumps(source(data, "train")))
+    assert copy.read(0) == source(data, "train").read(0)
+    assert copy.fingerprint() == source(data, "train").fingerprint()
+
+
+@pytest.mark.parametrize("name", ["cifar100", "svhn"])
+def test_arrays_of_known_sets(name: str, tmp_path: Path) -> None:
+    written = originals.ARRAY_SETS[name](tmp_path / "vtab")
+    images, labels = written["train"]
+    order = by_digest("train", list(range(len(images))))
+    first = len(images) * 90 // 100
+    data, sweep = (open_data(f"vtab:{name}{part}@{tmp_path / 'vtab'}") for part in ("", "/sweep"))
+    for found, numbers in (
+        (source(data, "train"), order),
+        (source(sweep, "train"), order[:first]),
+        (source(sweep, "validation"), order[first:]),
+    ):
+        assert np.array_equal(np.stack([np.asarray(found.read(n)) for n in range(len(found))]), images[numbers])
+        assert found.targets().tolist() == labels[numbers].tolist()
+    test = source(data, "test")
+    assert np.array_equal(np.stack([np.asarray(test.read(n)) for n in range(len(test))]), written["test"][0])
+
+
+def test_of_a_known_set_the_first_800_and_200(tmp_path: Path) -> None:
+    names = [f"{name}_{number}.jpg" for name in ("AnnualCrop", "SeaLake") for number in range(1000)]
+    for name in names:
+        path = tmp_path / "eurosat" / "2750" / name.partition("_")[0] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    order = by_digest("train", [f"{name.partition('_')[0]}_{name}" for name in names])
+    data = open_data(f"vtab:eurosat@{tmp_path}")
+    found = [source(data, "train").id(n).replace("/", "_") for n in range(1000)]
+    assert found == order[:800] + order[1200:1400]
+    assert [source(data, "test").id(n).replace("/", "_") for n in range(400)] == order[1600:]
+
+
+def test_a_known_set_is_unpacked_once_for_itself_and_for_vtab(tmp_path: Path, cache: Path) -> None:
+    originals.pets(tmp_path / "pets")
+    open_data(f"vtab:pets@{tmp_path}")
+    before = leftovers(cache)
+    assert before
+    open_data(f"pets@{tmp_path / 'pets'}")
+    assert leftovers(cache) == before
+
+
+def test_caltech101_is_refused_because_its_draw_is_not_known(tmp_path: Path, cache: Path) -> None:
+    originals.caltech101(tmp_path / "vtab")
+    message = refused(f"vtab:caltech101@{tmp_path / 'vtab'}", cache)
+    assert "30 of each class were drawn at random" in message
+    assert "caltech101/train800.txt" in message
+    assert find_tasks(tmp_path / "vtab") == ()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, cache: Path) -> None:
+    originals.pets(tmp_path / "vtab")
+    assert [task.name for task in find_tasks(tmp_path / "vtab")] == ["pets"]
+    message = refused(f"vtab:svhn@{tmp_path / 'vtab'}", cache)
+    assert "nor the original train_32x32.mat, test_32x32.mat; there are pets" in message
+    assert "its originals are not read here" in refused(f"vtab:sun397@{tmp_path / 'vtab'}", cache)
+    (tmp_path / "vtab" / "images.tar.gz").unlink()
+    message = refused(f"vtab:pets@{tmp_path / 'vtab'}", cache)
+    assert "nor the original images.tar.gz, annotations.tar.gz" in message
+    (tmp_path / "half" / "images").mkdir(parents=True)
+    (tmp_path / "half" / "annotations").mkdir()
+    for name in ("trainval", "test"):
+        (tmp_path / "half" / "annotations" / f"{name}.txt").write_text("Abyssinian_1 1 1 1\n")
+    message = refused(f"vtab:pets@{tmp_path / 'half'}", cache)
+    assert "Abyssinian_1.jpg of the train list are not there" in message

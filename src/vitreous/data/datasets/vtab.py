@@ -3,9 +3,9 @@
     vtab:pets@DIR           train (the 1,000) and test
     vtab:pets/sweep@DIR     train (800) and validation (200), to choose settings by; the test split stays out of reach
 
-DIR holds the task folders of the `vtab-1k` layout, with lists or shards in them (see `vtab_lists`), or is such a folder. The
-tasks whose labels are computed are also read from the original files, in DIR itself or in the task's folder: dSprites,
-smallNORB, CLEVR and KITTI. Without DIR, $VITREOUS_DATA/vtab-1k is meant.
+DIR holds the task folders of the `vtab-1k` layout, with lists or shards in them (see `vtab_lists`), or is such a folder. Tasks
+whose reader exists are also read from the original files, in DIR itself or in the task's folder. Without DIR,
+$VITREOUS_DATA/vtab-1k is meant.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import user_path
 from vitreous.data.datasets import clevr, dsprites, kitti, smallnorb
 from vitreous.data.datasets.dataset_dir import DatasetDir, MissingFiles
+from vitreous.data.datasets.registry import find_dataset
+from vitreous.data.datasets.vtab_known import KNOWN, open_known, refuse_caltech101
 from vitreous.data.datasets.vtab_lists import has_lists, has_shards, open_lists, open_task_shards
 from vitreous.data.datasets.vtab_parts import Parts
 from vitreous.data.datasets.vtab_tasks import TASKS, TRAIN_IMAGES, VALIDATION_IMAGES, VtabTask, find_task
@@ -34,23 +36,41 @@ class _Original:
     """What a task can be made from, beside lists and shards."""
 
     open: Callable[[DatasetDir, VtabTask], Parts]
-    signs: tuple[str, ...]  # any of these files or folders tells that it is there
-    needed: str
+    signs: tuple[tuple[str, ...], ...]  # files or folders: any of these groups tells that it is there
+    needed: str  # "": nothing would do
+
+    def lies_in(self, folder: Path) -> bool:
+        return any(all((folder / sign).exists() for sign in group) for group in self.signs)
 
 
-_CLEVR = _Original(clevr.open_clevr, (clevr.FOLDER, clevr.ARCHIVE, "scenes/CLEVR_train_scenes.json"), clevr.ARCHIVE)
-_DSPRITES = _Original(dsprites.open_dsprites, (dsprites.FILE,), dsprites.FILE)
+def _any_of(*signs: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((sign,) for sign in signs)
+
+
+_CLEVR = _Original(clevr.open_clevr, _any_of(clevr.FOLDER, clevr.ARCHIVE, "scenes/CLEVR_train_scenes.json"), clevr.ARCHIVE)
+_DSPRITES = _Original(dsprites.open_dsprites, _any_of(dsprites.FILE), dsprites.FILE)
 _KITTI = _Original(
     kitti.open_kitti,
-    ("training/label_2", "kitti/training/label_2", kitti.LABELS, f"kitti/{kitti.LABELS}"),
+    _any_of("training/label_2", "kitti/training/label_2", kitti.LABELS, f"kitti/{kitti.LABELS}"),
     f"{kitti.IMAGES}, {kitti.LABELS} and {kitti.KIT}",
 )
 _NORB = _Original(
     smallnorb.open_smallnorb,
-    tuple(f"{folder}{_SMALLNORB}-dat.mat{ending}" for folder in ("", "smallnorb/") for ending in ("", ".gz")),
+    _any_of(*(f"{folder}{_SMALLNORB}-dat.mat{ending}" for folder in ("", "smallnorb/") for ending in ("", ".gz"))),
     f"{_SMALLNORB}-{{dat,info}}.mat and {smallnorb.STEMS['test']}-{{dat,info}}.mat",
 )
+
+
+def _known(name: str) -> _Original:
+    known = find_dataset(name)
+    # An archive that the set's authors distribute as well.
+    others = {"eurosat": ("EuroSAT_RGB.zip",), "caltech101": ("101_ObjectCategories.tar.gz",)}.get(name, ())
+    signs = (*known.signs, tuple(file.name for file in known.files), *_any_of(*others))
+    return _Original(open_known, signs, known.needed) if name in KNOWN else _Original(refuse_caltech101, signs, "")
+
+
 _ORIGINALS = {
+    **{name: _known(name) for name in (*KNOWN, "caltech101")},
     "clevr-count": _CLEVR,
     "clevr-distance": _CLEVR,
     "dsprites-location": _DSPRITES,
@@ -89,7 +109,9 @@ def open_task(task: VtabTask, root: Path | None, *, sweep: bool = False, bad_sha
 def find_tasks(root: Path) -> tuple[VtabTask, ...]:
     """The tasks that seem to lie in this folder. Nothing is read: `open_task` tells whether they are whole."""
     root = user_path(root)
-    return tuple(task for task in TASKS if _find_files(task, root) is not None)
+    found = {task: _find_files(task, root) for task in TASKS}
+    refused = [task for task in found if task.name in _ORIGINALS and not _ORIGINALS[task.name].needed]
+    return tuple(task for task, files in found.items() if files and (files[0] != "original" or task not in refused))
 
 
 def _find_root(where: str, task: VtabTask, root: Path | None) -> Path:
@@ -123,7 +145,7 @@ def _find_files(task: VtabTask, root: Path) -> tuple[str, Path] | None:
             return "shards", folder
     if original := _ORIGINALS.get(task.name):
         for folder in _candidate_folders(task, root):
-            if any((folder / sign).exists() for sign in original.signs):
+            if original.lies_in(folder):
                 return "original", folder
     return None
 
@@ -145,7 +167,7 @@ def _open_files(task: VtabTask, where: str, root: Path, sweep: bool, bad_shards:
         return open_task_shards(place, task, sweep, bad_shards)
     original = _ORIGINALS.get(task.name)
     if kind is None or original is None:
-        also = f", or the original {original.needed}" if original else ""
+        also = f", nor the original {original.needed}" if original and original.needed else "; its originals are not read here"
         others = [other.name for other in find_tasks(root)]
         there = f"there are {first_few(others, 19)}" if others else "docs/how-to/vtab.md tells what is read"
         raise VitreousError(
