@@ -25,6 +25,7 @@ Modules:
     svhn           Street View House Numbers
     tfds_order     example order of TensorFlow Datasets
     vtab           VTAB-1k as DATA
+    vtab_known     VTAB-1k from the original files of known data sets
     vtab_lists     VTAB-1k folders with lists
     vtab_parts     which images of the original files a VTAB task uses
     vtab_rules     VTAB labels from original annotations
