@@ -11,7 +11,7 @@ import torch
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.open import open_data
-from vitreous.data.source import Source
+from vitreous.data.source import Content, Source
 from vitreous.models.build import allocate_parameters, build_on_meta
 from vitreous.models.config import ModelConfig
 from vitreous.models.names import parse_name
@@ -57,18 +57,27 @@ def scale_at(study: Study, level: int, data: str, upstream: str, seeds: int | No
         raise VitreousError(f"--upstream {upstream}: {study.name} trains from scratch; leave it out")
     # Rendered scenes need 16 pixels; for smaller models they are reduced.
     upstream = upstream or study.upstream.format(size=max(16, size), count=min(64_000, max(1_000, images)))
-    return Scale(level, data, upstream, size, images, width, depth, seeds)
+    return Scale(level, data, upstream, size, images, width, depth, seeds, channels=_channels(upstream or data))
 
 
 def _image_size(data: str, level: int) -> int:
     """Small images keep their own size, to a multiple of four; photographs become small enough for small models."""
-    source = next(iter(open_data(data).splits.values()))
-    assert isinstance(source, Source)
-    content = source.read(0)
-    side = 32 if isinstance(content, bytes) else min(content.shape[:2])
-    if side > 64 or isinstance(content, bytes):
+    content = _first(data)
+    side = None if isinstance(content, bytes) else min(content.shape[:2])
+    if side is None or side > 64:
         return 32 if level <= 4 else 64
     return max(8, side // 4 * 4)
+
+
+def _channels(data: str) -> int:
+    content = _first(data)
+    return 1 if not isinstance(content, bytes) and content.ndim == 2 else 3
+
+
+def _first(data: str) -> Content:
+    source = next(iter(open_data(data).splits.values()))
+    assert isinstance(source, Source)
+    return source.read(0)
 
 
 def choose_scale(study: Study, data: str, upstream: str, budget: float, seeds: int | None, device: str) -> tuple[Scale, float]:

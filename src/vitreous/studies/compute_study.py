@@ -42,5 +42,5 @@ STUDY = Study(
     arms=_arms,
     tunings=lambda scale: [Tuning(family, f"{family}, 1/2", RATES) for family in families(scale)],
     axes=Axes("flops", "pre-training compute (FLOPs)", y_label="few-shot accuracy on DATA (%)"),
-    upstream="builtin:signs?size={size}&count={count}",
+    upstream="builtin:letters?size={size}&count={count}",
 )

@@ -60,5 +60,5 @@ STUDY = Study(
         Tuning("fine-tuning", "ViT, all, fine-tuned", RATES, stage=1),
     ],
     axes=Axes("images", "upstream images", y_label="accuracy on DATA (%)"),
-    upstream="builtin:signs?size={size}&count={count}",
+    upstream="builtin:letters?size={size}&count={count}",
 )

@@ -45,5 +45,5 @@ STUDY = Study(
         Tuning("SGD, fine-tuned", "SGD, fine-tuned", RATES, stage=1),
     ],
     axes=Axes(y_label="accuracy on DATA (%)"),
-    upstream="builtin:signs?size={size}&count={count}",
+    upstream="builtin:letters?size={size}&count={count}",
 )

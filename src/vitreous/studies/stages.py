@@ -72,23 +72,28 @@ def finetune(scale: Scale, family: str = "", **others: Any) -> Stage:
 def families(scale: Scale) -> dict[str, tuple[str, Fields]]:
     """A ResNet (BiT), and a ViT and a hybrid whose MLPs are as wide as makes their multiply-adds equal to the ResNet's."""
     resnet = {"units": (1, 1), "width": 32}
-    target = cost("R26x1", scale.image_size, classes=10, **resnet).macs
-    pure = vit(64, max(2, scale.depth + 2))
-    hybrid = {**vit(64, max(2, scale.depth)), "trunk_width": 32}
+    target = cost("R26x1", scale.image_size, classes=10, channels=scale.channels, **resnet).macs
     # Behind the root, which downsamples by 4, patches of 2 where that leaves a grid worth the name.
     side = scale.image_size // 4
-    hybrid_name = f"R+ViT-Ti/{4 if side % 2 == 0 and side >= 4 else 2}"
+    hybrid = f"R+ViT-Ti/{4 if side % 2 == 0 and side >= 4 else 2}"
     return {
         "ResNet": ("R26x1", _as_text(resnet)),
-        "ViT": (f"ViT-Ti/{scale.patch}", _match(f"ViT-Ti/{scale.patch}", pure, scale.image_size, target)),
-        "hybrid": (hybrid_name, _match(hybrid_name, hybrid, scale.image_size, target)),
+        "ViT": (f"ViT-Ti/{scale.patch}", _match(scale, f"ViT-Ti/{scale.patch}", scale.depth + 2, {}, target)),
+        "hybrid": (hybrid, _match(scale, hybrid, scale.depth, {"trunk_width": 32}, target)),
     }
 
 
-def _match(model: str, fields: Fields, size: int, target: int) -> Fields:
-    """The fields with the MLP whose width makes the model's multiply-adds `target`; they are linear in that width."""
-    narrow, wide = (cost(model, size, classes=10, **{**fields, "mlp": mlp}).macs for mlp in (32, 64))
-    return {**fields, "mlp": max(8, round(32 + 32 * (target - narrow) / (wide - narrow)))}
+def _match(scale: Scale, model: str, depth: int, others: Fields, target: int) -> Fields:
+    """The fields whose MLP makes the model's multiply-adds `target`, which are linear in its width; with fewer layers where
+    that would leave no MLP to speak of."""
+    for layers in range(depth, 0, -1):
+        fields = vit(64, layers, **others)
+        shared = {"classes": 10, "channels": scale.channels, **fields}
+        narrow, wide = (cost(model, scale.image_size, **{**shared, "mlp": mlp}).macs for mlp in (32, 64))
+        mlp = round(32 + 32 * (target - narrow) / (wide - narrow))
+        if mlp >= 64 or layers == 1:
+            return {**fields, "mlp": max(8, mlp)}
+    raise AssertionError
 
 
 def _as_text(fields: Fields) -> Fields:

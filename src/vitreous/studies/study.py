@@ -135,6 +135,7 @@ class Scale:
     depth: int
     seeds: int | None = None  # None: as many as each claim needs
     batch_size: int = 64
+    channels: int = 3
 
     @property
     def patch(self) -> int:
