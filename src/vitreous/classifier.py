@@ -23,7 +23,7 @@ from vitreous.inference.runner import Outputs, Runner, concatenate
 from vitreous.models.attention_maps import attention_maps
 from vitreous.models.build import Model, build_with_tensors
 from vitreous.models.config import PositionResize, Size
-from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.checkpoint import Checkpoint, file_hash
 from vitreous.weights.formats import Family
 from vitreous.weights.locate import locate
 from vitreous.weights.read import read_path
@@ -185,3 +185,11 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     if "preprocess" in known:
         known["preprocess_guessed"] = False
     return dataclasses.replace(checkpoint, **known)
+
+
+def describe_parent(source: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a checkpoint made from this one says of where it comes from."""
+    path = locate(source).path
+    places = [path / part / "model.safetensors" for part in ("", "checkpoint", "checkpoint/best")]
+    weights = next((place for place in (*places, path) if place.is_file()), None)
+    return {"source": source, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

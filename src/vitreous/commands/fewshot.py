@@ -23,6 +23,7 @@ def fewshot(
     l2: str = "leave-one-out",
     draw: Literal["seed", "first"] = "seed",
     out: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
+    save: Annotated[str | None, tyro.conf.arg(help_behavior_hint="", metavar="DIR")] = None,
     preprocess: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     image_size: Annotated[ImageSize, tyro.conf.arg(help_behavior_hint="")] = None,
     no_cache: bool = False,
@@ -54,6 +55,8 @@ def fewshot(
             over several data sets, evaluated on their test images, as in the paper.
         draw: seed: random images of each class; first: the first of each class in the order of the data, as in the paper.
         out: a folder for fewshot.json and the learning curve. Default: nothing is written.
+        save: a folder for the classifier itself, fitted to all training images or to the one number of --shots: a checkpoint
+            like any other, for predict, evaluate, inspect, serve and convert, with calibrated probabilities.
         preprocess: instead of the checkpoint's own, as 'resize(256)|central_crop(224)|range(-1,1)'; paper: that, for the
             checkpoint's size and pixel values.
         image_size: pixels, as 384 or 224,320. Default: the checkpoint's.
@@ -79,6 +82,7 @@ def fewshot(
             l2=parse_l2(l2),
             draw=draw,
             out=user_path(out) if out is not None else None,
+            save=user_path(save) if save is not None else None,
             preprocess=preprocess,
             image_size=image_size,
             cache=not no_cache,

@@ -12,10 +12,10 @@ from vitreous.core.files import user_path
 from vitreous.core.untrusted_json import read_record
 
 
-def check_outside(out: Path, data: Path | None) -> None:
+def check_outside(out: Path, data: Path | None, option: str = "--out") -> None:
     """Results inside the data would be taken for data by the next command."""
     if data is not None and out.resolve().is_relative_to(data.resolve()):
-        raise VitreousError(f"--out {out}: lies inside the data; choose a folder elsewhere")
+        raise VitreousError(f"{option} {out}: lies inside the data; choose a folder elsewhere")
 
 
 def check_result_folder(
@@ -25,17 +25,22 @@ def check_result_folder(
 
     `record` is the JSON file that says who made the folder; `files` are all that belong there.
     """
-    check_outside(out, data)
+    before = read_record(out / record)
+    check_replaceable("--out", out, files, before.get("made_by") == made_by, data)
+    return before
+
+
+def check_replaceable(option: str, out: Path, files: Collection[str], ours: bool, data: Path | None = None) -> None:
+    """The folder is new, empty or `ours` with nothing but `files`, so that nobody's work is lost when it is replaced."""
+    check_outside(out, data, option)
     try:
         inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()
     except OSError as error:
-        raise VitreousError(f"--out {out}: must be a folder ({error.strerror}); choose another name") from error
-    before = read_record(out / record)
-    if inside and (before.get("made_by") != made_by or inside - set(files)):
+        raise VitreousError(f"{option} {out}: must be a folder ({error.strerror}); choose another name") from error
+    if inside and (not ours or inside - set(files)):
         others = sorted(inside - set(files)) or sorted(inside)
-        raise VitreousError(f"--out {out}: holds other files ({others[0]!a}), which would be lost; choose a new folder")
-    check_writable("--out", out)
-    return before
+        raise VitreousError(f"{option} {out}: holds other files ({others[0]!a}), which would be lost; choose a new folder")
+    check_writable(option, out)
 
 
 def check_writable(option: str, path: Path) -> None:

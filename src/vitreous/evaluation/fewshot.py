@@ -179,11 +179,17 @@ def _fit(task: FewshotTask, shots: Shots, seed: int | None) -> tuple[Ridge, Feat
     return Ridge(torch.from_numpy(subset.values), subset.labels, len(subset.classes)), subset
 
 
+def choose_l2(ridge: Ridge, labels: Sequence[tuple[int, ...]], l2: Choice) -> float:
+    """The number that was asked for, or the best by leaving each image out in turn."""
+    if not isinstance(l2, str):
+        return l2
+    # Without its only image a class cannot be named, whatever the l2: then nothing tells one from another.
+    return ridge.choose() if len(labels) > len({own[0] for own in labels}) else FIXED
+
+
 def _round(task: FewshotTask, shots: Shots, seed: int | None, l2: Choice) -> FewshotResult:
     ridge, subset = _fit(task, shots, seed)
-    if isinstance(l2, str):
-        # Without its only image a class cannot be named, whatever the l2: then nothing tells one from another.
-        l2 = ridge.choose() if len(subset) > len(set(subset.targets().tolist())) else FIXED
+    l2 = choose_l2(ridge, subset.labels, l2)
     right = _right(ridge.classify(torch.from_numpy(task.test.values), l2).numpy(), task.test.labels)
     own = _right(ridge.classify(torch.from_numpy(subset.values), l2).numpy(), subset.labels)
     return FewshotResult(

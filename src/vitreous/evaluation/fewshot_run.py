@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from vitreous.classifier import load
+from vitreous.classifier import Classifier, load
 from vitreous.core.device import choose_device
 from vitreous.core.distributed import init_distributed
 from vitreous.core.errors import VitreousError, check_at_least
@@ -18,11 +18,25 @@ from vitreous.core.files import atomic_folder
 from vitreous.core.output_dir import check_result_folder, find_data_folder
 from vitreous.core.progress import progress_bar
 from vitreous.core.table import table
-from vitreous.data.source import Policy
-from vitreous.evaluation.fewshot import FIXED, Choice, Draw, FewshotResult, Shots, fewshot, fits
+from vitreous.data.source import Policy, Source
+from vitreous.data.transforms.parse import Preprocess
+from vitreous.evaluation.closed_form_head import fit_head
+from vitreous.evaluation.fewshot import (
+    FIXED,
+    Choice,
+    Draw,
+    FewshotResult,
+    FewshotTask,
+    Shots,
+    draw_subset,
+    fewshot,
+    fits,
+    smallest_class,
+)
 from vitreous.evaluation.fewshot_curve import Point, Verdict, draw_curve, points, verdicts
 from vitreous.evaluation.fewshot_tasks import choose_preprocess, load_task, open_task, possible_shots, split_names
 from vitreous.evaluation.majority import describe_majority
+from vitreous.evaluation.saved_head import SavedHead, check_left_out, check_save_folder, format_l2, save_head
 from vitreous.inference.precision import agreed_precision
 from vitreous.models.config import Size
 
@@ -45,6 +59,7 @@ class FewshotOptions:
     l2: Choice
     draw: Draw
     out: Path | None
+    save: Path | None
     preprocess: str | None
     image_size: Size | None
     cache: bool
@@ -64,6 +79,12 @@ class FewshotOptions:
         if self.out is not None:
             for folder in map(find_data_folder, self.names):
                 check_result_folder(self.out, RECORD, MADE_BY, FILES, folder)
+        if self.save is not None:
+            if len(self.names) > 1:
+                raise VitreousError(f"--save {self.save}: a head is for one data set; name one")
+            if self.shots is not None and (len(self.shots) > 1 or self.shots == (1,)):
+                raise VitreousError("--save: a head is fitted to one number of --shots, of 2 or more, or to all; name that one")
+            check_save_folder(self.save, find_data_folder(self.data))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,6 +101,7 @@ class Fewshot:
     about: dict[str, Any]
     notes: tuple[str, ...]
     out: str | None = None
+    saved: SavedHead | None = None
     exit_code: int = 0
 
     def text(self) -> str:
@@ -87,7 +109,7 @@ class Fewshot:
         rows = []
         for point in self.points:
             one, spread = point.first, f" ± {100 * point.spread:.1f}" if point.spread is not None else ""
-            l2 = ", ".join(_power(l2) for l2 in sorted({found.l2 for found in point.rounds}))
+            l2 = ", ".join(format_l2(l2) for l2 in sorted({found.l2 for found in point.rounds}))
             accuracy = f"{100 * point.mean('accuracy'):.1f}{spread} %"
             cells = (str(one.shots), accuracy, len(point.rounds), l2, one.n_train, one.n_test)
             rows.append((one.data, *cells) if several else cells)
@@ -98,19 +120,18 @@ class Fewshot:
         lines += [verdict.sentence for verdict in self.verdicts]
         if self.out is not None:
             lines += ["", f"{self.out}: fewshot.json, learning_curve.png and .svg"]
+        if self.saved is not None:
+            lines += ["", self.saved.text()]
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
         found = [found.record() for found in self.rounds]
         said = [verdict.record() for verdict in self.verdicts]
-        return {"results": found, "verdicts": said, **self.about}
+        saved = {} if self.saved is None else {"saved": self.saved.record()}
+        return {"results": found, "verdicts": said, **self.about, **saved}
 
     def records(self) -> Iterator[dict[str, Any]]:
         yield self.record()
-
-
-def _power(l2: float) -> str:
-    return f"2^{math.log2(l2):.0f}" if math.log2(l2).is_integer() else f"{l2:g}"
 
 
 def run_fewshot(options: FewshotOptions) -> Fewshot:
@@ -129,6 +150,9 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
                 per_class=options.per_class,
                 bad_images=options.bad_images,
             )
+            if options.save is not None and isinstance(images.train, Source) and isinstance(images.test, Source):
+                targets = (images.train.targets(), images.test.targets())
+                check_left_out(name, smallest_class(*targets, images.train.classes))
             task, said = load_task(
                 clf,
                 images,
@@ -151,7 +175,7 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
         if l2 == "joint":
             notes.append("l2 was chosen by the test images, as in the paper: accuracies are a little better than on new ones")
         if l2 == "leave-one-out" and 1 in shots:
-            notes.append(f"1 shot: no image can be left out to choose by, so l2 is {_power(FIXED)}")
+            notes.append(f"1 shot: no image can be left out to choose by, so l2 is {format_l2(FIXED)}")
         about = {
             "checkpoint": options.checkpoint,
             "preprocess": str(preprocess),
@@ -159,11 +183,32 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
             **{name: getattr(options, name) for name in ("l2", "draw", "data_seed", "subset", "per_class")},
         }
         out = None if options.out is None else str(options.out)
-        found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out)
+        saves = options.save is not None and world.is_main
+        saved = _save(options, clf, tasks[0], preprocess, precision.name) if saves else None
+        found = Fewshot(rounds, points(rounds), verdicts(rounds), about, tuple(notes), out, saved)
         if options.out is not None and world.is_main:
             title = f"{clf.config.name}, frozen" + (f": {tasks[0].name}" if len(tasks) == 1 else "")
             _write(options.out, found, title)
     return found
+
+
+def _save(options: FewshotOptions, clf: Classifier, task: FewshotTask, preprocess: Preprocess, precision: str) -> SavedHead:
+    """The fit to all training images, or to the subset of the first seed."""
+    assert options.save is not None
+    check_left_out(task.name, task.fewest())
+    shots = options.shots[0] if options.shots is not None else "all"
+    seed = None if shots == "all" or options.draw == "first" else options.seed
+    fitted = task.train.some(draw_subset(task, shots, seed))
+    return save_head(
+        options.save,
+        clf,
+        fit_head(fitted, options.l2),
+        fitted,
+        source=options.checkpoint,
+        preprocess=preprocess,
+        about={"data": task.name, "shots": shots, "seed": seed, "data_seed": options.data_seed, "precision": precision},
+        test=task.test,
+    )
 
 
 def _write(out: Path, found: Fewshot, title: str) -> None:

@@ -151,6 +151,17 @@ def read(key: str, classes: tuple[str, ...], bad_images: Policy) -> tuple[Featur
     if not path.exists():
         return None, ()
     try:
+        found = read_features(path, classes)
+    except ValueError as error:
+        return None, (f"{path}: a damaged cache entry ({one_line(error, 80)}); the features are computed again",)
+    with contextlib.suppress(OSError):
+        os.utime(path)  # it was used: the last to go
+    return (None, ()) if found.bad and bad_images == "stop" else (found, ())
+
+
+def read_features(path: Path, classes: tuple[str, ...]) -> Features:
+    """What `write_features` wrote; a file that is damaged raises ValueError."""
+    try:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in ("values", "numbers", "about")}
             if (file.metadata() or {}).get("sha256") != _checksum(arrays):
@@ -160,28 +171,30 @@ def read(key: str, classes: tuple[str, ...], bad_images: Policy) -> tuple[Featur
         found = Features(arrays["values"], labels, ids, arrays["numbers"], classes, bad, cached=True)
         if not len(found.values) == len(found.numbers) == len(ids) == len(labels):
             raise ValueError("its parts have different lengths")
-        with contextlib.suppress(OSError):
-            os.utime(path)  # it was used: the last to go
-    except (OSError, SafetensorError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        return None, (f"{path}: a damaged cache entry ({one_line(error, 80)}); the features are computed again",)
-    return (None, ()) if bad and bad_images == "stop" else (found, ())
+    except (OSError, SafetensorError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+    return found
 
 
 def write(key: str, found: Features) -> tuple[str, ...]:
     """What is to be said, if it could not be written."""
+    try:
+        with atomic_file(folder() / f"{key}.safetensors") as part:
+            write_features(part, found)
+        _make_room()
+    except (VitreousError, SafetensorError, OSError, MemoryError) as error:
+        return (f"the features could not be kept for the next time: {one_line(error)}",)
+    return ()
+
+
+def write_features(path: Path, found: Features) -> None:
     about = json.dumps({"ids": found.ids, "labels": found.labels, "bad": found.bad}).encode("ascii")
     arrays: dict[str, NDArray[Any]] = {
         "values": np.ascontiguousarray(found.values, np.float32),
         "numbers": np.ascontiguousarray(found.numbers, np.int64),
         "about": np.frombuffer(about, np.uint8),
     }
-    try:
-        with atomic_file(folder() / f"{key}.safetensors") as part:
-            save_file(arrays, part, metadata={"sha256": _checksum(arrays)})
-        _make_room()
-    except (VitreousError, SafetensorError, OSError, MemoryError) as error:
-        return (f"the features could not be kept for the next time: {one_line(error)}",)
-    return ()
+    save_file(arrays, path, metadata={"sha256": _checksum(arrays)})
 
 
 def _checksum(arrays: dict[str, NDArray[Any]]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from vitreous.classifier import read_checkpoint
+from vitreous.classifier import describe_parent, read_checkpoint
 from vitreous.core.device import Precision, choose_device, choose_precision
 from vitreous.core.distributed import World, broadcast
 from vitreous.core.files import user_path
@@ -17,8 +15,6 @@ from vitreous.training.data_split import choose_images
 from vitreous.training.fewshot_along import open_fewshot
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe, replace_fields
-from vitreous.weights.checkpoint import Checkpoint, file_hash
-from vitreous.weights.locate import locate
 from vitreous.weights.transfer import adapt
 
 EVALUATIONS = 10  # in a run, where --eval-every does not say
@@ -69,7 +65,7 @@ def resolve(
         recipe=recipe,
         model=model,
         start=tensors,
-        parent=_parent(options, checkpoint),
+        parent={} if checkpoint is None or options.from_ is None else describe_parent(options.from_, checkpoint),
         licence=checkpoint.licence if checkpoint else None,
         train=images.train,
         held_out=images.held_out,
@@ -94,12 +90,3 @@ def _precision(options: TrainOptions, device: str, world: World, before: RunReco
     if before is not None and before.options.get("precision", "auto") == options.precision:
         name = before.precision
     return own if name == own.name else choose_precision(name, device)
-
-
-def _parent(options: TrainOptions, checkpoint: Checkpoint | None) -> dict[str, Any]:
-    if checkpoint is None or options.from_ is None:
-        return {}
-    path = locate(options.from_).path
-    places = [path / part / "model.safetensors" for part in ("", "checkpoint", "checkpoint/best")]
-    weights = next((place for place in (*places, path) if place.is_file()), None)
-    return {"source": options.from_, "sha256": file_hash(weights) if weights else None, "parent": dict(checkpoint.parent)}

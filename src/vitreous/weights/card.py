@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vitreous.models.config import ResNetConfig
@@ -19,6 +20,7 @@ def format_card(checkpoint: Checkpoint) -> str:
         ("classes", f"{config.classes:,}" if config.classes else "none: gives features"),
         ("preprocessing", f"`{checkpoint.preprocess}`".replace("|", "\\|")),  # a bar would end the table's cell
         ("outputs", f"{checkpoint.outputs} of the logits"),
+        *([("head", _head(checkpoint.head))] if checkpoint.head else []),
         ("numerics", _numerics(checkpoint)),
         ("origin", _origin(checkpoint.parent)),
         ("licence", checkpoint.licence or "not stated by the source: ask its owner before sharing"),
@@ -28,6 +30,10 @@ def format_card(checkpoint: Checkpoint) -> str:
     licence = f"---\nlicense: {checkpoint.licence.lower()}\n---\n" if checkpoint.licence else ""
     measured = f"\n## Measured\n{metrics}\n" if metrics else ""
     return f"{licence}# {config.name}\n\n| | |\n| --- | --- |\n{table}\n{measured}\n{CARD_MARK}.\n"
+
+
+def _head(head: Mapping[str, Any]) -> str:
+    return f"{head.get('fit')} in closed form, l2 {head.get('l2')}; probabilities calibrated by {head.get('calibration')}"
 
 
 def _numerics(checkpoint: Checkpoint) -> str:

@@ -45,7 +45,7 @@ MOST_PIXELS = 1 << 24  # of an image that enters a model: 4,096 x 4,096
 # Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
 _NUMERICS = ("norm_eps", "activation", "norm_after_pool", "position_resize", "standardise", "standardise_eps", "root_padding")
 # Fields of a checkpoint that model.json has under the same names.
-_STORED = ("preprocess", "preprocess_guessed", "classes", "outputs", "family", "parent", "licence", "metrics")
+_STORED = ("preprocess", "preprocess_guessed", "classes", "outputs", "family", "parent", "licence", "metrics", "head")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Checkpoint:
     parent: Mapping[str, Any] = field(default_factory=dict)  # where they came from: source, sha256, and its own parent
     licence: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    head: Mapping[str, Any] = field(default_factory=dict)  # how a closed-form head was fitted; empty: it was trained
     preprocess_guessed: bool = False  # nothing said how images are prepared: the string is its family's habit, not a fact
     notes: tuple[str, ...] = ()  # what reading it found missing, extra, assumed or replaced; not stored
 
@@ -98,6 +99,7 @@ def format_document(checkpoint: Checkpoint, weights: Path, name: str) -> str:
         "parent": dict(checkpoint.parent),
         "licence": checkpoint.licence,
         "metrics": dict(checkpoint.metrics),
+        "head": dict(checkpoint.head),
         "weights": {"file": name, "sha256": file_hash(weights)},
     }
     return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
@@ -110,7 +112,7 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
                 f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}"
             )
         config = config_from_json({**fields["architecture"], **fields["numerics"]})
-        fields = {"preprocess_guessed": False, **fields}  # earlier files of this version do not say
+        fields = {"preprocess_guessed": False, "head": {}, **fields}  # earlier files of this version do not say
         stored = {name: fields[name] for name in _STORED}
         if isinstance(stored["classes"], list):
             stored["classes"] = tuple(map(str, stored["classes"]))

@@ -64,6 +64,7 @@ def adapt(
         classes=names,
         preprocess=preprocess,
         outputs=checkpoint.outputs if classes is None else "softmax",
+        head=checkpoint.head if classes is None else {},
     )
 
 
