@@ -6,6 +6,7 @@ Modules:
     calibration         calibration error and reliability diagram
     class_mapping       data classes to model classes
     class_tables        per-class tables and confusion matrix of a report
+    closed_form_head    linear head by ridge regression and a leave-one-out temperature
     corruptions         deterministic image corruptions
     counts              exact sums over batches and ranks
     evaluate            `vitreous evaluate`: from options to results
@@ -27,5 +28,6 @@ Modules:
     report_gallery      images of the report
     ridge               ridge regression for all strengths at once
     robustness          accuracy under corruptions
+    saved_head          closed-form head as a checkpoint
     validation_result   metrics and worst mistakes of a validation
 """
