@@ -21,6 +21,7 @@ from vitreous.evaluation import fewshot_tasks
 from vitreous.evaluation.fewshot import FIXED, FewshotResult, FewshotTask, best_mean_rank, draw_subset, fewshot, fits
 from vitreous.evaluation.fewshot_curve import draw_curve, points, verdicts
 from vitreous.evaluation.fewshot_tasks import choose_preprocess, paper_preprocess, possible_shots, split_names
+from vitreous.evaluation.knn import classify_by_neighbours
 from vitreous.evaluation.ridge import L2S
 from vitreous.inference.features import Features
 
@@ -63,7 +64,16 @@ def test_every_round_is_scikit_learns_on_its_subset() -> None:
     assert rounds[-1].record() == {
         "data": "made", "shots": "all", "seed": None, "l2": 64.0, "accuracy": rounds[-1].accuracy,
         "majority": 0.25, "n_train": 120, "n_test": 200, "fitted": rounds[-1].fitted, "left_out": rounds[-1].left_out,
+        "knn": rounds[-1].knn,
     }  # fmt: skip
+
+
+def test_nearest_neighbours_of_the_same_subset_stand_beside_it() -> None:
+    own = task()
+    for found in fewshot([own], shots=(5, "all"), seeds=(3,), l2=64.0):
+        subset = own.train.some(draw_subset(own, found.shots, found.seed))
+        named = classify_by_neighbours(subset, own.test.values)
+        assert found.knn == (named == own.test.targets()).mean()
 
 
 def test_subsets_are_drawn_by_the_seed_and_lie_within_each_other() -> None:

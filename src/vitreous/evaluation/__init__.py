@@ -20,6 +20,7 @@ Modules:
     fewshot_tasks       data and checkpoint to few-shot features
     headline            one-sentence summary of an evaluation
     intervals           Wilson and bootstrap intervals
+    knn                 accuracy of weighted nearest neighbours
     label_errors        likely label errors
     majority            accuracy of the majority class
     mcnemar             paired test of two models

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.progress import Advance
 from vitreous.data.sampling import derive_key
+from vitreous.evaluation.knn import classify_by_neighbours
 from vitreous.evaluation.majority import count_labels, majority_rate
 from vitreous.evaluation.predictions import repeated_names
 from vitreous.evaluation.ridge import L2S, Ridge
@@ -119,9 +120,10 @@ class FewshotResult:
     left_out: float  # accuracy on each image of the subset, by a fit to all others
     per_class: float  # training images of a class, on average
     right: NDArray[np.bool_]  # which test images were right
+    knn: float | None = None  # accuracy of the nearest neighbours in the subset; see `knn`
 
     def record(self) -> dict[str, Any]:
-        names = ("data", "shots", "seed", "l2", "accuracy", "majority", "n_train", "n_test", "fitted", "left_out")
+        names = ("data", "shots", "seed", "l2", "accuracy", "majority", "n_train", "n_test", "fitted", "left_out", "knn")
         return {name: getattr(self, name) for name in names}
 
 
@@ -205,6 +207,7 @@ def _round(task: FewshotTask, shots: Shots, seed: int | None, l2: Choice) -> Few
         left_out=ridge.leave_one_out([l2])[0],
         per_class=len(subset) / len(set(subset.targets().tolist())),
         right=right,
+        knn=float(_right(classify_by_neighbours(subset, task.test.values), task.test.labels).mean()),
     )
 
 

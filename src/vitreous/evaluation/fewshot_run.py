@@ -111,9 +111,10 @@ class Fewshot:
             one, spread = point.first, f" ± {100 * point.spread:.1f}" if point.spread is not None else ""
             l2 = ", ".join(format_l2(l2) for l2 in sorted({found.l2 for found in point.rounds}))
             accuracy = f"{100 * point.mean('accuracy'):.1f}{spread} %"
-            cells = (str(one.shots), accuracy, len(point.rounds), l2, one.n_train, one.n_test)
+            knn = f"{100 * point.mean('knn'):.1f} %"
+            cells = (str(one.shots), accuracy, knn, len(point.rounds), l2, one.n_train, one.n_test)
             rows.append((one.data, *cells) if several else cells)
-        headings = ("shots", "accuracy", "drawings", "l2", "training images", "test images")
+        headings = ("shots", "accuracy", "k-NN", "drawings", "l2", "training images", "test images")
         lines = [table(("data", *headings) if several else headings, rows), ""]
         rates = {point.first.data: point.first.majority for point in self.points}
         lines += [f"{name}: {describe_majority(rate)}" for name, rate in rates.items()]
