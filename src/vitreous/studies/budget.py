@@ -26,7 +26,7 @@ class Level(NamedTuple):
 
 
 LEVELS = (
-    Level(32, 2, 640),  # for tests
+    Level(32, 2, 128),  # for tests
     Level(64, 4, 12_800),
     Level(64, 4, 32_000),
     Level(64, 4, 64_000),
@@ -53,10 +53,9 @@ def scale_at(study: Study, level: int, data: str, upstream: str, seeds: int | No
     """`upstream`: pre-trained on instead of the study's own, where it has one."""
     width, depth, images = LEVELS[level]
     size = _image_size(data, level)
-    if not study.upstream and upstream:
-        raise VitreousError(f"--upstream {upstream}: {study.name} trains from scratch; leave it out")
     # Rendered scenes need 16 pixels; for smaller models they are reduced.
-    upstream = upstream or study.upstream.format(size=max(16, size), count=min(64_000, max(1_000, images)))
+    count = min(64_000, max(1_000, images)) if level else 256
+    upstream = upstream or study.upstream.format(size=max(16, size), count=count)
     return Scale(level, data, upstream, size, images, width, depth, seeds, channels=_channels(upstream or data))
 
 
@@ -94,7 +93,8 @@ def choose_scale(study: Study, data: str, upstream: str, budget: float, seeds: i
             return scale, needed
     least = "two seeds" if seeds is None else f"{seeds} seeds"
     raise VitreousError(
-        f"--budget: {study.name} takes about {describe_seconds(needed)} here with {least} and the smallest models"
+        f"--budget: {study.name} takes about {describe_seconds(needed)} here with {least} and the smallest models; "
+        f"give more time, or choose another study"
     )
 
 
@@ -133,10 +133,14 @@ def _seconds_per_image(config: ModelConfig, batch: int, device: str, speeds: dic
         for _ in range(4):
             began = time.perf_counter()
             model(images).sum().backward()
+            if device != "cpu":
+                torch.accelerator.synchronize()
             times.append(time.perf_counter() - began)
         speeds[key] = min(times[1:]) / batch
     return speeds[key]
 
 
 def describe_seconds(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{max(1, round(seconds / 60))} minutes"
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"

@@ -12,7 +12,7 @@ from PIL import Image
 from vitreous.core.progress import progress_bar
 from vitreous.data.datasets.cache import prepare_once
 from vitreous.data.open import open_data
-from vitreous.data.source import Content, Dataset, Source
+from vitreous.data.source import Content, Dataset, Source, View
 from vitreous.data.synthetic.generated import Generated
 from vitreous.data.transforms.decode import decode
 from vitreous.studies.study import hash_json
@@ -33,8 +33,8 @@ def open_once(data: str) -> Dataset:
         return dataset
     what = hash_json({name: split.fingerprint() for name, split in slow.items()})
     folder = prepare_once(f"study-{what}", (), lambda made: _draw(slow, made))
-    splits = {name: _Drawn(split, folder / f"{name}.npy") for name, split in slow.items()}
-    return Dataset(dataset.where, dataset.classes, splits, dataset.notes)
+    drawn = {name: _Drawn(split, folder / f"{name}.npy") for name, split in slow.items()}
+    return Dataset(dataset.where, dataset.classes, {**dataset.splits, **drawn}, dataset.notes)
 
 
 @functools.cache
@@ -54,11 +54,11 @@ def _some(split: Source) -> Source:
 def _draw(splits: dict[str, Source], folder: Path) -> None:
     for name, split in splits.items():
         with progress_bar(f"preparing {split.where} {name}", len(split)) as advance:
-            images = []
+            first = _small(split, 0)
+            images = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", first.dtype, (len(split), *first.shape))
             for index in range(len(split)):
-                images.append(_small(split, index))
+                images[index] = _small(split, index)
                 advance(1)
-        np.save(folder / f"{name}.npy", np.stack(images))
 
 
 def _small(split: Source, index: int) -> NDArray[np.uint8]:
@@ -69,26 +69,20 @@ def _small(split: Source, index: int) -> NDArray[np.uint8]:
     return np.asarray(image.resize((LARGEST, LARGEST), Image.Resampling.BILINEAR))
 
 
-class _Drawn(Source):
-    """A split whose pixels are mapped from a file."""
-
-    encoded = False
+class _Drawn(View):
+    """A split whose pixels are mapped from a file, and whose labels are in memory: a rendered image's is computed."""
 
     def __init__(self, split: Source, path: Path) -> None:
-        self.where, self.split, self.classes = split.where, split.split, split.classes
-        self._source, self._images = split, np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def id(self, index: int) -> str:
-        return self._source.id(index)
+        super().__init__(split)
+        self.encoded = False
+        self._images = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        self._labels = [split.labels(index) for index in range(len(split))]
 
     def labels(self, index: int) -> tuple[int, ...]:
-        return self._source.labels(index)
+        return self._labels[index]
 
     def read(self, index: int) -> Content:
         return np.asarray(self._images[index])
 
     def fingerprint(self) -> str:
-        return self._source.fingerprint()
+        return self.parent.fingerprint()
