@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn import linear_model
 
 import vitreous
 from vitreous.classifier import Classifier
@@ -139,3 +141,104 @@ def test_classes_with_one_image_and_broken_features(
     assert "features that are not finite" in capsys.readouterr().err.replace("\n", " ")
     assert not head.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+
+
+# Adding classes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def head(checkpoint: str, tmp_path: Path) -> str:
+    data = photos(tmp_path / "x", train=dict(a=6, b=6), test=dict(a=3, b=3))
+    vitreous.fewshot(checkpoint, data, shots="all", save=str(tmp_path / "head"), workers=0)
+    return str(tmp_path / "head")
+
+
+def test_added_classes_give_the_fit_to_all_images_together(head: str, checkpoint: str, tmp_path: Path) -> None:
+    more = photos(tmp_path / "more", train=dict(c=3, d=4), test=dict(c=1, d=1))
+    added = vitreous.fewshot(head, add=more, save=str(tmp_path / "larger"), workers=0)
+    assert added.record()["added"] == ["c", "d"]
+    assert added.text().startswith("added c, d")
+    clf, old = vitreous.load(tmp_path / "larger"), vitreous.load(head)
+    assert clf.classes == ("a", "b", "c", "d")
+
+    folders = [tmp_path / root / "train" / name for root, name in (("x", "a"), ("x", "b"), ("more", "c"), ("more", "d"))]
+    files = [(str(path), label) for label, folder in enumerate(folders) for path in sorted(folder.iterdir())]
+    x = vitreous.load(checkpoint).features([path for path, _ in files]).double().numpy()
+    targets = np.array([label for _, label in files])
+    described = clf.checkpoint.head
+    mean, std = x.mean(axis=0), x.std(axis=0) + 1e-5
+    rows = np.hstack([(x - mean) / std, np.full((len(x), 1), 100.0)])
+    peer = linear_model.Ridge(alpha=described["l2"], fit_intercept=False).fit(rows, 2 * np.eye(4)[targets] - 1)
+    images = [path for path, _ in files]
+    with torch.no_grad():
+        logits = torch.cat([clf.model(batch) for batch in clf.batches(images)]).double().numpy()
+    assert logits * described["temperature"] == pytest.approx(peer.predict(rows), abs=1e-4)
+    assert (described["n_train"], described["added"]) == (19, [more])
+    assert old.classes == ("a", "b")  # the smaller one is as it was
+
+    # The same as with all four classes from the start.
+    for name in "cd":
+        shutil.copytree(tmp_path / "more" / "train" / name, tmp_path / "x" / "train" / name)
+        shutil.copytree(tmp_path / "more" / "test" / name, tmp_path / "x" / "test" / name)
+    vitreous.fewshot(checkpoint, str(tmp_path / "x"), shots="all", save=str(tmp_path / "whole"), workers=0)
+    whole = vitreous.load(tmp_path / "whole")
+    assert torch.allclose(whole.model.head.weight, clf.model.head.weight, rtol=1e-3, atol=1e-4)
+    for name in ("l2", "left_out", "n_train"):
+        assert whole.checkpoint.head[name] == described[name]
+    assert whole.checkpoint.head["temperature"] == pytest.approx(described["temperature"], rel=1e-4)
+
+
+def test_a_class_after_another_and_in_place(head: str, tmp_path: Path) -> None:
+    for name in "cd":
+        more = photos(tmp_path / name, train={name: 2})
+        vitreous.fewshot(head, add=more, save=head, workers=0)
+    clf = vitreous.load(head)
+    assert clf.classes == ("a", "b", "c", "d")
+    assert clf.checkpoint.head["added"] == [str(tmp_path / "c"), str(tmp_path / "d")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--add", "same"], "class b is in head already; rename it"),
+        (["--add", "single"], "single: class 'c' has 1 training image"),
+        (["--add", "more", "--shots", "5"], "--shots has no meaning with it"),
+        (["x", "--add", "more"], "DATA has no meaning with it"),
+        (["--add", "more", "--l2", "joint"], "--l2 joint"),
+        (["--add", "more", "--save", "x"], "--save x: holds other files"),
+        ([], "DATA is missing"),
+    ],
+)
+def test_refusals_of_added_classes(
+    words: list[str],
+    message: str,
+    head: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, classes in (("same", dict(b=2, c=2)), ("single", dict(c=1)), ("more", dict(c=2))):
+        photos(tmp_path / name, train=classes)
+    before = (tmp_path / "head" / "model.json").read_bytes()
+    own = words if "--save" in words or not words else [*words, "--save", "head"]
+    assert main(["fewshot", "head", "--workers", "0", *own]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert (tmp_path / "head" / "model.json").read_bytes() == before
+
+
+def test_only_a_saved_head_with_its_own_features_can_be_added_to(
+    head: str, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = photos(tmp_path / "more", train=dict(c=2))
+    words = ["--add", more, "--save", str(tmp_path / "larger"), "--workers", "0"]
+    assert main(["fewshot", checkpoint, *words]) == 2
+    assert "has no features.safetensors to fit to again" in capsys.readouterr().err.replace("\n", " ")
+    features = tmp_path / "head" / "features.safetensors"
+    features.write_bytes(features.read_bytes()[:-1])
+    assert main(["fewshot", head, *words]) == 2
+    assert "does not match model.json" in capsys.readouterr().err.replace("\n", " ")
+    features.unlink()
+    assert main(["fewshot", head, *words]) == 2
+    assert "has no features.safetensors to fit to again" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "larger").exists()

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from vitreous.commands.types import BadImages, Checkpoint, ImageSize
+from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
     from vitreous.evaluation.fewshot_run import Fewshot
 
 
+_WITH_ADD = ("checkpoint", "add", "save", "l2", "no_cache", "bad_images", "batch_size", "workers", "device")
+
+
 def fewshot(
     checkpoint: Checkpoint,
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA[,DATA...]")],
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA[,DATA...]", help_behavior_hint="")] = "",
     shots: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     seeds: int = 3,
     seed: int = 0,
@@ -24,6 +29,7 @@ def fewshot(
     draw: Literal["seed", "first"] = "seed",
     out: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     save: Annotated[str | None, tyro.conf.arg(help_behavior_hint="", metavar="DIR")] = None,
+    add: Annotated[str | None, tyro.conf.arg(help_behavior_hint="", metavar="DATA")] = None,
     preprocess: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     image_size: Annotated[ImageSize, tyro.conf.arg(help_behavior_hint="")] = None,
     no_cache: bool = False,
@@ -57,6 +63,8 @@ def fewshot(
         out: a folder for fewshot.json and the learning curve. Default: nothing is written.
         save: a folder for the classifier itself, fitted to all training images or to the one number of --shots: a checkpoint
             like any other, for predict, evaluate, inspect, serve and convert, with calibrated probabilities.
+        add: images of further classes for CHECKPOINT, a head that --save wrote; in place of DATA. The head in --save DIR is
+            the one that all images together give.
         preprocess: instead of the checkpoint's own, as 'resize(256)|central_crop(224)|range(-1,1)'; paper: that, for the
             checkpoint's size and pixel values.
         image_size: pixels, as 384 or 224,320. Default: the checkpoint's.
@@ -66,9 +74,32 @@ def fewshot(
         device: cpu, cuda, mps; auto: the best there is.
         precision: of the model. float32 is what figures are compared in.
     """
+    given = dict(locals())
     from vitreous.evaluation.fewshot import parse_shots
     from vitreous.evaluation.fewshot_run import FewshotOptions, parse_l2, run_fewshot
 
+    if add is not None:
+        from vitreous.evaluation.add_classes import AddOptions, add_classes
+
+        for name, parameter in inspect.signature(fewshot).parameters.items():
+            if name not in _WITH_ADD and given[name] != parameter.default:
+                option = "DATA" if name == "data" else f"--{name.replace('_', '-')}"
+                raise VitreousError(f"--add {add}: {option} has no meaning with it; leave it out")
+        return add_classes(
+            AddOptions(
+                checkpoint=checkpoint,
+                add=add,
+                save=user_path(save) if save is not None else None,
+                l2=parse_l2(l2),
+                cache=not no_cache,
+                bad_images=bad_images,
+                batch_size=batch_size,
+                workers=workers,
+                device=device,
+            )
+        )
+    if not data:
+        raise VitreousError("fewshot: DATA is missing; name a folder, a manifest, shards or a known set")
     return run_fewshot(
         FewshotOptions(
             checkpoint=checkpoint,

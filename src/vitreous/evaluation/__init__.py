@@ -2,6 +2,7 @@
 
 Modules:
     accuracy            predictions to numbers
+    add_classes         further classes for a saved head
     baseline            closed-form accuracy of frozen features before training
     calibration         calibration error and reliability diagram
     class_mapping       data classes to model classes

@@ -105,6 +105,14 @@ class Fewshot:
     exit_code: int = 0
 
     def text(self) -> str:
+        lines = self._curve() if self.rounds else [f"added {', '.join(self.about['added'])}"]
+        if self.out is not None:
+            lines += ["", f"{self.out}: fewshot.json, learning_curve.png and .svg"]
+        if self.saved is not None:
+            lines += ["", self.saved.text()]
+        return "\n".join(lines)
+
+    def _curve(self) -> list[str]:
         several = len({point.first.data for point in self.points}) > 1
         rows = []
         for point in self.points:
@@ -118,12 +126,7 @@ class Fewshot:
         lines = [table(("data", *headings) if several else headings, rows), ""]
         rates = {point.first.data: point.first.majority for point in self.points}
         lines += [f"{name}: {describe_majority(rate)}" for name, rate in rates.items()]
-        lines += [verdict.sentence for verdict in self.verdicts]
-        if self.out is not None:
-            lines += ["", f"{self.out}: fewshot.json, learning_curve.png and .svg"]
-        if self.saved is not None:
-            lines += ["", self.saved.text()]
-        return "\n".join(lines)
+        return [*lines, *(verdict.sentence for verdict in self.verdicts)]
 
     def record(self) -> dict[str, Any]:
         found = [found.record() for found in self.rounds]

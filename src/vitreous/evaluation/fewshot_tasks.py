@@ -150,7 +150,7 @@ def load_task(
             bad_images=bad_images,
             cache=cache,
         )
-        parts.append(_labelled(name, part, found_, notes, _purpose(part is train)))
+        parts.append(keep_labelled(name, part, found_, notes, _purpose(part is train)))
     return FewshotTask(name, *parts), tuple(notes)
 
 
@@ -158,7 +158,8 @@ def _purpose(train: bool) -> str:
     return "fit to" if train else "evaluate on"
 
 
-def _labelled(name: str, part: Source | Stream, found: Features, notes: list[str], purpose: str) -> Features:
+def keep_labelled(name: str, part: Source | Stream, found: Features, notes: list[str], purpose: str) -> Features:
+    """Those that have a label; what was left out is added to `notes`."""
     notes += found.notes
     rows = np.array([row for row, own in enumerate(found.labels) if own], np.int64)
     if found.bad:

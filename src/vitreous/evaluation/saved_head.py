@@ -22,6 +22,7 @@ import torch
 from vitreous.classifier import Classifier, describe_parent
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_folder
+from vitreous.core.hashing import hash_file
 from vitreous.core.output_dir import check_replaceable
 from vitreous.core.untrusted_json import read_record
 from vitreous.data.transforms.parse import Preprocess
@@ -137,8 +138,9 @@ def save_head(
         notes=(),
     )
     with atomic_folder(folder) as part:
-        write_checkpoint(checkpoint, part, format_card(checkpoint))
         write_features(part / FEATURES, fitted)
+        described["features_sha256"] = hash_file(part / FEATURES)
+        write_checkpoint(checkpoint, part, format_card(checkpoint))
         size = (part / FEATURES).stat().st_size
     return SavedHead(str(folder), fitted.classes, described, calibration, 0 if test is None else len(test), size / 1e6)
 
