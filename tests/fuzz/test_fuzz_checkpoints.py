@@ -43,6 +43,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
         Classifier(random_checkpoint("ViT-B/16", activation="gelu-erf", **tiny)).save(root / name, format=name)  # type: ignore[arg-type]
     dino = dict(activation="gelu-erf", layer_scale=1e-5, registers=2, mask_token=True, pool="token+mean")
     Classifier(random_checkpoint("ViT-B/16", **tiny, **dino)).save(root / "dinov2", format="huggingface")
+    dinov3 = dict(positions="rope", layer_scale=1e-5, registers=2, key_bias=False, mlp_form="swiglu", norm_eps=1e-5)
+    Classifier(random_checkpoint("ViT-B/16", **{**tiny, "classes": 0}, **dinov3)).save(root / "dinov3", format="huggingface")
+    Classifier(random_checkpoint("ViT-B/16", **tiny, **dinov3)).save(root / "dinov3-timm", format="timm")
     hybrid = dict(tiny, patch=1, image_size=16, trunk_units=(1,), trunk_width=32)
     Classifier(random_checkpoint("R50+ViT-B/16", **hybrid)).save(root / "hybrid")
     (root / "official").mkdir()

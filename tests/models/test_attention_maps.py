@@ -20,6 +20,7 @@ MODELS = {
     "no class token": ("ViT-B/16", dict(TINY, pool="gap")),
     "registers": ("ViT-B/16", dict(TINY, registers=2)),
     "relative": ("ViT-B/16", dict(TINY, positions="relative")),
+    "rope": ("ViT-B/16", dict(TINY, positions="rope")),
     "axial": ("ViT-B/16", dict(TINY, attention="axial")),
     "hybrid": ("R26+ViT-S/32", dict(depth=2, classes=5, image_size=(64, 96))),
 }

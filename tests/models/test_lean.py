@@ -38,6 +38,7 @@ def _run(model: ViT, images: Tensor, lean: bool) -> list[Tensor]:
         ({}, True),
         (dict(representation=8, layer_scale=0.5, registers=2), True),
         (dict(positions="relative"), True),
+        (dict(positions="rope", key_bias=False), True),
         (dict(positions="relative", position_placement="shared"), True),
         (dict(positions="1d", position_placement="every"), True),
         (dict(distillation_token=True, distillation_head=True), True),

@@ -50,6 +50,7 @@ KINDS = [
     ],
     dict(positions="relative", position_placement="every"),
     dict(positions="relative", position_placement="shared"),
+    dict(positions="rope", position_placement="shared"),
 ]
 
 
@@ -80,7 +81,7 @@ def test_how_many_tables_there_are() -> None:
     assert rows(positions="2d") == 2
     assert rows(positions="relative") == 3
     assert rows(positions="relative", position_placement="shared") == 1
-    assert rows(positions="sincos") == rows(positions="none") == 0
+    assert rows(positions="sincos") == rows(positions="rope") == rows(positions="none") == 0
 
 
 def test_two_dimensional_positions_are_x_then_y() -> None:

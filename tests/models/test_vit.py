@@ -181,7 +181,9 @@ def test_stochastic_depth_of_axial_attention_drops_whole_images() -> None:
     assert any(not mask.all() for mask in kept)
 
 
-@pytest.mark.parametrize("options", [{}, dict(pool="gap"), dict(registers=2), dict(positions="relative")])
+@pytest.mark.parametrize(
+    "options", [{}, dict(pool="gap"), dict(registers=2), dict(positions="relative"), dict(positions="rope")]
+)
 def test_a_model_exports_with_any_number_of_images(options: dict[str, Any]) -> None:
     model = tiny(**options)
     images = torch.randn(2, 3, 16, 16)

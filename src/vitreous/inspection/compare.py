@@ -204,6 +204,7 @@ _STRUCTURE = [
     "attention",
     "mlp_form",
     "qkv_bias",
+    "key_bias",
     "norm_after_pool",
     "units",
     "form",

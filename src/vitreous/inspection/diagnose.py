@@ -53,6 +53,8 @@ def explain_module(name: str, a: nn.Module, b: nn.Module) -> str:
         both_gelu = "GELU" in type(a).__name__ and "GELU" in type(b).__name__
         return f"{'GELU form' if both_gelu else 'activation'}: {_activation(a)} against {_activation(b)}"
     if isinstance(a, Attention) and isinstance(b, Attention) and _weights_equal(a, b):
+        if a.rotary is not None and b.rotary is not None and a.rotary.base != b.rotary.base:
+            return f"rotary positions: base {a.rotary.base:g} against {b.rotary.base:g}"
         return f"attention heads: {a.heads} against {b.heads}"
     return _explain_weights(name, a, b)
 

@@ -151,7 +151,7 @@ def _back_through(
 def _weigh_attention(attention: Attention, z_BND: Tensor, gradient_BND: Tensor, grid: Size) -> Tensor:
     """W: the mean over heads of (A * dA)+, (B, N, N), from what entered the attention and dy/dO of its heads side by side."""
     attention_BHNN = attention.probabilities(z_BND, grid)
-    _, _, v_BHNK = attention.project(z_BND)
+    _, _, v_BHNK = attention.project(z_BND, grid)
     total = attention_BHNN.new_zeros(attention_BHNN[:, 0].shape, dtype=torch.float32)
     for head, gradient_BNK in enumerate(gradient_BND.unflatten(-1, (attention.heads, -1)).unbind(2)):
         by_gradient = gradient_BNK.float() @ v_BHNK[:, head].float().transpose(1, 2)

@@ -22,7 +22,7 @@ Size: TypeAlias = tuple[int, int]
 
 Activation = Literal["gelu-tanh", "gelu-erf", "gelu-quick", "relu", "silu"]
 Pool = Literal["token", "gap", "map", "token+mean"]
-PositionKind = Literal["none", "1d", "2d", "relative", "sincos"]
+PositionKind = Literal["none", "1d", "2d", "relative", "sincos", "rope"]
 PositionPlacement = Literal["stem", "every", "shared"]
 PositionResize = Literal[
     "bilinear-aligned", "bilinear", "bilinear-antialias", "bicubic", "bicubic-aligned", "bicubic-antialias", "nearest", "none"
@@ -35,7 +35,7 @@ RootPadding = Literal["zero", "-inf"]
 # Far beyond any model that was ever trained. A config may come from a file, and building it must end.
 _MOST_PIXELS = 65_536  # along a side
 _MOST_TOKENS = 1 << 20
-_MOST_SINCOS = 1 << 26
+_MOST_COMPUTED = 1 << 26
 _MOST_UNITS, _MOST_STAGES = 1_000, 8
 
 
@@ -136,10 +136,11 @@ class ViTConfig:
     mask_token: bool = False  # stands in for hidden patches in masked-patch training
     position_prefix: int = 1
 
-    # Positions: appendix D.4.
+    # Positions: appendix D.4; and rotary ones ("rope", DINOv3).
     positions: PositionKind = "1d"
     position_placement: PositionPlacement = "stem"
     position_resize: PositionResize = "bilinear-aligned"
+    rope_base: Annotated[float, Between(1, 1e9)] = 100.0  # longest period of rotary positions, in half image sides
 
     # Regularisation: appendix B.1 and AugReg.
     dropout: Rate = 0.0
@@ -151,6 +152,7 @@ class ViTConfig:
     layer_scale: float | None = None  # initial value; DINOv2
     mlp_form: Literal["plain", "swiglu"] = "plain"
     qkv_bias: bool = True
+    key_bias: bool = True  # where q and v have one; DINOv3 has none
 
     # Numerics.
     norm_eps: Annotated[float, Between(1e-30)] = 1e-6
@@ -164,7 +166,7 @@ class ViTConfig:
             raise VitreousError(
                 f"width {self.width} does not divide into {self.heads} heads; the nearest that fits is heads={fits}"
             )
-        axial, relative = self.attention == "axial", self.positions == "relative"
+        axial, relative, rope = self.attention == "axial", self.positions == "relative", self.positions == "rope"
         for conflict, message in (
             (
                 self.pool in ("token", "token+mean") and not self.class_token,
@@ -180,12 +182,20 @@ class ViTConfig:
                 "axial attention runs along rows and columns of patches and has no place for a class token; use pool='gap'",
             ),
             (
-                axial and relative,
-                "relative positions are defined for full attention; use positions='1d' with attention='axial'",
+                axial and (relative or rope),
+                f"{self.positions} positions are defined for full attention; use positions='1d' with attention='axial'",
             ),
             (
                 relative and self.position_placement == "stem",
                 "relative positions act inside attention, in every layer: use position_placement='every' or 'shared'",
+            ),
+            (
+                rope and self.position_placement != "shared",
+                "rotary positions act inside attention, alike in every layer: use position_placement='shared'",
+            ),
+            (
+                rope and self.width // self.heads % 4,
+                f"rotary positions need heads whose width is divisible by 4, not {self.width // self.heads}",
             ),
             (
                 self.positions == "sincos" and self.width % 4,
@@ -206,9 +216,10 @@ class ViTConfig:
         rows, columns = self.grid_of(self.image_size)
         if rows * columns > _MOST_TOKENS:
             raise VitreousError(f"{rows:,} x {columns:,} patches: at most {_MOST_TOKENS:,} are possible; use a larger patch")
-        # This table is computed, so no array in a file bounds its size.
-        if self.positions == "sincos" and rows * columns * self.width > _MOST_SINCOS:
-            raise VitreousError(f"sine-cosine positions for {rows:,} x {columns:,} patches would not fit into memory")
+        # These tables are computed, so no array in a file bounds their size.
+        computed = {"sincos": self.width, "rope": self.width // self.heads}.get(self.positions, 0)
+        if rows * columns * computed > _MOST_COMPUTED:
+            raise VitreousError(f"{self.positions} positions for {rows:,} x {columns:,} patches would not fit into memory")
 
     @property
     def prefix_tokens(self) -> int:

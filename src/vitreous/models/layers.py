@@ -1,4 +1,4 @@
-"""The parts of an encoder layer other than attention: MLP, layer scale, stochastic depth."""
+"""The parts of an encoder layer around attention: q, k, v without a bias for k, MLP, layer scale, stochastic depth."""
 
 from __future__ import annotations
 
@@ -27,10 +27,28 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 }
 
 
+class QueryValueBias(nn.Linear):
+    """U_qkv with a bias for queries and values only, (2 D); DINOv3's keys have none."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, 3 * width)
+        self.bias = nn.Parameter(torch.empty(2 * width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q_D, v_D = self.bias.chunk(2)
+        return F.linear(x, self.weight, torch.cat([q_D, torch.zeros_like(q_D), v_D]))
+
+    @classmethod
+    def of(cls, config: ViTConfig) -> nn.Linear:
+        if config.qkv_bias and not config.key_bias:
+            return cls(config.width)
+        return nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
+
+
 class MLP(nn.Module):
     """Two dense layers with a GELU between them, dropout after each (appendix B.1).
 
-    The gated form (SwiGLU, the giant DINOv2) multiplies a SiLU gate with a second projection; both stand in `up`.
+    The gated form (SwiGLU, in large DINOv2 and DINOv3) multiplies a SiLU gate with a second projection; both stand in `up`.
     """
 
     def __init__(self, config: ViTConfig) -> None:

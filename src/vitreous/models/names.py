@@ -128,8 +128,8 @@ def _derive_options(overrides: dict[str, Any], width: int) -> dict[str, Any]:
         settled.setdefault("pool", "gap")
     if settled.get("pool") in ("gap", "map"):
         settled.setdefault("class_token", False)
-    if settled.get("positions") == "relative":
-        settled.setdefault("position_placement", "every")
+    if settled.get("positions") in ("relative", "rope"):
+        settled.setdefault("position_placement", "every" if settled["positions"] == "relative" else "shared")
     if not settled.get("class_token", True) or settled.get("positions", "1d") != "1d":
         settled.setdefault("position_prefix", 0)
     return settled

@@ -10,13 +10,14 @@ Shapes: G = (rows, columns) of the grid, N patches = rows x columns, P leading t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitreous.models.config import PositionResize, Size, ViTConfig
+from vitreous.models.rotary import RotaryPositions
 
 _INTERPOLATION: dict[PositionResize, dict[str, Any]] = {
     "bilinear-aligned": dict(mode="bilinear", align_corners=True),  # the authors
@@ -190,6 +191,22 @@ def _offset_rows(n: int, device: torch.device) -> Tensor:
     """The row of p_q - p_k in a table of offsets, (N, N)."""
     place = torch.arange(n, device=device)
     return place[:, None] - place[None, :] + (n - 1)
+
+
+InnerPositions: TypeAlias = RelativePositions | RotaryPositions | None
+
+
+def build_inner_positions(config: ViTConfig) -> list[InnerPositions]:
+    """What acts inside the attention of each layer: nothing, tables of offsets (one each, or one for all), or a rotation."""
+
+    def table() -> RelativePositions:
+        return RelativePositions(config.grid, config.width // config.heads, config.prefix_tokens, config.position_resize)
+
+    if config.positions == "rope":
+        return [RotaryPositions(config)] * config.depth
+    if config.positions != "relative":
+        return [None] * config.depth
+    return [table()] * config.depth if config.position_placement == "shared" else [table() for _ in range(config.depth)]
 
 
 def build_positions(config: ViTConfig) -> nn.ModuleList:

@@ -30,28 +30,33 @@ from vitreous.core.errors import VitreousError
 from vitreous.models.axial import AxialBlock
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.initialise import initialise_vit
-from vitreous.models.layers import MLP, LayerScale, StochasticDepth
+from vitreous.models.layers import MLP, LayerScale, QueryValueBias, StochasticDepth
 from vitreous.models.pooling import AttentionPool
-from vitreous.models.positions import RelativePositions, build_positions
+from vitreous.models.positions import InnerPositions, RelativePositions, build_inner_positions, build_positions
 from vitreous.models.resnet import Trunk
+from vitreous.models.rotary import RotaryPositions
 
 
 class Attention(nn.Module):
     """Multi-head self-attention, appendix A."""
 
-    def __init__(self, config: ViTConfig, relative: RelativePositions | None = None) -> None:
+    def __init__(self, config: ViTConfig, positions: InnerPositions = None) -> None:
         super().__init__()
         self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)  # U_qkv
+        self.qkv = QueryValueBias.of(config)  # U_qkv
         self.out = nn.Linear(config.width, config.width)  # U_msa
-        self.relative = relative
+        self.relative = positions if isinstance(positions, RelativePositions) else None
+        self.rotary = positions if isinstance(positions, RotaryPositions) else None
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.dropout)
 
-    def project(self, z_BND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, z_BND: Tensor, grid: Size | None = None) -> tuple[Tensor, Tensor, Tensor]:
         # Split first, so that the three gradients are put together where they stand: one copy less than from (3, ...).
         q_BND, k_BND, v_BND = self.qkv(z_BND).split(z_BND.shape[-1], dim=-1)  # (5)
-        return self._heads(q_BND), self._heads(k_BND), self._heads(v_BND)
+        q, k, v = self._heads(q_BND), self._heads(k_BND), self._heads(v_BND)
+        if self.rotary is not None:
+            q, k = self.rotary(q, k, grid)
+        return q, k, v
 
     def _heads(self, x_BND: Tensor) -> Tensor:
         b, n, d = x_BND.shape
@@ -60,9 +65,9 @@ class Attention(nn.Module):
     def forward(self, z_BND: Tensor, leading: int | None = None, grid: Size | None = None) -> Tensor:
         """With `leading`, only the first so many tokens look around, at all of them; (B, leading, D) comes out.
 
-        `grid` is that of the patches, for relative positions; without it, the one that the model was built for.
+        `grid` is that of the patches, for relative and rotary positions; without it, the one that the model was built for.
         """
-        q, k, v = self.project(z_BND)
+        q, k, v = self.project(z_BND, grid)
         bias = self.relative(q, grid) if self.relative is not None else None
         if leading is not None:
             q, bias = q[:, :, :leading], None if bias is None else bias[:, :, :leading]
@@ -73,7 +78,7 @@ class Attention(nn.Module):
 
     def probabilities(self, z_BND: Tensor, grid: Size | None = None) -> Tensor:
         """A of equation (6), (B, H, N, N): row i tells where token i looks."""
-        q, k, _ = self.project(z_BND)
+        q, k, _ = self.project(z_BND, grid)
         logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         if self.relative is not None:
             logits = logits + self.relative(q, grid)
@@ -83,10 +88,10 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """One layer of the encoder, equations (2) and (3)."""
 
-    def __init__(self, config: ViTConfig, layer: int, relative: RelativePositions | None = None) -> None:
+    def __init__(self, config: ViTConfig, layer: int, positions: InnerPositions = None) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.attention = Attention(config, relative)
+        self.attention = Attention(config, positions)
         self.scale1 = LayerScale.of(config)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config)
@@ -133,7 +138,7 @@ class ViT(nn.Module):
         if config.attention == "axial":
             self.blocks = nn.ModuleList(AxialBlock(Block(config, i), Block(config, i)) for i in range(config.depth))
         else:
-            self.blocks = nn.ModuleList(Block(config, i, relative) for i, relative in enumerate(self._relative(config)))
+            self.blocks = nn.ModuleList(Block(config, i, inner) for i, inner in enumerate(build_inner_positions(config)))
         self.norm = nn.LayerNorm(config.pooled_width if config.norm_after_pool else config.width, eps=config.norm_eps)
         self.pool = AttentionPool(config) if config.pool == "map" else None
         self.representation = nn.Linear(config.pooled_width, config.representation) if config.representation else nn.Identity()
@@ -145,17 +150,6 @@ class ViT(nn.Module):
         """Draw every weight as the authors do (initialise.py); a model laid out without memory has nothing to draw."""
         if not self.embedding.weight.is_meta:
             initialise_vit(self)
-
-    @staticmethod
-    def _relative(config: ViTConfig) -> list[RelativePositions | None]:
-        if config.positions != "relative":
-            return [None] * config.depth
-
-        def table() -> RelativePositions:
-            head_width = config.width // config.heads
-            return RelativePositions(config.grid, head_width, config.prefix_tokens, config.position_resize)
-
-        return [table()] * config.depth if config.position_placement == "shared" else [table() for _ in range(config.depth)]
 
     @property
     def prefix_tokens(self) -> int:

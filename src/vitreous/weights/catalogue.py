@@ -210,12 +210,35 @@ def _dinov2_on_hub() -> Iterator[Entry]:
             yield _hub(f"facebook/{family}-{size}-imagenet1k-1-layer", model, linear, 518, 1000, note)
 
 
-def _hub(repository: str, model: str, data: str, side: int, classes: int, note: str = "") -> Entry:
-    return Entry(f"hf:{repository}", model, repository, data, side, classes, note=note)
+def _dinov3_on_hub() -> Iterator[Entry]:
+    """Meta's repositories ask for an account that has accepted the licence; timm's copies do not, but pool by the mean."""
+    lvd, sat, licence = "LVD-1689M, without labels", "SAT-493M, satellite images without labels", "DINOv3 License"
+    for short, words, model, note in (
+        ("s", "small", "ViT-S/16", ""),
+        ("splus", "small_plus", "ViT-S/16", "gated MLP; "),
+        ("b", "base", "ViT-B/16", ""),
+        ("l", "large", "ViT-L/16", ""),
+        ("hplus", "huge_plus", "ViT-1280x32/16", "gated MLP; "),
+        ("7b", "7b", "ViT-4096x40/16", "gated MLP; "),
+    ):
+        short = f"vit{short}16"
+        for tag, data in (("lvd1689m", lvd), ("sat493m", sat)) if short in ("vitl16", "vit7b16") else (("lvd1689m", lvd),):
+            gated = f"{note}rotary positions, 4 registers; set HF_TOKEN, its licence has to be accepted"
+            yield _hub(f"facebook/dinov3-{short}-pretrain-{tag}", model, data, 224, 0, gated, licence)
+            mean = f"{note}rotary positions, 4 registers; features are the mean of the patches"
+            yield _hub(f"timm/vit_{words}_patch16_dinov3.{tag}", model, data, 256, 0, mean, licence)
+
+
+def _hub(repository: str, model: str, data: str, side: int, classes: int, note: str = "", licence: str = "Apache-2.0") -> Entry:
+    return Entry(f"hf:{repository}", model, repository, data, side, classes, licence, note)
 
 
 ENTRIES = {
     entry.name: entry
-    for entry in (*_original(), *_augreg(), *_sam(), *_bit(), *_vit_on_hub(), *_deit_on_hub(), *_dinov2_on_hub())
+    for entries in (
+        *(_original(), _augreg(), _sam(), _bit()),
+        *(_vit_on_hub(), _deit_on_hub(), _dinov2_on_hub(), _dinov3_on_hub()),
+    )
+    for entry in entries
 }
 """Every known checkpoint by its name, in the order to list them."""

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints: ViT, DeiT, DINOv2 and DINOv2 with registers.
+"""Hugging Face checkpoints: ViT, DeiT, DINOv2 (with registers or without), and which other layout a file has.
 
 The names on disk are those of the hub (`encoder.layer.0.attention.attention.query`). The newest transformers
 use shorter ones in memory, which are understood too.
@@ -10,24 +10,27 @@ import re
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.config import Activation, ModelConfig, ResNetConfig, ViTConfig, parse_size, replace_config
+from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, parse_size, replace_config
 from vitreous.models.names import name_vit
+from vitreous.weights import huggingface_dinov3 as dinov3
 from vitreous.weights import preprocessing
-from vitreous.weights.arrays import Arrays, axes, count_layers, rename_arrays, roots_of
+from vitreous.weights.arrays import Arrays, axes, rename_arrays, roots_of
 from vitreous.weights.checkpoint import Checkpoint
+from vitreous.weights.huggingface_settings import (
+    body_settings,
+    class_names,
+    label_settings,
+    read_activation,
+    read_depth,
+    refuse_setting,
+)
 from vitreous.weights.mapping import ADD_ROW, ONE_ROW, SAME, Recognised, Rule, optional, pair, refuse_parts, refuse_unused, rule
 
-MARK = "embeddings.patch_embeddings.projection.weight"
-_TYPES = ("vit", "deit", "dinov2", "dinov2_with_registers")
-_ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu-erf",
-    "gelu_python": "gelu-erf",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_new": "gelu-tanh",
-    "quick_gelu": "gelu-quick",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
+_MARK = "embeddings.patch_embeddings.projection.weight"
+# The patch embedding, by which each layout is known, and the model types that have it.
+_LAYOUTS = {
+    _MARK: ("vit", "deit", "dinov2", "dinov2_with_registers"),
+    dinov3.MARK: (dinov3.KIND,),
 }
 # Names in the memory of transformers 5, and the same on disk.
 _IN_MEMORY = (
@@ -44,28 +47,33 @@ _HEADS = ("classifier", "cls_classifier", "distillation_classifier")
 
 def recognise(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[str, Any]) -> Recognised | None:
     """The names on disk without their first word, or None. The others are the .json files beside it, or empty."""
-    roots = roots_of(arrays, MARK)
-    if not roots:
+    found = [(root, kinds) for mark, kinds in _LAYOUTS.items() for root in roots_of(arrays, mark)]
+    if not found:
         return None
+    root, kinds = found[0]
     if not settings:
         raise VitreousError(
             f"{arrays.path}: a Hugging Face model needs its config.json beside it, for the number of heads and more"
         )
     kind = str(settings.get("model_type"))
-    if kind not in _TYPES:
-        raise VitreousError(f"{arrays.path}: model_type {kind!r} in config.json is not known; known are {', '.join(_TYPES)}")
+    if kind not in kinds:
+        raise VitreousError(
+            f"{arrays.path}: model_type {kind!r} in config.json is not known for such arrays; known are {', '.join(kinds)}"
+        )
     clean = {}
-    for name in arrays.shapes:
-        inside = name.removeprefix(roots[0])
-        if name.startswith(roots[0]) or name.split(".")[0] in _HEADS:
-            for pattern, replacement in _IN_MEMORY:
+    for name, shape in arrays.shapes.items():
+        inside = name.removeprefix(root)
+        # An array without numbers, such as no registers, says nothing.
+        if (name.startswith(root) or name.split(".")[0] in _HEADS) and 0 not in shape:
+            for pattern, replacement in _IN_MEMORY if kind in _LAYOUTS[_MARK] else ():
                 inside = re.sub(pattern, replacement, inside)
             clean[inside] = name
     arrays = rename_arrays(arrays, clean)
     try:
-        config = _config(arrays, settings, kind)
+        config = dinov3.read_config(arrays, settings) if kind == dinov3.KIND else _config(arrays, settings, kind)
     except (KeyError, TypeError, ValueError) as error:
         raise VitreousError(f"{arrays.path.parent / 'config.json'}: field {error} is missing or has the wrong form") from error
+    config = replace_config(config, name=name_vit(config))
     refuse_unused(rules(config, kind), arrays, f"{kind} model")
     known = preprocessing.huggingface(preprocessor)
     checkpoint = Checkpoint(
@@ -89,23 +97,15 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
     if not dino:
         middle = "encoder.layer.0.intermediate.dense.weight"
     hidden = axes(arrays, middle, 2)[1 if gated else 0]
-    depth = count_layers(arrays, r"encoder\.layer\.(\d+)\.")
-    if depth != settings["num_hidden_layers"]:
-        raise VitreousError(f"{arrays.path}: holds {depth} layers, but config.json speaks of {settings['num_hidden_layers']}")
     heads = [name for name in _HEADS if f"{name}.weight" in shapes]
-    activation = str(settings.get("hidden_act", "gelu"))
-    if activation not in _ACTIVATIONS:
-        raise VitreousError(f"{arrays.path.parent / 'config.json'}: hidden_act {activation!r} is not known")
     pooler = "pooler.dense.weight"
     if pooler in shapes and settings.get("pooler_act", "tanh") != "tanh":
-        raise VitreousError(
-            f"{arrays.path.parent / 'config.json'}: pooler_act {settings['pooler_act']!r} is not known; tanh is"
-        )
+        raise refuse_setting(arrays, settings, "pooler_act", "tanh")
     if heads and pooler in shapes:
         raise VitreousError(f"{arrays.path}: has both a pooler and a classifier, which no class of transformers combines")
-    config = ViTConfig(
+    return ViTConfig(
         width=width,
-        depth=depth,
+        depth=read_depth(arrays, settings, r"encoder\.layer\.(\d+)\."),
         heads=int(settings["num_attention_heads"]),
         mlp=hidden,
         mlp_form="swiglu" if gated else "plain",
@@ -127,9 +127,8 @@ def _config(arrays: Arrays, settings: dict[str, Any], kind: str) -> ViTConfig:
         layer_scale=float(settings.get("layerscale_value", 1.0)) if dino else None,
         qkv_bias=bool(settings.get("qkv_bias", True)),
         norm_eps=float(settings.get("layer_norm_eps", 1e-6 if dino else 1e-12)),
-        activation=_ACTIVATIONS[activation],
+        activation=read_activation(arrays, settings),
     )
-    return replace_config(config, name=name_vit(config))
 
 
 def find_kind(config: ModelConfig) -> str:
@@ -138,6 +137,9 @@ def find_kind(config: ModelConfig) -> str:
         raise VitreousError(
             f"{config.name}: Hugging Face's format is written for ViT, DeiT and DINOv2; write ResNets as official .npz or timm"
         )
+    if config.positions == "rope":
+        dinov3.refuse_foreign(config)
+        return dinov3.KIND
     if config.distillation_token:
         kind = "deit"
     elif config.layer_scale is not None:
@@ -156,6 +158,7 @@ def find_kind(config: ModelConfig) -> str:
         "register tokens without layer scale": config.registers > 0 and not kind.endswith("registers"),
         "a gated MLP without layer scale": config.mlp_form != "plain" and not dino,
         "a norm after pooling": config.norm_after_pool,
+        "keys without a bias": not config.key_bias,
         f"an MLP of {config.mlp}": dino and config.mlp_form == "plain" and config.mlp % config.width != 0,
         f"a gated MLP of {config.mlp}": dino and config.mlp_form == "swiglu" and _gated_ratio(config) is None,
     }
@@ -179,6 +182,8 @@ def disk_name(name: str, kind: str, config: ViTConfig) -> str:
 
 
 def rules(config: ViTConfig, kind: str) -> list[Rule]:
+    if kind == dinov3.KIND:
+        return dinov3.rules(config)
     dino = kind.startswith("dinov2")
     plain = ("mlp.fc1", "mlp.fc2") if dino else ("intermediate.dense", "output.dense")
     up, down = ("mlp.weights_in", "mlp.weights_out") if config.mlp_form == "swiglu" else plain
@@ -212,23 +217,14 @@ def rules(config: ViTConfig, kind: str) -> list[Rule]:
 def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
     """The config.json from which transformers rebuilds this model."""
     kind = find_kind(config)
+    if kind == dinov3.KIND:
+        return dinov3.to_settings(config)
     dino = kind.startswith("dinov2")
     body = {"vit": "ViT", "deit": "DeiT", "dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}[kind]
     task = "ForImageClassificationWithTeacher" if config.distillation_head else "ForImageClassification"
-    names = {value: key for key, value in reversed(_ACTIVATIONS.items())}
-    square = config.image_size[0] == config.image_size[1]
-    out: dict[str, Any] = dict(
+    out = body_settings(config, kind) | dict(
         architectures=[body + (task if config.classes else "Model")],
-        model_type=kind,
-        hidden_size=config.width,
-        num_hidden_layers=config.depth,
-        num_attention_heads=config.heads,
-        image_size=config.image_size[0] if square else list(config.image_size),
-        patch_size=config.patch[0] if config.patch[0] == config.patch[1] else list(config.patch),
-        num_channels=config.channels,
         qkv_bias=config.qkv_bias,
-        hidden_act=names[config.activation],
-        layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.attention_dropout,
     )
@@ -245,17 +241,4 @@ def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str,
     else:
         out["intermediate_size"] = config.mlp
         out |= {"pooler_output_size": config.representation, "pooler_act": "tanh"} if config.representation else {}
-    if config.classes:
-        labels = classes or tuple(f"LABEL_{i}" for i in range(config.classes))
-        out["id2label"] = {str(i): name for i, name in enumerate(labels)}
-        out["label2id"] = {name: i for i, name in enumerate(labels)}
-    return out
-
-
-def class_names(settings: dict[str, Any], classes: int) -> tuple[str, ...] | None:
-    """Names from id2label, unless they are only numbered."""
-    labels = settings.get("id2label")
-    if not isinstance(labels, dict) or len(labels) != classes:
-        return None
-    names = tuple(str(labels.get(str(i), labels.get(i))) for i in range(classes))
-    return None if all(re.fullmatch(r"LABEL_\d+|None", name) for name in names) else names
+    return out | label_settings(config, classes)

@@ -41,8 +41,10 @@ def official(size: Size) -> str:
 def huggingface_guess(kind: str, size: Size) -> str:
     """Where there is no preprocessor_config.json: the shape of the image kept, 256 pixels cropped to 224 or the like.
 
-    DINOv2's position table is for 518 pixels, but it is used at 224.
+    DINOv2's position table is for 518 pixels, but it is used at 224. DINOv3's own processor squashes the whole image.
     """
+    if kind == "dinov3_vit":
+        return f"{format_size('resize', size, 'bilinear')}|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
     if kind.startswith("dinov2") and size == (518, 518):
         size = (224, 224)
     whole = (round(size[0] / 0.875), round(size[1] / 0.875))

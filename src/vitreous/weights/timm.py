@@ -1,4 +1,4 @@
-"""timm's state dicts: ViTs (DeiT and DINOv2 among them), hybrids and BiT ResNets.
+"""timm's state dicts: ViTs (DeiT and DINOv2 among them), hybrids and BiT ResNets; DINOv3 is in timm_dinov3.py.
 
 A state dict of timm's does not say how many heads it has, nor which GELU, nor how it pools: timm_settings.py finds out.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, Size, ViTConfig, replace_config
 from vitreous.models.names import name_resnet
-from vitreous.weights import preprocessing
+from vitreous.weights import preprocessing, timm_dinov3, timm_settings
 from vitreous.weights.arrays import Arrays, axes, count_layers, count_units, subtree
 from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.mapping import (
@@ -42,6 +42,8 @@ def recognise(arrays: Arrays, fields: dict[str, Any]) -> Recognised | None:
     if found is None:
         return None
     settings = Settings.of(fields, arrays.path)
+    if read is _read_vit and timm_dinov3.is_eva(found, settings):
+        read = timm_dinov3.read_config
     config = read(found, settings)
     known = rules(config)
     refuse_unused(known, found, "model of timm's")
@@ -57,9 +59,16 @@ def recognise(arrays: Arrays, fields: dict[str, Any]) -> Recognised | None:
 
 def rules(config: ModelConfig) -> list[Rule]:
     if isinstance(config, ViTConfig):
-        return _vit_rules(config)
+        return timm_dinov3.rules(config) if config.positions == "rope" else _vit_rules(config)
     head = [rule("head.weight", "head.fc.weight", TORCH_CONV_AS_LINEAR), rule("head.bias", "head.fc.bias")]
     return resnet_rules(config, _resnet_names("", "stem.")) + (head if config.classes else [])
+
+
+def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
+    """timm's config.json for a model, so that `timm.create_model("local-dir:FOLDER")` builds it; and notes."""
+    if isinstance(config, ViTConfig) and config.positions == "rope":
+        return timm_dinov3.to_settings(config), []
+    return timm_settings.to_settings(config)
 
 
 def _read_vit(arrays: Arrays, settings: Settings) -> ModelConfig:
@@ -148,6 +157,7 @@ def _vit_rules(config: ViTConfig) -> list[Rule]:
         f"{config.positions} positions": config.positions not in ("1d", "none"),
         f"positions in {config.position_placement} layers": config.position_placement != "stem",
         "axial attention": config.attention != "full",
+        "keys without a bias": not config.key_bias,
         f"pooling by {config.pool!r}": config.pool in ("map", "token+mean"),
     }
     refuse_parts(config, "timm's ViT", foreign)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import VitreousError
-from vitreous.models.config import Activation, ModelConfig, Pool, ResNetConfig, Size, parse_size
+from vitreous.models.config import Activation, ModelConfig, Pool, ResNetConfig, Size, ViTConfig, parse_size
 from vitreous.models.names import SIZES, name_resnet
 from vitreous.weights.mapping import refuse_parts
 
@@ -35,9 +35,16 @@ _SHOWN = {
     *("weight_init", "fix_init", "pos_embed"),
 }
 _UNDERSTOOD = {*_SHOWN, "img_size", "num_heads", "act_layer", "global_pool"}
+_UNDERSTOOD_DINOV3 = {"num_reg_tokens", "swiglu_mlp", "swiglu_align_to", "use_fc_norm", "rope_temperature"}
 
 # Architectures whose heads are not those usual for their width; checked against timm in the tests.
-_HEADS = {r"vit_base_patch16_gap_": 16, r"vit_giantopt_": 16, r"test_vit": 2}
+_HEADS = {
+    r"vit_base_patch16_gap_": 16,
+    r"vit_giantopt_": 16,
+    r"test_vit": 2,
+    r"vit_huge_plus_patch16_dinov3": 20,
+    r"vit_7b_patch16_dinov3": 32,
+}
 # Architectures built on another GELU than timm's usual one, and such that compute in another order under the same names.
 _TANH = re.compile(r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_gap|vit_large_patch16_siglip_gap_512")
 _OTHER_ORDER = re.compile(r"vit_.*_rpn_|.*parallel")
@@ -67,12 +74,13 @@ class Settings:
         arguments = fields.get("model_args") or {}
         if not isinstance(arguments, dict):
             raise VitreousError(f"{path.parent / 'config.json'}: model_args should be an object, not {arguments!r}")
-        unknown = sorted(key for key, value in arguments.items() if key not in _UNDERSTOOD and value not in (None, False))
+        architecture = str(fields.get("architecture", ""))
+        understood = _UNDERSTOOD | _UNDERSTOOD_DINOV3 if "dinov3" in architecture else _UNDERSTOOD
+        unknown = sorted(key for key, value in arguments.items() if key not in understood and value not in (None, False))
         if unknown:
             raise VitreousError(
                 f"{path.parent / 'config.json'}: timm's option {unknown[0]!r} is not known here, so outputs could be wrong"
             )
-        architecture = str(fields.get("architecture", ""))
         if _OTHER_ORDER.match(architecture):
             raise VitreousError(f"{path}: timm's {architecture} computes in another order than the ViT whose names it bears")
         return cls(path, architecture, arguments, fields)
@@ -116,7 +124,8 @@ class Settings:
         if pool is None:
             # A norm after pooling comes with average pooling, unless somebody asked for that norm and for nothing else.
             asked_for = bool(self.arguments.get("fc_norm")) and "gap" not in self.architecture
-            pool = "avg" if (norm_after_pool and not asked_for) or not class_token else "token"
+            mean = (norm_after_pool and not asked_for) or not class_token or "dinov3" in self.architecture
+            pool = "avg" if mean else "token"
             if not self.architecture:
                 self.notes.append(f"the file does not say how it pools: taken as {pool!r}, which its tensors suggest")
         pools: dict[str, Pool] = {"token": "token", "avg": "gap"}
@@ -146,13 +155,12 @@ class Settings:
 
 
 def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
-    """timm's config.json for a model, so that `timm.create_model("local-dir:FOLDER")` builds it; and notes."""
+    """timm's config.json for a ViT, hybrid or ResNet, and notes."""
     if isinstance(config, ResNetConfig):
         return _resnet_settings(config)
     foreign = {
         "a representation layer, to be dropped by loading it with classes=...,": config.representation,
         "a distillation token, to be kept in Hugging Face's format (DeiT),": config.distillation_token,
-        "a mask token": config.mask_token,
         f"a layer-norm epsilon of {config.norm_eps:g} instead of 1e-6": config.norm_eps != 1e-6,
         "a gated MLP, to be kept in Hugging Face's format,": config.mlp_form != "plain",
         "a class token and pools patches after the norm": config.pool == "gap"
@@ -161,15 +169,13 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
         "positions for some of the leading tokens": config.position_prefix not in (0, config.prefix_tokens),
     }
     refuse_parts(config, "timm's ViT", foreign)
-    ratio = config.mlp / config.width
-    ratio = next(r for r in (ratio, math.nextafter(ratio, math.inf)) if int(config.width * r) == config.mlp)
     arguments: dict[str, Any] = dict(
         img_size=list(config.image_size),
         in_chans=config.channels,
         embed_dim=config.width,
         depth=config.depth,
         num_heads=config.heads,
-        mlp_ratio=ratio,
+        mlp_ratio=mlp_ratio(config),
         qkv_bias=config.qkv_bias,
         class_token=config.class_token,
         reg_tokens=config.registers,
@@ -190,6 +196,12 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
         arguments["patch_size"] = config.patch[0] if config.patch[0] == config.patch[1] else list(config.patch)
     arguments["global_pool"] = {"token": "token", "gap": "avg"}[config.pool]
     return dict(architecture=architecture, num_features=config.width, model_args=arguments), notes
+
+
+def mlp_ratio(config: ViTConfig) -> float:
+    """The number from which timm computes the size of the MLP, rounding down."""
+    ratio = config.mlp / config.width
+    return next(r for r in (ratio, math.nextafter(ratio, math.inf)) if int(config.width * r) == config.mlp)
 
 
 def _resnet_settings(config: ResNetConfig) -> tuple[dict[str, Any], list[str]]:

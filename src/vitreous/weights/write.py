@@ -20,7 +20,7 @@ from vitreous.core.files import atomic_file, atomic_folder, write_text
 from vitreous.data.transforms.image import FILTERS
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.models.config import AxialResNetConfig, ModelConfig, ViTConfig, replace_config
-from vitreous.weights import huggingface, official, preprocessing, timm, timm_settings
+from vitreous.weights import huggingface, official, preprocessing, timm
 from vitreous.weights.card import format_card
 from vitreous.weights.checkpoint import (
     CARD,
@@ -119,10 +119,12 @@ def _write_npz(arrays: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
+    checkpoint, notes = _without_mask_token(checkpoint)
     config = checkpoint.config
     rules = timm.rules(config)
     names = {each.ours: each.theirs[0].removesuffix(".weight") for each in rules}
-    settings, notes = timm_settings.to_settings(config)
+    settings, numerics = timm.to_settings(config)
+    notes += numerics
     fields = _fields(checkpoint, "timm", notes)
     pretrained: dict[str, Any] = dict(
         input_size=[config.channels, *config.image_size],
@@ -150,6 +152,16 @@ def _write_timm(checkpoint: Checkpoint, folder: Path) -> list[str]:
     return notes
 
 
+def _without_mask_token(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """timm has none; only masked-patch training reads it."""
+    config = checkpoint.config
+    if not isinstance(config, ViTConfig) or not config.mask_token:
+        return checkpoint, []
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name != "mask_token"}
+    note = "the mask token, which only masked-patch training reads, is left out: timm has none"
+    return dataclasses.replace(checkpoint, config=replace_config(config, mask_token=False), tensors=tensors), [note]
+
+
 def _note_losses(checkpoint: Checkpoint, family: str, position_resize: str, sigmoid: bool) -> list[str]:
     """What the other side has no place for, though the weights are the same."""
     mode = checkpoint.config.position_resize if isinstance(checkpoint.config, ViTConfig) else position_resize
@@ -166,7 +178,7 @@ def _note_losses(checkpoint: Checkpoint, family: str, position_resize: str, sigm
 
 
 def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
-    checkpoint, notes = _with_mean_half(checkpoint)
+    checkpoint, notes = _with_transformers_parts(checkpoint)
     config = checkpoint.config
     kind = huggingface.find_kind(config)
     assert isinstance(config, ViTConfig)
@@ -185,9 +197,18 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     return notes
 
 
-def _with_mean_half(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
-    """A DINOv2 classifier of transformers reads the class token and the mean of the patches; zeros leave the mean out."""
+def _with_transformers_parts(checkpoint: Checkpoint) -> tuple[Checkpoint, list[str]]:
+    """With the parts that transformers' classes have in any case, as zeros that change no output.
+
+    DINOv3 has a mask token; a DINOv2 classifier reads the class token and the mean of the patches.
+    """
     config = checkpoint.config
+    if isinstance(config, ViTConfig) and config.positions == "rope":
+        if config.mask_token:
+            return checkpoint, []
+        tensors = {**checkpoint.tensors, "mask_token": torch.zeros(1, 1, config.width)}
+        note = "transformers' DINOv3 has a mask token, which this model lacks: written as zeros"
+        return dataclasses.replace(checkpoint, config=replace_config(config, mask_token=True), tensors=tensors), [note]
     if not isinstance(config, ViTConfig) or config.layer_scale is None or config.pool != "token" or not config.classes:
         return checkpoint, []
     weight = checkpoint.tensors["head.weight"]
