@@ -105,7 +105,7 @@ def test_the_zeroed_heads_are_told() -> None:
 
 def test_every_licence_is_given_and_every_override_is_valid() -> None:
     for entry in ENTRIES.values():
-        assert entry.licence == entry.known["licence"] == ("DINOv3 License" if "dinov3" in name else "Apache-2.0")
+        assert entry.licence == entry.known["licence"] == ("DINOv3 License" if "dinov3" in entry.name else "Apache-2.0")
         assert set(entry.known) <= {"licence", "outputs", "preprocess", "classes"}
         if entry.preprocess:
             assert str(Preprocess(entry.preprocess)) == entry.preprocess
