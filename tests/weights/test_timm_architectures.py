@@ -76,7 +76,8 @@ def test_every_architecture_is_read_as_built_or_refused(part: int, monkeypatch: 
             assert name.endswith("_bit"), name
             continue
         block = model.blocks[0]
-        assert type(block).__name__ == "Block", name
+        assert type(block).__name__ == ("EvaBlock" if config.positions == "rope" else "Block"), name
+        assert (getattr(model, "rope", None) is not None) == (config.positions == "rope"), name
         assert block.attn.num_heads == config.heads, name
         assert activation(block.mlp.act) == ("silu" if config.mlp_form == "swiglu" else config.activation), name
         assert block.norm1.eps == config.norm_eps, name

@@ -13,5 +13,6 @@ Modules:
     pooling         attention pooling
     positions       position embeddings (appendix D.4) and resizing
     resnet          BiT ResNets in both forms
+    rotary          rotary positions (DINOv3)
     vit             the Vision Transformer (section 3.1)
 """
