@@ -66,12 +66,12 @@ def test_the_demo_removes_nobodys_photos(tmp_path: Path) -> None:
     assert not (demo._own_folder(made) / "x").exists()
 
 
-def _demo(**changed: tuple[dict[str, Any], ...]) -> demo.Demo:
+def _demo(**changed: list[dict[str, Any]]) -> demo.Demo:
     """One row in each table, all well, and a run that nothing was compared with."""
-    rows: dict[str, Any] = {name: ({"equal": True},) for name in ("formats", "batches", "measured", "looked")}
-    rows["faults"] = ({"found": True},)
-    rows["runs"] = ({"run": "alone", "equal": None}, {"run": "killed", "equal": True})
-    return demo.Demo(**{**rows, **changed}, models=({"model": "ViT-B/16"},), digits={"images": 1}, pictures=(), seconds=1.0)
+    rows: dict[str, Any] = {name: [{"equal": True}] for name in demo.TITLES}
+    rows |= {"models": [{"model": "ViT-B/16"}], "digits": [{"images": 1}], "faults": [{"found": True}]}
+    rows["runs"] = [{"run": "alone", "equal": None}, {"run": "killed", "equal": True}]
+    return demo.Demo({**rows, **changed}, pictures=(), seconds=1.0)
 
 
 def test_what_was_not_compared_is_neither_equal_nor_a_failure() -> None:
@@ -81,17 +81,18 @@ def test_what_was_not_compared_is_neither_equal_nor_a_failure() -> None:
     assert ["alone", "-"] in printed
     assert ["killed", "yes"] in printed
     written = json.loads(json.dumps(found.records()))
+    assert written[0]["digits"] == {"images": 1}
     assert [row["equal"] for row in written[0]["runs"]] == [None, True]
 
 
 @pytest.mark.parametrize("part", ["formats", "batches", "runs", "measured", "looked"])
 @pytest.mark.parametrize("differs", [False, np.False_])
 def test_a_comparison_that_fails_is_a_failure_of_the_demo(part: str, differs: object) -> None:
-    assert _demo(**{part: ({"equal": None}, {"equal": differs}, {"equal": True})}).exit_code == 1
+    assert _demo(**{part: [{"equal": None}, {"equal": differs}, {"equal": True}]}).exit_code == 1
 
 
 def test_a_fault_that_is_not_found_is_a_failure_of_the_demo() -> None:
-    assert _demo(faults=({"found": True}, {"found": False})).exit_code == 1
+    assert _demo(faults=[{"found": True}, {"found": False}]).exit_code == 1
 
 
 def test_a_run_by_itself_is_compared_with_nothing(tmp_path: Path) -> None:
@@ -136,6 +137,8 @@ def test_a_server_of_its_own_is_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "2 layers x 2 heads x 17 tokens" in rows[1]["result"]
     other = tmp_path / "1.png"
     Image.new("RGB", (8, 8), (10, 200, 90)).save(other)
-    asked = demo_looking._post
-    monkeypatch.setattr(demo_looking, "_post", lambda url, content: asked(url, other.read_bytes()))
+    ask = demo_looking._request
+    monkeypatch.setattr(
+        demo_looking, "_request", lambda url, image=None: ask(url, None if image is None else other.read_bytes())
+    )
     assert [row["equal"] for row in demo_looking._asked(run.parent, picture)] == [False, False, True]

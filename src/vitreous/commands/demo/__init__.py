@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +20,43 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.progress import say
 from vitreous.core.table import table
 
+TITLES = {
+    "models": "The paper's models: cost by name, beside table 6 (exaFLOPs of pre-training on JFT)",
+    "formats": "One model in four formats, there and back",
+    "digits": "Real digits, a ViT that nobody has trained, and a head solved in closed form",
+    "faults": "A folder of rendered images with planted faults, and what `vitreous doctor` says of it",
+    "batches": "Training batches from that folder: the same for any number of workers, begun anywhere",
+    "runs": "Small ViTs trained on the real digits; one was killed on its way",
+    "measured": "Those models, measured",
+    "looked": "One of them, from inside",
+}
+
 
 @dataclass(frozen=True)
 class Demo:
     """What the demo found, and where its images are. `equal` in a row is None where there was nothing to compare."""
 
-    models: tuple[dict[str, Any], ...]
-    formats: tuple[dict[str, Any], ...]
-    digits: dict[str, Any]
-    faults: tuple[dict[str, Any], ...]
-    batches: tuple[dict[str, Any], ...]
-    runs: tuple[dict[str, Any], ...]
-    measured: tuple[dict[str, Any], ...]
-    looked: tuple[dict[str, Any], ...]
+    tables: dict[str, list[dict[str, Any]]]  # by the names of TITLES
     pictures: tuple[str, ...]
     seconds: float
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        rows = (*self.formats, *self.batches, *self.runs, *self.measured, *self.looked)
-        compared = [row["equal"] for row in rows if row["equal"] is not None]
-        return 0 if all(compared) and all(row["found"] for row in self.faults) else 1
+        rows = [row for table in self.tables.values() for row in table]
+        good = all(row.get("equal") is None or row["equal"] for row in rows) and all(row.get("found", True) for row in rows)
+        return 0 if good else 1
 
     def text(self) -> str:
-        parts = []
-        for title, rows in (
-            ("The paper's models: cost by name, beside table 6 (exaFLOPs of pre-training on JFT)", self.models),
-            ("One model in four formats, there and back", self.formats),
-            ("Real digits, a ViT that nobody has trained, and a head solved in closed form", (self.digits,)),
-            ("A folder of rendered images with planted faults, and what `vitreous doctor` says of it", self.faults),
-            ("Training batches from that folder: the same for any number of workers, begun anywhere", self.batches),
-            ("Small ViTs trained on the real digits; one was killed on its way", self.runs),
-            ("Those models, measured", self.measured),
-            ("One of them, from inside", self.looked),
-        ):
-            parts.append(table(tuple(rows[0]), [tuple(row.values()) for row in rows], title=title))
-        parts.append("To look at:\n" + "\n".join(f"  {path}" for path in self.pictures))
-        return "\n\n".join(parts)
+        parts = [
+            table(tuple(rows[0]), [tuple(row.values()) for row in rows], title=TITLES[name])
+            for name, rows in self.tables.items()
+        ]
+        return "\n\n".join([*parts, "To look at:\n" + "\n".join(f"  {path}" for path in self.pictures)])
 
     def records(self) -> list[dict[str, Any]]:
-        return [asdict(self)]
+        (digits,) = self.tables["digits"]
+        return [{**self.tables, "digits": digits, "pictures": self.pictures, "seconds": self.seconds, "notes": self.notes}]
 
 
 def demo(out: str = "demo") -> Demo:
@@ -121,19 +117,8 @@ def demo(out: str = "demo") -> Demo:
         measuring / "vtab" / "vtab.png",
         looking / "inside" / "report.html",
     )
-    seconds = time.perf_counter() - start
-    return Demo(
-        tuple(models),
-        tuple(formats),
-        digits.summary(),
-        tuple(faults),
-        tuple(batches),
-        tuple(runs),
-        tuple(measured),
-        tuple(looked),
-        tuple(map(str, pictures)),
-        seconds,
-    )
+    tables = [models, formats, [digits.summary()], faults, batches, runs, measured, looked]
+    return Demo(dict(zip(TITLES, tables, strict=True)), tuple(map(str, pictures)), time.perf_counter() - start)
 
 
 def _own_folder(folder: Path) -> Path:

@@ -36,7 +36,8 @@ def faulty_folder(folder: Path) -> list[tuple[str, str, str]]:
         for label in range(4):
             for index in np.flatnonzero(labels == label)[:count].tolist():
                 name = source.classes[label].replace(" ", "-")
-                _save(decode(source.read(index)), folder / split / name / f"{index:04d}.jpg", quality=92)
+                (folder / split / name).mkdir(parents=True, exist_ok=True)
+                decode(source.read(index)).save(folder / split / name / f"{index:04d}.jpg", quality=92)
     train, test = (sorted((folder / split).glob("*/*.jpg")) for split in ("train", "test"))
     classes = sorted({path.parent for path in train})
     first = Image.open(test[0])
@@ -99,21 +100,17 @@ def batches(folder: Path) -> list[dict[str, Any]]:
     """The same training batches whatever the number of workers, and begun anywhere: the others are compared with the first."""
     dataset = open_data(folder)
     source, rows = dataset.source("train"), []
-    expected: list[torch.Tensor] | None = None
+    expected: list[torch.Tensor] = []
     for what, workers, start in (("no workers", 0, 0), ("2 workers", 2, 0), ("2 workers, begun at step 7", 2, 7)):
         begin = time.perf_counter()
         loader = Loader(source, TRAINING, 32, workers=workers, bad_images="skip")
         found = [batch.images for batch in islice(loader.training(start), 10 - start)]
         seconds = time.perf_counter() - begin
-        same = None if expected is None else _same(found, expected[start:])
+        same = None if not expected else len(found) == len(expected) - start and all(map(torch.equal, found, expected[start:]))
         expected = expected or found
         images = sum(map(len, found))
         rows.append({"batches": what, "images": images, "equal": same, "images/s": round(images / seconds)})
     return rows
-
-
-def _same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
 # Images -----------------------------------------------------------------------------------------------------------
@@ -157,8 +154,3 @@ def _source(data: str, split: str) -> Source:
     source = open_data(data).source(split)
     assert isinstance(source, Source)
     return source
-
-
-def _save(image: Image.Image, path: Path, **options: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image.save(path, **options)

@@ -60,7 +60,7 @@ def _asked(runs: Path, picture: Path) -> Iterator[dict[str, Any]]:
     expected = clf.predict(str(picture), top=3)
     content = picture.read_bytes()
     with _server([str(runs / "scratch"), "--runs", str(runs)]) as (address, process):
-        answer = _post(f"{address}/predict?top=3", content)
+        answer = _request(f"{address}/predict?top=3", content)
         name, probability = answer["classes"][0], answer["probabilities"][0]
         yield {
             "looked at": "serve: POST /predict",
@@ -68,7 +68,7 @@ def _asked(runs: Path, picture: Path) -> Iterator[dict[str, Any]]:
             "equal": answer["classes"] == list(expected.classes)
             and np.allclose(answer["probabilities"], expected.probabilities, atol=1e-5),
         }
-        attention = _post(f"{address}/attention", content)
+        attention = _request(f"{address}/attention", content)
         sent = attention["attention"]
         rows = np.frombuffer(base64.b64decode(sent["data"]), np.uint8).reshape(sent["shape"]).astype(np.float64) / 255
         largest = attention["maximum"]
@@ -79,7 +79,7 @@ def _asked(runs: Path, picture: Path) -> Iterator[dict[str, Any]]:
             "result": f"{sent['shape'][0]} layers x {sent['shape'][1]} heads x {sent['shape'][2]} tokens in one answer",
             "equal": float(np.abs(rows - own).max()) <= 1 / 500,
         }
-        listed = [run["name"] for run in _get(f"{address}/runs")["runs"]]
+        listed = [run["name"] for run in _request(f"{address}/runs")["runs"]]
         process.send_signal(signal.SIGTERM)
         yield {
             "looked at": "serve: GET /runs, then asked to end",
@@ -104,16 +104,9 @@ def _server(words: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.kill()
 
 
-def _post(url: str, content: bytes) -> dict[str, Any]:
-    body = json.dumps({"image": base64.b64encode(content).decode()}).encode()
-    return _answer(urllib.request.Request(url, body, {"Content-Type": "application/json"}))
-
-
-def _get(url: str) -> dict[str, Any]:
-    return _answer(urllib.request.Request(url))
-
-
-def _answer(request: urllib.request.Request) -> dict[str, Any]:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE) as answer:
-        found: dict[str, Any] = parse_json(answer.read())
-    return found
+def _request(url: str, image: bytes | None = None) -> dict[str, Any]:
+    """The response to GET, or to POST with an image."""
+    body = None if image is None else json.dumps({"image": base64.b64encode(image).decode()}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=PATIENCE) as response:
+        return dict(parse_json(response.read()))

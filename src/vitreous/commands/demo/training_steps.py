@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,54 +44,29 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 
     `equal` tells whether a run made the same bytes as another; None where there is no other to compare it with.
     """
-    rows: list[dict[str, Any]] = []
-    whole = _row("from scratch, all labels", rows, folder / "scratch", epochs=20)
+    digits, small = "builtin:digits", dict(model="ViT-Ti/2", set=SMALL)
     few: dict[str, Any] = dict(per_class=10, steps=150, eval_every=0)
-    _row("from scratch, 10 labels a class", rows, folder / "scratch-10", **few)
-    with silence():
-        masked = pretrain(
-            "builtin:digits", "ViT-Ti/2", "masked-patch", out=str(folder / "masked"), set=SMALL, epochs=20, **COMMON
-        )
-    rows.append(_shown("masked patches, no labels", masked))
-    with silence():
-        tuned = finetune(
-            "builtin:digits",
-            str(folder / "masked"),
-            out=str(folder / "masked-10"),
-            set=("optimizer=adam", "lr=2e-3", "layer_decay=0.8"),
-            **COMMON,
-            **few,
-        )
-    rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
-    with silence():
-        letters = pretrain(
-            "builtin:letters?size=8&count=6000",
-            "ViT-Ti/2",
-            out=str(folder / "letters"),
-            set=SMALL,
-            **{**COMMON, "batch_size": 128},
-            epochs=10,
-            eval_every=0,
-        )
-        tuned = finetune(
-            "builtin:digits",
-            str(folder / "letters"),
-            out=str(folder / "letters-10"),
-            set=("optimizer=adam", "lr=5e-4"),
-            **COMMON,
-            **few,
-        )
-    rows.append(_shown("6,000 printed letters, no digit", letters))
-    rows.append(_shown("then fine-tuned, 10 labels a class", tuned))
-    rows.append({"run": "killed with -9, started again", "objective": "classification", **_killed(folder / "killed", whole)})
-    return rows
 
+    def run(command: Callable[..., Run], data: str, name: str, **options: Any) -> Run:
+        return command(data, out=str(folder / name), **{**COMMON, **options})
 
-def _row(name: str, rows: list[dict[str, Any]], out: Path, **options: Any) -> Run:
+    def tune(start: str, *changes: str) -> Run:
+        return run(finetune, digits, f"{start}-10", from_=str(folder / start), set=("optimizer=adam", *changes), **few)
+
+    letters = "builtin:letters?size=8&count=6000"
     with silence():
-        run = pretrain("builtin:digits", "ViT-Ti/2", out=str(out), set=SMALL, **COMMON, **options)
-    rows.append(_shown(name, run))
-    return run
+        made = [
+            ("from scratch, all labels", run(pretrain, digits, "scratch", **small, epochs=20)),
+            ("from scratch, 10 labels a class", run(pretrain, digits, "scratch-10", **small, **few)),
+            ("masked patches, no labels", run(pretrain, digits, "masked", **small, objective="masked-patch", epochs=20)),
+            ("then fine-tuned, 10 labels a class", tune("masked", "lr=2e-3", "layer_decay=0.8")),
+            (
+                "6,000 printed letters, no digit",
+                run(pretrain, letters, "letters", **small, batch_size=128, epochs=10, eval_every=0),
+            ),
+            ("then fine-tuned, 10 labels a class", tune("letters", "lr=5e-4")),
+        ]
+    return [*(_shown(name, run) for name, run in made), _killed(folder / "killed", made[0][1])]
 
 
 def _shown(name: str, run: Run) -> dict[str, Any]:
@@ -112,22 +87,9 @@ def _shown(name: str, run: Run) -> dict[str, Any]:
 def _killed(out: Path, whole: Run) -> dict[str, Any]:
     """The first run once more, in a process that is killed after its first state; then the same command again."""
     config = read_json(Path(whole.out) / "config.json")
-    options = [
-        "--set",
-        ",".join(SMALL),
-        "--epochs",
-        "20",
-        "--batch-size",
-        "64",
-        "--workers",
-        "0",
-        "--precision",
-        "float32",
-        "--device",
-        "cpu",
-    ]
+    options = ["--set", ",".join(SMALL), "--epochs", "20", "--save-every", "40", "--quiet", "--out", str(out)]
+    options += [word for name, value in COMMON.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "vitreous", "pretrain", "builtin:digits", "--model", "ViT-Ti/2", *options]
-    command += ["--save-every", "40", "--quiet", "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(config["threads"])}  # other threads would round otherwise
     process = subprocess.Popen(command, env=environment)
     while process.poll() is None and not list((out / "state").glob("step-*")):
@@ -136,15 +98,10 @@ def _killed(out: Path, whole: Run) -> dict[str, Any]:
     killed = process.wait() == -signal.SIGKILL
     subprocess.run(command, env=environment, check=True)
     digests = [hash_file(Path(run) / "checkpoint" / "model.safetensors") for run in (whole.out, out)]
-    result = read_json(out / "state" / "done.json")
+    again = Run(str(out), read_json(out / "state" / "done.json"), already=False)
+    row = _shown("killed with -9, started again", again)
     same = killed and digests[0] == digests[1]
-    return {
-        "images": config["data"]["train"],
-        "steps": result["steps"],
-        "seconds": result["seconds"],
-        "right": f"{result['top1']:.1%}, the same bytes as undisturbed" if same else "other bytes",
-        "equal": same,
-    }
+    return {**row, "right": f"{row['right']}, the same bytes as undisturbed" if same else "other bytes", "equal": same}
 
 
 def draw_runs(folder: Path, path: Path) -> Path:
@@ -166,6 +123,6 @@ def draw_runs(folder: Path, path: Path) -> Path:
         axes[1].annotate(f" {final['top1']:.1%}", (100 * final["top1"], label), va="center", fontsize=9)
     axes[0].set(xlabel="seconds on this machine", ylabel="training loss", title="Learning the digits")
     axes[0].legend(frameon=False)
-    axes[1].set(xlim=(0, 110), xlabel="% of 200 held-out digits right", title="Judged")
+    axes[1].set(xlim=(0, 110), xlabel="% of 200 held-out digits right", title="Validated")
     axes[1].invert_yaxis()
     return save_figure(figure, axes, path)
