@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -39,6 +39,7 @@ from vitreous.serving.served_model import ServedModel
 from vitreous.serving.static_files import file, load_static_files
 
 T = TypeVar("T")
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 STEPS = 2**53  # beyond it a browser's numbers are no longer whole
 
 
@@ -65,22 +66,30 @@ class Service:
         self._description = json_bytes(description(limits))
 
     def routes(self) -> list[Route]:
-        get, post = ["GET"], ["POST"]
+        def route(path: str, endpoint: Endpoint, *known: str, method: str = "GET") -> Route:
+            """Of the parameters in the query, the endpoint takes the `known` ones."""
+
+            async def checked(request: Request) -> Response:
+                check_parameters(request, known)
+                return await endpoint(request)
+
+            return Route(path, checked, methods=[method])
+
         return [
-            Route("/", partial(self.page_file, name="index.html"), methods=get),
-            Route("/curves", partial(self.page_file, name="curves.html"), methods=get),
-            Route("/page/{file:path}", self.page_file, methods=get),
-            Route("/health", self.health, methods=get),
-            Route("/metrics", self.metrics_text, methods=get),
-            Route("/openapi.json", self.openapi, methods=get),
-            Route("/models", self.about_models, methods=get),
-            Route("/models/{name:path}/positions", self.positions, methods=get),
-            Route("/examples/{name:path}", self.example, methods=get),
-            Route("/runs", self.all_runs, methods=get),
-            Route("/runs/{name:path}", self.one_run, methods=get),
-            Route("/predict", self.predict, methods=post),
-            Route("/features", self.features, methods=post),
-            Route("/attention", self.attention, methods=post),
+            Route("/", partial(self.page_file, name="index.html"), methods=["GET"]),
+            Route("/curves", partial(self.page_file, name="curves.html"), methods=["GET"]),
+            Route("/page/{file:path}", self.page_file, methods=["GET"]),
+            route("/health", self.health),
+            route("/metrics", self.metrics_text),
+            route("/openapi.json", partial(self.prepared, content=self._description)),
+            route("/models", partial(self.prepared, content=self._about)),
+            route("/models/{name:path}/positions", self.positions),
+            route("/examples/{name:path}", self.example),
+            route("/runs", self.all_runs),
+            route("/runs/{name:path}", self.one_run, "after"),
+            route("/predict", self.predict, "model", "top", method="POST"),
+            route("/features", self.features, "model", method="POST"),
+            route("/attention", self.attention, "model", method="POST"),
         ]
 
     def close(self, seconds: float = 0.0) -> bool:
@@ -92,13 +101,11 @@ class Service:
     # About the server ---------------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        check_parameters(request)
         status = "stopping" if self.stopping else "ok"
         content = {"status": status, "models": len(self.models), "queue": self.pipeline.batcher.waiting}
         return json_response(content, 503 if self.stopping else 200, {"Retry-After": "5"} if self.stopping else {})
 
     async def metrics_text(self, request: Request) -> Response:
-        check_parameters(request)
         gauges = {
             "vitreous_queue_length": ("images that wait for the model", float(self.pipeline.batcher.waiting)),
             "vitreous_held_bytes": (
@@ -109,16 +116,10 @@ class Service:
         }
         return Response(self.metrics.text(gauges), headers={"Cache-Control": "no-store", "Content-Type": MEDIA_TYPE})
 
-    async def openapi(self, request: Request) -> Response:
-        check_parameters(request)
-        return self._sent(self._description)
-
-    async def about_models(self, request: Request) -> Response:
-        check_parameters(request)
-        return self._sent(self._about)
+    async def prepared(self, request: Request, content: bytes) -> Response:
+        return self._sent(content)
 
     async def positions(self, request: Request) -> Response:
-        check_parameters(request)
         loaded = self._model(request.path_params["name"])
         try:
             return self._sent(await self._read(lambda: json_bytes(loaded.positions)))
@@ -137,20 +138,18 @@ class Service:
         return self._files[name].answer(request)
 
     async def example(self, request: Request) -> Response:
-        check_parameters(request)
         found = self._examples.get(request.path_params["name"])
         if found is None:
             raise ErrorResponse(404, f"no example {quoted(request.path_params['name'])}", "GET /models lists the examples")
         return found.answer(request)
 
     async def all_runs(self, request: Request) -> Response:
-        check_parameters(request)
         runs = self._watched_runs()
         return self._sent(await self._read(lambda: json_bytes(runs.listing())))
 
     async def one_run(self, request: Request) -> Response:
         runs, name = self._watched_runs(), request.path_params["name"]
-        after = parse_integer(check_parameters(request, ("after",)), "after", -1, -1, STEPS)
+        after = parse_integer(request.query_params, "after", -1, -1, STEPS)
         try:
             return self._sent(await self._read(lambda: json_bytes(runs.view(name, after))))
         except UnknownRun:
@@ -165,9 +164,8 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         began = time.perf_counter()
-        query = check_parameters(request, ("model", "top"))
-        loaded = self._model(query.get("model"))
-        top = parse_integer(query, "top", 5, 1, self.limits.top)
+        loaded = self._model(request.query_params.get("model"))
+        top = parse_integer(request.query_params, "top", 5, 1, self.limits.top)
         if not loaded.clf.config.classes:
             raise ErrorResponse(
                 422, f"model {loaded.name!r} has no head, so it cannot predict", "POST /features gives its features"
@@ -177,23 +175,19 @@ class Service:
 
     async def features(self, request: Request) -> Response:
         began = time.perf_counter()
-        loaded = self._model(check_parameters(request, ("model",)).get("model"))
+        loaded = self._model(request.query_params.get("model"))
         answer = await self.pipeline.through(request, loaded, "features")
-        content = {"model": loaded.name, "features": answer, "seconds": _since(began)}
-        return self._sent(await self.pipeline.aside(json_bytes, content))
+        return await self._sent_aside({"model": loaded.name, "features": answer, "seconds": _since(began)})
 
     async def attention(self, request: Request) -> Response:
         began = time.perf_counter()
-        loaded = self._model(check_parameters(request, ("model",)).get("model"))
+        loaded = self._model(request.query_params.get("model"))
         try:
             require_attention(loaded.clf.model)
         except VitreousError as error:  # before the upload: it would be for nothing
             raise from_input_error(error) from None
         answer = await self.pipeline.through(request, loaded, "attention", most=1)
-        content = {**answer, "model": loaded.name, "seconds": _since(began)}
-        return self._sent(
-            await self.pipeline.aside(json_bytes, content)
-        )  # megabytes: not for the thread that answers everybody
+        return await self._sent_aside({**answer, "model": loaded.name, "seconds": _since(began)})
 
     def _model(self, name: str | None) -> ServedModel:
         if not self.models:
@@ -210,6 +204,10 @@ class Service:
 
     def _sent(self, content: bytes) -> Response:
         return Large(content, self.pipeline.held)
+
+    async def _sent_aside(self, content: Any) -> Response:
+        """Megabytes are written by a thread of their own, not by the one that answers everybody."""
+        return self._sent(await self.pipeline.aside(json_bytes, content))
 
     async def _read(self, function: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._readers.submit(function))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 from collections.abc import Iterator
@@ -51,28 +52,25 @@ def load_examples(spec: str | None, channels: int) -> tuple[Example, ...]:
 
 
 def _named(images: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
-    names, files = [], []
-    for words, image in itertools.islice(images, MOST):
-        names.append(slug(words, otherwise="picture"))
-        files.append(_encoded(image))
-    return tuple(Example(name, *file) for name, file in zip(number_repeated(names), files, strict=True))
+    words, shown = zip(*itertools.islice(images, MOST), strict=True)
+    names = number_repeated(slug(word, otherwise="picture") for word in words)
+    return tuple(Example(name, *_encoded(image)) for name, image in zip(names, shown, strict=True))
 
 
 def _read_images(data: Dataset, channels: int, count: int) -> Iterator[tuple[str, Image.Image]]:
     """Images and what they are called, from the held-out split where there is one."""
     split = next((name for name in ("test", "validation") if name in data.splits), next(iter(data.splits)))
-    source = data.splits[split]
     given, last = 0, None
-    for item in _spread(source, count):
-        if given == count:
-            break
+    for item in _spread(data.splits[split], count):
         try:
             image = decode(item.content, channels, item.place)
         except BadImage as error:
             last = error
             continue
-        given += 1
         yield " ".join(data.classes[label] for label in item.labels[:2]) or item.id, image
+        given += 1
+        if given == count:
+            return
     if not given:
         raise VitreousError(f"{data.where}: no image to show as an example{f' ({last})' if last else ''}")
 
@@ -100,11 +98,8 @@ def _photographs() -> Iterator[tuple[str, Image.Image]]:
 
 
 def _digits() -> Iterator[tuple[str, Image.Image]]:
-    try:
-        data = open_data("builtin:digits")
-    except VitreousError:  # they come with scikit-learn, which need not be there
-        return
-    yield from _read_images(data, 1, 4)
+    with contextlib.suppress(VitreousError):  # they come with scikit-learn, which need not be there
+        yield from _read_images(open_data("builtin:digits"), 1, 4)
 
 
 def _encoded(image: Image.Image) -> tuple[str, bytes]:

@@ -69,8 +69,7 @@ class GuardMiddleware:
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers[name] = value
+                headers.update(SECURITY_HEADERS)
                 if self.stopping():
                     headers["Connection"] = "close"
             elif scope["method"] == "HEAD":

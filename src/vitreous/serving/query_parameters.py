@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
@@ -11,17 +12,14 @@ from vitreous.core.errors import did_you_mean
 from vitreous.serving.http_errors import ErrorResponse, quoted
 
 
-def check_parameters(request: Request, known: Sequence[str] = ()) -> dict[str, str]:
-    """The parameters of a request, each at most once."""
-    found: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+def check_parameters(request: Request, known: Sequence[str]) -> None:
+    """Each parameter of a request is known, and given once."""
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in known:
             hint = f"{did_you_mean(name[:60], known)}it takes {', '.join(known)}" if known else "it takes none"
             raise ErrorResponse(422, f"unknown query parameter {quoted(name)}", hint)
-        if name in found:
+        if times > 1:
             raise ErrorResponse(422, f"query parameter {name!r} stands twice", "give it once")
-        found[name] = value
-    return found
 
 
 def parse_integer(query: Mapping[str, str], name: str, otherwise: int, least: int, most: int) -> int:

@@ -37,13 +37,12 @@ def bind_socket(host: str, port: int) -> socket.socket:
         made.bind(address)
     except OSError as error:
         made.close()
-        if error.errno == errno.EADDRINUSE:
-            raise VitreousError(
-                f"--port {port}: in use by another program; choose another, or 0 for any that is free"
-            ) from None
-        if error.errno == errno.EACCES:
-            raise VitreousError(f"--port {port}: not allowed to use it; choose one above 1023") from None
-        raise VitreousError(f"--host {host}: cannot listen there ({error.strerror or error}); try 127.0.0.1") from None
+        causes = {
+            errno.EADDRINUSE: f"--port {port}: in use by another program; choose another, or 0 for any that is free",
+            errno.EACCES: f"--port {port}: not allowed to use it; choose one above 1023",
+        }
+        other = f"--host {host}: cannot listen there ({error.strerror or error}); try 127.0.0.1"
+        raise VitreousError(causes.get(error.errno or 0, other)) from None
     return made
 
 
