@@ -69,7 +69,7 @@ def test_an_upload_without_end_is_refused_and_then_cut_off() -> None:
 
 def test_a_response_that_nobody_reads_does_not_stay_in_memory() -> None:
     with serving(seconds=0.3) as (url, server), connected(url) as made:
-        server.service._about = b"x" * 20_000_000
+        server.service._prepared["models"] = b"x" * 20_000_000
         made.sendall(b"GET /models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(lambda: server.service.pipeline.held.held > 0)
         until(lambda: server.service.pipeline.held.held == 0)

@@ -186,10 +186,6 @@ def _images(source: Source | Stream) -> str:
     return f"{source.split}: {'images' if count is None else f'{count:,} image' + 's' * (count != 1)}"
 
 
-def _more(entries: Sequence[object]) -> str:
-    return f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
-
-
 EMPTY_SPLIT = "a split without images"
 NOT_BY_NAME = "not an image, by its name"
 
@@ -232,7 +228,8 @@ class Dataset:
             return ()
         files = [entry.path for entry in self.left_out if entry.why == NOT_BY_NAME]
         others = [entry for entry in self.left_out if entry.why != NOT_BY_NAME]
-        parts = [f"left out {first.path} ({first.why}){_more(others)}" for first in others[:1]]
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+        parts = [f"left out {first.path} ({first.why}){more}" for first in others[:1]]
         if files:
             unnamed = max(self.left_out_count - len(self.left_out), 0)  # beyond those that are kept by name
             parts.append(describe_left_out(files, len(files) + unnamed))

@@ -24,7 +24,7 @@ from vitreous.doctor.union_find import UnionFind
 
 def find_copies(scan: Scan, *, near: bool = True, workers: int = 0) -> Iterator[Finding]:
     """Within one data set, and across its splits."""
-    exact = _group_equal(_usable_items(scan), scan.records["digest"])
+    exact = _group_equal(np.flatnonzero(scan.usable()), scan.records["digest"])
     for group in exact:
         kind = "label-conflict" if _labels_conflict(scan, group) else "duplicate"
         yield _copy_finding(scan, kind, group, _describe_copies(kind, "the same file, byte for byte", scan, group))
@@ -33,23 +33,24 @@ def find_copies(scan: Scan, *, near: bool = True, workers: int = 0) -> Iterator[
         prints = scan.prints.of(_representatives(scan, exact))
         with progress_bar("comparing images", len(prints.rows)) as advance:
             pairs = find_near_duplicates(prints, advance=advance)
-        proposed = [(p.first, p.second, p) for p in pairs]
-        yield from _group_near(scan, same, _confirm(scan, scan, proposed, workers))
+        yield from _group_near(scan, same, _confirm(scan, scan, pairs, workers))
 
 
 def find_copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: int = 0) -> Iterator[Finding]:
     """What of one data set is in another one too."""
     both = np.concatenate([scan.records["digest"], other.records["digest"]])
     known: set[int] = set()
-    for group in _group_equal(np.concatenate([_usable_items(scan), _usable_items(other) + len(scan)]), both):
+    for group in _group_equal(
+        np.concatenate([np.flatnonzero(scan.usable()), np.flatnonzero(other.usable()) + len(scan)]), both
+    ):
         here, there = [i for i in group if i < len(scan)], [i - len(scan) for i in group if i >= len(scan)]
         if here and there:
             known.update(here)
             yield _between_finding(scan, other, here, there, "the same file, byte for byte", None)
     if near and scan.prints is not None and other.prints is not None:
         exact, others = (
-            _group_equal(_usable_items(scan), scan.records["digest"]),
-            _group_equal(_usable_items(other), other.records["digest"]),
+            _group_equal(np.flatnonzero(scan.usable()), scan.records["digest"]),
+            _group_equal(np.flatnonzero(other.usable()), other.records["digest"]),
         )
         alone = _representatives(scan, exact)
         alone[list(known)] = False
@@ -57,9 +58,8 @@ def find_copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: 
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
         with progress_bar("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
             pairs = find_near_duplicates(ours, theirs, advance=advance)
-        proposed = [(p.first, p.second, p) for p in pairs]
         found: dict[int, list[Proposed]] = defaultdict(list)
-        for entry in _confirm(scan, other, proposed, workers):
+        for entry in _confirm(scan, other, pairs, workers):
             found[entry[0]].append(entry)
         for item, entries in found.items():
             matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
@@ -69,15 +69,11 @@ def find_copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: 
             )
 
 
-def _confirm(scan: Scan, other: Scan, pairs: Sequence[Proposed], workers: int) -> list[Proposed]:
+def _confirm(scan: Scan, other: Scan, pairs: Sequence[Pair], workers: int) -> list[Proposed]:
     if not pairs:
         return []
     with progress_bar("looking at likely copies again", len(pairs)) as advance:
-        return confirm_pairs(scan, other, pairs, workers, advance)
-
-
-def _usable_items(scan: Scan) -> NDArray[np.int64]:
-    return np.flatnonzero(scan.usable())
+        return confirm_pairs(scan, other, [(pair.first, pair.second, pair) for pair in pairs], workers, advance)
 
 
 def _group_equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:

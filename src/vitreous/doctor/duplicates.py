@@ -83,16 +83,13 @@ def find_near_duplicates(
         trimmed = bool(prints.trimmed[pair.first]), bool(kept.trimmed[pair.second])
         if others is None and items[0] == items[1]:
             continue  # an image and its own inside
-        known = best.get(items)
-        if known is None:
-            best[items] = replace(pair, first=items[0], second=items[1], trimmed=(trimmed,))
-        else:
-            best[items] = replace(known, trimmed=(*known.trimmed, trimmed))
-    return [replace(pair, how=_with_border(pair)) if all(map(any, pair.trimmed)) else pair for pair in best.values()]
-
-
-def _with_border(pair: Pair) -> str:
-    return "border" if pair.how == SAME_IMAGE else f"border, {pair.how}"
+        known = best.get(items) or replace(pair, first=items[0], second=items[1], trimmed=())
+        best[items] = replace(known, trimmed=(*known.trimmed, trimmed))
+    how = {SAME_IMAGE: "border"}
+    return [
+        replace(pair, how=how.get(pair.how, f"border, {pair.how}")) if all(map(any, pair.trimmed)) else pair
+        for pair in best.values()
+    ]
 
 
 def search(prints: Prints, others: Prints | None = None, *, advance: Advance = lambda more: None) -> Search:

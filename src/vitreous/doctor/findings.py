@@ -53,32 +53,27 @@ class Finding:
 
     def record(self) -> dict[str, Any]:
         """As it stands in findings.jsonl."""
-        line: dict[str, Any] = {
+        similarity = None if self.similarity is None else round(self.similarity, 4)
+        optional = {"labels": [list(names) for names in self.labels], "similarity": similarity, "classes": list(self.classes)}
+        return {
             "kind": self.kind,
             "paths": list(self.paths),
             "split": ",".join(self.splits),
             "detail": self.detail,
             "corrupts": self.corrupts,
             "count": self.count or len(self.paths),
+            **{key: value for key, value in optional.items() if value not in (None, [])},
         }
-        if self.labels:
-            line["labels"] = [list(names) for names in self.labels]
-        if self.similarity is not None:
-            line["similarity"] = round(self.similarity, 4)
-        if self.classes:
-            line["classes"] = list(self.classes)
-        return line
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """As every listing has them: conflicts, then copies across splits, then what else corrupts, then advice."""
 
     def rank(finding: Finding) -> tuple[Any, ...]:
-        within = len(finding.splits) < 2
         return (
             not finding.corrupts,
             ORDER[finding.kind],
-            within,
+            len(finding.splits) < 2,
             -(finding.similarity or 0),
             finding.splits,
             finding.paths[:1],

@@ -120,9 +120,4 @@ def write_manifest(target: Path, scan: Scan, findings: Iterable[Finding]) -> Rem
 def _row(scan: Scan, item: int, base: Path) -> manifest.Row:
     path = scan.path(item)
     assert path is not None, "checked before the scan"
-    split, _ = scan.where(item)
-    try:
-        relative = os.path.relpath(path, base)
-    except ValueError:  # another drive, on Windows
-        relative = path
-    return Path(relative).as_posix(), scan.label_names(item), split
+    return manifest.relative_path(path, base), scan.label_names(item), scan.where(item)[0]

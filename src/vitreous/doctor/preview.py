@@ -12,7 +12,7 @@ from PIL import Image
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.image import to_image
-from vitreous.data.transforms.ops import CentralCrop, InceptionCrop, RandomCrop, Resize, ResizeSmall
+from vitreous.data.transforms.ops import CentralCrop, InceptionCrop, RandomCrop, Resize, ResizeSmall, SizedOp
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.doctor.findings import RequiredSize
 from vitreous.doctor.scan import Scan
@@ -33,7 +33,7 @@ class Preview:
 def find_required_size(preprocess: Preprocess) -> RequiredSize | None:
     """The size that the first operation on shape asks for."""
     for op in preprocess.ops:
-        if isinstance(op, (ResizeSmall, Resize, InceptionCrop, CentralCrop, RandomCrop)):
+        if isinstance(op, SizedOp):
             return RequiredSize(op.height, op.width, enlarges=not isinstance(op, (CentralCrop, RandomCrop)))
     return None
 

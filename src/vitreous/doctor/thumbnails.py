@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -78,7 +79,8 @@ class _Maker:
         split, shard, entries = task
         source = self.sources[split]
         made: dict[int, bytes] = {}
-        try:
+        # It was there a moment ago; where it is no longer, the page does without.
+        with contextlib.suppress(VitreousError):
             if isinstance(source, Source):
                 for item, index in entries:
                     set_current_item(source.place(index))
@@ -91,7 +93,4 @@ class _Maker:
                     made[positions[position]] = encode_jpeg(image, self.side, self.quality)
                 if position >= max(positions):
                     break
-        except VitreousError:
-            # It was there a moment ago; the page does without.
-            pass
         return made

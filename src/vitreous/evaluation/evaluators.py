@@ -1,10 +1,11 @@
-"""Evaluators take batches with a model's outputs and give a result: the same inside training and after it."""
+"""Evaluators take one rank's batches with a model's outputs (`update`) and give a result (`result`): the same inside training
+and after it."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -19,17 +20,6 @@ from vitreous.inference.predictions import top_predictions
 
 WORST_MISTAKES = 24
 _TOP = 5
-
-OutputsT_contra = TypeVar("OutputsT_contra", contravariant=True)
-ResultT_co = TypeVar("ResultT_co", covariant=True)
-
-
-class Evaluator(Protocol[OutputsT_contra, ResultT_co]):
-    """One rank's share of the data, a batch at a time; then the result."""
-
-    def update(self, batch: Batch, outputs: OutputsT_contra) -> None: ...
-
-    def result(self) -> ResultT_co: ...
 
 
 class ScoredLogits(NamedTuple):

@@ -13,7 +13,6 @@ Only for images the model was not trained on: of those it was, it has learned th
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_file
 from vitreous.core.printable import escape_formula
 from vitreous.data.source import ALL, Source, Stream
-from vitreous.data.sources.manifest import check_expressible
+from vitreous.data.sources.manifest import check_expressible, relative_path
 from vitreous.evaluation.class_mapping import fold_name
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inference.features import Features
@@ -102,7 +101,7 @@ def _with_neighbours(
     suspects: Sequence[Suspect], predictions: Predictions, training: Features, features: NDArray[np.float32]
 ) -> list[Suspect]:
     """Training images may have their classes' names from the model or from the data, which need not call them the same."""
-    near = nearest_neighbours(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
+    near, _ = nearest_neighbours(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
     known = [{fold_name(training.classes[label]) for label in own} for own in training.labels]
     called = [{fold_name(name)} for name in predictions.classes]
     for name, numbers in zip(predictions.mapping.data, predictions.mapping.to, strict=True):
@@ -115,7 +114,7 @@ def _with_neighbours(
 
     return [
         replace(suspect, neighbours=Neighbours(having(rows, (suspect.suggested,)), having(rows, suspect.given), len(rows)))
-        for suspect, rows in zip(suspects, near.rows, strict=True)
+        for suspect, rows in zip(suspects, near, strict=True)
     ]
 
 
@@ -174,13 +173,7 @@ def _cells(predictions: Predictions, row: int, suspect: Suspect | None, named: d
 def _path(data: Source | Stream, number: int, base: Path) -> str:
     """Relative to the table, as a manifest's paths are."""
     path = data.path(number) if isinstance(data, Source) else None
-    if path is None:
-        return ""
-    try:
-        relative = os.path.relpath(path, base)
-    except ValueError:  # another drive, on Windows
-        relative = path
-    return escape_formula(Path(relative).as_posix(), "./")
+    return "" if path is None else escape_formula(relative_path(path, base), "./")
 
 
 def _label(name: str) -> str:

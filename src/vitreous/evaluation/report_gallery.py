@@ -180,17 +180,17 @@ def attention_overlay(values: NDArray[np.float32]) -> str:
 def _nearest(
     known: Mapping[int, NDArray[np.float32]], training: Features, data: Source | Stream | None
 ) -> dict[int, Sequence[Neighbour]]:
-    found = nearest_neighbours(np.stack([*known.values()]), training.values, NEIGHBOURS)
-    wanted = sorted(set(found.rows.flatten().tolist()))
-    contents = read_contents(data, training.numbers, training.ids, wanted) if data is not None else ()
+    rows, similarities = nearest_neighbours(np.stack([*known.values()]), training.values, NEIGHBOURS)
+    shown = sorted(set(rows.flatten().tolist()))
+    contents = read_contents(data, training.numbers, training.ids, shown) if data is not None else ()
     thumbnails = {there: _thumbnail(content, training.ids[there]) for there, content in contents}
 
     def neighbour(there: int, similarity: float) -> Neighbour:
         label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
         return thumbnails.get(there), label, similarity, training.ids[there]
 
-    pairs = zip(known, found.rows.tolist(), found.similarities.tolist(), strict=True)
-    return {row: tuple(map(neighbour, near, similarities)) for row, near, similarities in pairs}
+    pairs = zip(known, rows.tolist(), similarities.tolist(), strict=True)
+    return {row: tuple(map(neighbour, near, similar)) for row, near, similar in pairs}
 
 
 def _thumbnail(content: Content, place: str) -> EmbeddedImage | None:

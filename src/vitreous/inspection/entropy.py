@@ -32,8 +32,6 @@ def measure_entropy(vit: ViT, grid: Size, attention_BHNN: Tensor) -> Tensor:
 
 def compute_entropy(attention_BHNN: Tensor) -> Tensor:
     """Mean entropy of the rows of each image and head, in bits, (B, H); 0 log 0 is 0."""
-    found = []
-    for head_BNN in attention_BHNN.unbind(1):  # head by head: no second copy of the layer's attention
-        p_BNN = head_BNN.float()
-        found.append(-torch.xlogy(p_BNN, p_BNN).sum(dim=2).mean(dim=1) / math.log(2))
-    return torch.stack(found, dim=1)
+    # Head by head: no second copy of the layer's attention.
+    heads = (head_BNN.float() for head_BNN in attention_BHNN.unbind(1))
+    return torch.stack([-torch.xlogy(p_BNN, p_BNN).sum(dim=2).mean(dim=1) / math.log(2) for p_BNN in heads], dim=1)

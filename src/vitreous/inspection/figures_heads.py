@@ -41,9 +41,8 @@ def plot_attention_distance(
     _dots(figure, axes, values, bars, "looks near", "looks far")
     if uniform is not None:
         axes.axhline(uniform, color=COLOURS[1], lw=1.2, ls=(0, (4, 3)), label="looking everywhere alike", zorder=1)
-    axes.set_ylabel("mean attention distance (pixels)")
     top = max(float((values if bars is None else values + np.nan_to_num(bars)).max()), uniform or 0.0)
-    axes.set_ylim(0, top * (1 + _ROOM) or 1.0)
+    axes.set(ylabel="mean attention distance (pixels)", ylim=(0, top * (1 + _ROOM) or 1.0))
     if image_size is not None:
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
         across = axes.secondary_yaxis(
@@ -65,8 +64,7 @@ def plot_attention_entropy(entropy: ArrayLike, tokens: int) -> Figure:
     label = f"all {tokens:,} tokens alike ({most:.1f} bits)"
     axes.axhline(most, color=COLOURS[1], lw=1.2, ls=(0, (4, 3)), label=label, zorder=1)
     top = max(most, float(values.max())) or 1.0
-    axes.set_ylim(-_ROOM / 2 * top, top * (1 + _ROOM))
-    axes.set_ylabel("entropy of attention (bits; 0: one token alone)")
+    axes.set(ylabel="entropy of attention (bits; 0: one token alone)", ylim=(-_ROOM / 2 * top, top * (1 + _ROOM)))
     legend_above(axes)
     return figure
 
@@ -90,8 +88,7 @@ def _dots(
                 x[known], ranked[known, rank], spread[known], fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.5, zorder=3
             )
         axes.scatter(x, ranked[:, rank], s=size, color=[colours[rank]], lw=0.4, edgecolor="white", zorder=4)
-    axes.set_xlabel("layer")
-    axes.set_xlim(-0.6, layers - 0.4)
+    axes.set(xlabel="layer", xlim=(-0.6, layers - 0.4))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=14, integer=True, min_n_ticks=1))
     axes.grid(visible=False, axis="x")
     if heads > 1:

@@ -73,8 +73,7 @@ def plot_token_similarity(similarity: ArrayLike, change: ArrayLike) -> Figure:
     axes.plot(x[1:], same, color=COLOURS[1], lw=2, marker=marker, ms=4, label="a patch and itself one layer before")
     axes.axhline(1, color=QUIET, lw=0.8)
     lowest = float(np.nanmin([*alike, *same]))
-    axes.set_ylim(0 if lowest >= 0 else max(-1.05, lowest - 0.08), 1.05)
-    axes.set_ylabel("mean cosine similarity")
+    axes.set(ylabel="mean cosine similarity", ylim=(0 if lowest >= 0 else max(-1.05, lowest - 0.08), 1.05))
     _depth(axes, len(alike))
     legend_above(axes)
     return figure
@@ -82,8 +81,7 @@ def plot_token_similarity(similarity: ArrayLike, change: ArrayLike) -> Figure:
 
 def _depth(axes: Axes, count: int) -> None:
     """The layers by their numbers, from 0, and before them what enters the first."""
-    axes.set_xlabel("after layer")
-    axes.set_xlim(-1.4, count - 1.6)
+    axes.set(xlabel="after layer", xlim=(-1.4, count - 1.6))
     layers = MaxNLocator(nbins=12, integer=True, min_n_ticks=1).tick_values(0, max(1, count - 2))
     places = [-1.0, *(float(place) for place in layers if 0 < place <= count - 2 or (place == 0 and count <= 14))]
     axes.xaxis.set_major_locator(FixedLocator(places))

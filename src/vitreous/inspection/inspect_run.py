@@ -57,18 +57,17 @@ class Inspected:
         return "\n".join(lines)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        survey = self.numbers["survey"]
-        found: dict[str, Any] = {"out": self.out}
-        found |= {key: self.numbers[key] for key in ("checkpoint", "model", "preprocess", "images_of", "layers", "heads")}
-        found["images"] = 0 if survey is None else survey["images"]
-        found["looks"] = [look["image"] for look in self.numbers["looks"]]
-        for key in ("distance", "entropy"):
-            rows = [] if survey is None else survey[key]
-            found[key] = {name: _spread(rows[at]) for name, at in (("first", 0), ("last", -1)) if rows}
-        found["outlier_share"] = None if survey is None else survey["outlier_share"]
-        found["data_map"] = self.numbers["data_map"]
-        found |= {key: self.numbers[key] for key in ("files", "seconds")}
-        yield found
+        survey = self.numbers["survey"] or {"images": 0, "distance": (), "entropy": (), "outlier_share": None}
+        ends = (("first", 0), ("last", -1))
+        yield {
+            "out": self.out,
+            **{key: self.numbers[key] for key in ("checkpoint", "model", "preprocess", "images_of", "layers", "heads")},
+            "images": survey["images"],
+            "looks": [look["image"] for look in self.numbers["looks"]],
+            **{key: {name: _spread(survey[key][at]) for name, at in ends if survey[key]} for key in ("distance", "entropy")},
+            "outlier_share": survey["outlier_share"],
+            **{key: self.numbers[key] for key in ("data_map", "files", "seconds")},
+        }
 
 
 def _row(layer: int, values: tuple[Sequence[float], Sequence[float]]) -> tuple[int, float, float, float, float]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -70,9 +69,10 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
     """Gives what is in inspect.json. `about` says what was asked for; `began` is when, by `time.monotonic`."""
     with atomic_folder(out) as part:
         _write_numbers(part, found)
-        drawn = {}
-        for name, make in _with_progress("figures", list(_figures(found))):
-            drawn[name] = figures.save(make(), part / "figures", name)[0].read_bytes()
+        drawn = {
+            name: figures.save(make(), part / "figures", name)[0].read_bytes()
+            for name, make in _with_progress("figures", list(_figures(found)))
+        }
         cards = [_write_image(part, look) for look in _with_progress("pictures", found.looks)]
         told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **collect_numbers(found)}
         (part / PAGE).write_text(render_inspection_report(found, told, drawn, cards), encoding="utf-8")
@@ -87,9 +87,7 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
 
 def _files(folder: Path) -> Iterator[str]:
     """All files below, as they are called from there."""
-    for above, _, names in os.walk(folder):
-        for name in names:
-            yield (Path(above) / name).relative_to(folder).as_posix()
+    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
 
 
 def _with_progress(title: str, items: Sequence[Any]) -> Iterator[Any]:

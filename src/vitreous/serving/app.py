@@ -55,15 +55,13 @@ class Service:
         self._readers = ThreadPoolExecutor(2, "vitreous-read")  # of files on disk, which may be slow
         self._files = load_static_files()
         self._examples = {example.name: file(example.content, example.media_type) for example in examples}
-        self._about = json_bytes(
-            {
-                "models": [loaded.card() for loaded in models],
-                "default": models[0].name if models else None,
-                "examples": [{"name": one.name, "url": f"/examples/{quote(one.name, safe='')}"} for one in examples],
-                "runs": runs is not None,
-            }
-        )
-        self._description = json_bytes(description(limits))
+        about = {
+            "models": [loaded.card() for loaded in models],
+            "default": models[0].name if models else None,
+            "examples": [{"name": one.name, "url": f"/examples/{quote(one.name, safe='')}"} for one in examples],
+            "runs": runs is not None,
+        }
+        self._prepared = {"models": json_bytes(about), "openapi": json_bytes(description(limits))}
 
     def routes(self) -> list[Route]:
         def route(path: str, endpoint: Endpoint, *known: str, method: str = "GET") -> Route:
@@ -81,8 +79,8 @@ class Service:
             Route("/page/{file:path}", self.page_file, methods=["GET"]),
             route("/health", self.health),
             route("/metrics", self.metrics_text),
-            route("/openapi.json", partial(self.prepared, content=self._description)),
-            route("/models", partial(self.prepared, content=self._about)),
+            route("/openapi.json", partial(self.prepared, name="openapi")),
+            route("/models", partial(self.prepared, name="models")),
             route("/models/{name:path}/positions", self.positions),
             route("/examples/{name:path}", self.example),
             route("/runs", self.all_runs),
@@ -116,8 +114,8 @@ class Service:
         }
         return Response(self.metrics.text(gauges), headers={"Cache-Control": "no-store", "Content-Type": MEDIA_TYPE})
 
-    async def prepared(self, request: Request, content: bytes) -> Response:
-        return self._sent(content)
+    async def prepared(self, request: Request, name: str) -> Response:
+        return self._sent(self._prepared[name])
 
     async def positions(self, request: Request) -> Response:
         loaded = self._model(request.path_params["name"])

@@ -107,17 +107,14 @@ def leading_tokens(config: ViTConfig) -> list[str]:
 def name_of(checkpoint: str) -> str:
     """A name for addresses and for people: the run's, the file's, or the checkpoint's own, without slashes."""
     path = user_path(checkpoint)
-    words = checkpoint
-    if path.exists():
-        parts = [part for part in path.resolve().parts if part != path.anchor]
-        tail: list[str] = []
-        while len(parts) > 1 and parts[-1] in _PART_OF_A_RUN:
-            tail.insert(0, parts.pop())
-        stem = parts[-1] if parts else "model"
-        for ending in _ENDINGS:
-            stem = stem.removesuffix(ending)
-        words = "-".join([stem, *(part for part in tail if part != "checkpoint")])
-    return slug(words)
+    if not path.exists():
+        return slug(checkpoint)
+    *above, last = path.resolve().parts[1:] or ("model",)
+    tail: list[str] = []
+    while above and last in _PART_OF_A_RUN:
+        tail, last = [last, *tail], above.pop()
+    stem = re.sub(rf"({'|'.join(map(re.escape, _ENDINGS))})$", "", last)
+    return slug("-".join([stem, *(part for part in tail if part != "checkpoint")]))
 
 
 def slug(words: str, otherwise: str = "model") -> str:

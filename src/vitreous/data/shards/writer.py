@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,14 +84,13 @@ class ShardReport:
             }
 
 
-def sum_splits(shards: Iterable[ShardEntry]) -> dict[str, dict[str, int]]:
+def sum_splits(shards: Sequence[ShardEntry]) -> dict[str, dict[str, int]]:
     """Shards, images and bytes of each split."""
-    splits: dict[str, dict[str, int]] = {}
-    for shard in shards:
-        total = splits.setdefault(shard.split, {"shards": 0, "count": 0, "bytes": 0})
-        for key, more in (("shards", 1), ("count", shard.count), ("bytes", shard.bytes)):
-            total[key] += more
-    return splits
+    own = {split: [shard for shard in shards if shard.split == split] for split in dict.fromkeys(s.split for s in shards)}
+    return {
+        split: {"shards": len(some), "count": sum(s.count for s in some), "bytes": sum(s.bytes for s in some)}
+        for split, some in own.items()
+    }
 
 
 def shard_data(data: str, out: Path, *, shard_bytes: int, seed: int, bad_images: Policy, full_check: bool) -> ShardReport:

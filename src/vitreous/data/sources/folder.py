@@ -78,9 +78,8 @@ def _load_cached_index(root: Path) -> _Index | None:
         document = parse_json((folder / "index.json").read_text(encoding="utf-8", errors="surrogateescape"), most=1 << 30)
         if document["version"] != _version() or document["root"] != str(root):
             return None
-        for name, state in document["states"].items():
-            if _folder_state((root / name).stat()) != state:
-                return None
+        if any(_folder_state((root / name).stat()) != state for name, state in document["states"].items()):
+            return None
         table = FileTable.mapped(folder, str(root), tuple(document["folders"]))
         return _Index(
             table,
@@ -222,11 +221,9 @@ def _walk_folder(root: Path) -> _Index:
     found: dict[str, dict[str, list[tuple[str, list[str]]]]] = {split: {} for split in splits.values()} or {ALL: {}}
     unlabelled: dict[str, list[tuple[str, list[str]]]] = {}
     if splits:
-        for name in top.folders:
-            if name not in splits:
-                walk.leave_out(name, "beside the splits, and none itself")
-        for name in top.images:
-            walk.leave_out(name, "beside the splits")
+        beside = [(name, "beside the splits, and none itself") for name in top.folders if name not in splits]
+        for name, why in [*beside, *((name, "beside the splits") for name in top.images)]:
+            walk.leave_out(name, why)
     for name, split in splits.items() or [("", ALL)]:
         listing = walk.look(name, top.path) if name else top
         if listing is None:

@@ -15,6 +15,7 @@ import difflib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -197,13 +198,19 @@ def _check_rows(path: Path, rows: list[Row]) -> None:
         raise VitreousError(f"{path}: no images to list; nothing was written")
     if "" in splits and len(splits) > 1:
         raise VitreousError(f"{path}: some images have a split and some have none; a manifest cannot say that")
-    seen: set[str] = set()
-    for name, _, _ in rows:
+    for name, times in Counter(name for name, _, _ in rows).items():
         if not name.strip() or _NO_FILE_NAME.search(name):
             raise VitreousError(f"{path}: the path {name!a} cannot stand in a manifest; rename the file")
-        if name in seen:
+        if times > 1:
             raise VitreousError(f"{path}: {name!a} would stand there twice; list each file once")
-        seen.add(name)
+
+
+def relative_path(path: str, base: Path) -> str:
+    """As a manifest in the folder `base` names a file."""
+    try:
+        return Path(os.path.relpath(path, base)).as_posix()
+    except ValueError:  # another drive, on Windows
+        return Path(path).as_posix()
 
 
 def _is_table(path: Path) -> bool:

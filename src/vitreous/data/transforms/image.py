@@ -14,6 +14,7 @@ Pillow's; with it, their mean difference is a quarter of a level (docs/reference
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 from dataclasses import dataclass, field
@@ -142,13 +143,9 @@ def _find_header_end(content: bytes) -> int:
 def _decode_jpeg(content: bytes, height: int, width: int, scale: int, place: str) -> NDArray[np.uint8]:
     """The whole file as RGB, at one scale-th; Pillow decides what can be read."""
     if simplejpeg is not None:
-        try:
-            pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-                content, "RGB", min_height=-(-height // scale), min_width=-(-width // scale), min_factor=1
-            )
-            return pixels
-        except ValueError:
-            pass
+        least = {"min_height": -(-height // scale), "min_width": -(-width // scale), "min_factor": 1}
+        with contextlib.suppress(ValueError):
+            return np.asarray(simplejpeg.decode_jpeg(content, "RGB", **least))
     with raise_bad_image(place), Image.open(io.BytesIO(content)) as image:
         if scale > 1:
             image.draft("RGB", (width // scale, height // scale))

@@ -63,11 +63,9 @@ def describe_left_out(paths: Sequence[str], count: int) -> str:
 def _silence_libtiff() -> None:
     """libtiff prints its errors to the terminal from C, beside the exception that Pillow raises. This switches its printing
     off for the process; where libtiff's functions cannot be reached (Windows), its lines stay."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(_imaging.__file__)
         for name in ("TIFFSetErrorHandler", "TIFFSetErrorHandlerExt"):
             function = getattr(library, name)
             function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_void_p
             function(None)
-    except (OSError, AttributeError):
-        pass

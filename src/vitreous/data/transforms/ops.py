@@ -21,24 +21,39 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Resize:
+class SizedOp:
+    """An operation whose string begins with a size: 224, or height,width."""
+
     height: int
     width: int
+
+    @property
+    def size_text(self) -> str:
+        return f"{self.height}" if self.height == self.width else f"{self.height},{self.width}"
+
+    def margins(self, image: ImageData) -> tuple[int, int]:
+        """How much higher and wider than this size the image is."""
+        height, width = size_of(image)
+        if height < self.height or width < self.width:
+            raise VitreousError(f"{self} does not fit into an image of {height} x {width}; put a resize before it")
+        return height - self.height, width - self.width
+
+
+@dataclass(frozen=True)
+class Resize(SizedOp):
     filter: str = "bilinear"
 
     def __call__(self, image: ImageData) -> ImageData:
         return resize(image, self.height, self.width, self.filter)
 
     def __str__(self) -> str:
-        return f"resize({_format_size(self.height, self.width)},{self.filter})"
+        return f"resize({self.size_text},{self.filter})"
 
 
 @dataclass(frozen=True)
-class ResizeSmall:
+class ResizeSmall(SizedOp):
     """The smallest size of the image's own shape that covers height x width: one side fits, the other is as long or longer."""
 
-    height: int
-    width: int
     filter: str = "bilinear"
     floor: bool = False  # the authors round the longer side, and timm too for a rectangle; torchvision cuts its fraction off
 
@@ -59,22 +74,20 @@ class ResizeSmall:
         return numerator // denominator if self.floor else round(numerator / denominator)
 
     def __str__(self) -> str:
-        return f"resize_small({_format_size(self.height, self.width)},{self.filter}{',floor' if self.floor else ''})"
+        return f"resize_small({self.size_text},{self.filter}{',floor' if self.floor else ''})"
 
 
 @dataclass(frozen=True)
-class CentralCrop:
-    height: int
-    width: int
+class CentralCrop(SizedOp):
     round: bool = False
 
     def __call__(self, image: ImageData) -> ImageData:
-        height, width = _find_margins(self, image)
+        height, width = self.margins(image)
         top, left = (round(margin / 2) if self.round else margin // 2 for margin in (height, width))
         return crop(image, (top, left, self.height, self.width))
 
     def __str__(self) -> str:
-        return f"central_crop({_format_size(self.height, self.width)}{',round' if self.round else ''})"
+        return f"central_crop({self.size_text}{',round' if self.round else ''})"
 
 
 @dataclass(frozen=True)
@@ -94,28 +107,23 @@ class Pad:
 
 
 @dataclass(frozen=True)
-class RandomCrop:
-    height: int
-    width: int
-
+class RandomCrop(SizedOp):
     def __call__(self, image: ImageData, rng: random.Random) -> ImageData:
-        height, width = _find_margins(self, image)
+        height, width = self.margins(image)
         return crop(image, (_draw_below(rng, height + 1), _draw_below(rng, width + 1), self.height, self.width))
 
     def __str__(self) -> str:
-        return f"random_crop({_format_size(self.height, self.width)})"
+        return f"random_crop({self.size_text})"
 
 
 @dataclass(frozen=True)
-class InceptionCrop:
+class InceptionCrop(SizedOp):
     """A random part of the image, of any size and of an aspect ratio near 1, resized to one size.
 
     The paper's is TensorFlow's `sample_distorted_bounding_box`, whose way of drawing differs from torchvision's: the ratio
     is uniform, not its logarithm, and so is the height, not the area; hence small crops are more frequent.
     """
 
-    height: int
-    width: int
     smallest: float = 0.05  # share of the image's area; torchvision's default is 0.08
     largest: float = 1.0
     filter: str = "bilinear"
@@ -162,7 +170,7 @@ class InceptionCrop:
             if (self.smallest, self.largest) == (0.05, 1.0)
             else f",area={_format_number(self.smallest)}:{_format_number(self.largest)}"
         )
-        return f"inception_crop({_format_size(self.height, self.width)},{self.filter}{area})"
+        return f"inception_crop({self.size_text},{self.filter}{area})"
 
 
 @dataclass(frozen=True)
@@ -258,18 +266,6 @@ RANDOM_OPS = (InceptionCrop, RandomCrop, Flip, RandAugment)
 def _format_number(value: float) -> str:
     """As short as it can be without becoming another number."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def _format_size(height: int, width: int) -> str:
-    return f"{height}" if height == width else f"{height},{width}"
-
-
-def _find_margins(op: CentralCrop | RandomCrop, image: ImageData) -> tuple[int, int]:
-    """How much higher and wider than the crop the image is."""
-    height, width = size_of(image)
-    if height < op.height or width < op.width:
-        raise VitreousError(f"{op} does not fit into an image of {height} x {width}; put a resize before it")
-    return height - op.height, width - op.width
 
 
 def _draw_below(rng: random.Random, count: int) -> int:

@@ -50,6 +50,7 @@ from vitreous.data.transforms.ops import (
     Resize,
     ResizeSmall,
     Scale,
+    SizedOp,
 )
 from vitreous.data.transforms.randaugment import check_randaugment
 
@@ -240,7 +241,7 @@ class Preprocess:
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of what comes out, where every image comes out alike."""
-        last = max((at for at, op in enumerate(self.ops) if isinstance(op, (*_FIXING, ResizeSmall))), default=0)
+        last = max((at for at, op in enumerate(self.ops) if isinstance(op, SizedOp)), default=0)
         op, margins = self.ops[last], _sum_margins(self.ops[last:])
         return (op.height + margins, op.width + margins) if isinstance(op, _FIXING) else None
 
@@ -261,7 +262,7 @@ class Preprocess:
         larger = max(new_height / old_height, new_width / old_width)
 
         def scaled(op: Op) -> Op:
-            if isinstance(op, (*_FIXING, ResizeSmall)):
+            if isinstance(op, SizedOp):
                 return replace(
                     op, height=round(op.height * new_height / old_height), width=round(op.width * new_width / old_width)
                 )
