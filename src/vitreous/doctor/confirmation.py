@@ -23,42 +23,40 @@ from vitreous.doctor.union_find import UnionFind
 TOGETHER = 1024  # pairs; their images take about 10 KB each
 _CHUNK = 16
 
-Proposed = tuple[int, int, Pair]
 """Two items, by their numbers in their scans, and what the search said of them."""
 
 
 def confirm_pairs(
     scan: Scan,
     other: Scan,
-    pairs: Sequence[Proposed],
+    pairs: Sequence[Pair],
     workers: int = 0,
     advance: Advance = lambda more: None,
-) -> list[Proposed]:
+) -> list[Pair]:
     """The pairs that are near duplicates on a closer look, with the similarity seen then; `other` may be the scan itself."""
-    sure: list[Proposed] = []
+    sure: list[Pair] = []
     known = _Known(scan, other)
     for start in range(0, len(pairs), TOGETHER):
         together = pairs[start : start + TOGETHER]
-        some = [(a, b, pair) for a, b, pair in together if not known.settled(a, b)]
+        some = [pair for pair in together if not known.settled(pair.first, pair.second)]
         sure_before = len(sure)
         if other is scan:
-            ours = theirs = encode_images(scan, {item for a, b, _ in some for item in (a, b)}, workers)
+            ours = theirs = encode_images(scan, {item for pair in some for item in (pair.first, pair.second)}, workers)
         else:
-            ours = encode_images(scan, {a for a, _, _ in some}, workers)
-            theirs = encode_images(other, {b for _, b, _ in some}, workers)
+            ours = encode_images(scan, {pair.first for pair in some}, workers)
+            theirs = encode_images(other, {pair.second for pair in some}, workers)
         # A file that is gone by now cannot be looked at; what the fingerprints said of it stands.
-        seen = [entry for entry in some if entry[0] in ours and entry[1] in theirs]
-        sure += [entry for entry in some if entry[0] not in ours or entry[1] not in theirs]
+        seen = [pair for pair in some if pair.first in ours and pair.second in theirs]
+        sure += [pair for pair in some if pair.first not in ours or pair.second not in theirs]
         advance(len(together) - len(seen))  # nothing more is to be done for the others
         chunks = [seen[i : i + _CHUNK] for i in range(0, len(seen), _CHUNK)]
-        tasks = ([(ours[a], theirs[b], pair.trimmed) for a, b, pair in chunk] for chunk in chunks)
+        tasks = ([(ours[pair.first], theirs[pair.second], pair.trimmed) for pair in chunk] for chunk in chunks)
         for chunk, similarities in zip(chunks, run_in_order(_compare_pairs, tasks, workers), strict=True):
-            for (a, b, pair), similarity in zip(chunk, similarities, strict=True):
-                if similarity >= SAME:
-                    sure.append((a, b, replace(pair, similarity=similarity)))
+            closer = [replace(pair, similarity=seen_now) for pair, seen_now in zip(chunk, similarities, strict=True)]
+            sure += [pair for pair in closer if pair.similarity >= SAME]
             advance(len(chunk))
-        for a, b, _ in sure[sure_before:]:
-            known.join(a, b)
+        for pair in sure[sure_before:]:
+            known.join(pair.first, pair.second)
     return sure
 
 

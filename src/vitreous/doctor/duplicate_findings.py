@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.progress import progress_bar
-from vitreous.doctor.confirmation import Proposed, confirm_pairs
+from vitreous.doctor.confirmation import confirm_pairs
 from vitreous.doctor.duplicates import Pair, find_near_duplicates
 from vitreous.doctor.findings import OTHER, Finding, split_order
 from vitreous.doctor.scan import Scan
@@ -58,22 +58,21 @@ def find_copies_between(scan: Scan, other: Scan, *, near: bool = True, workers: 
         same, same_there = ({group[0]: group for group in groups} for groups in (exact, others))
         with progress_bar("comparing the two", min(len(ours.rows), len(theirs.rows))) as advance:
             pairs = find_near_duplicates(ours, theirs, advance=advance)
-        found: dict[int, list[Proposed]] = defaultdict(list)
-        for entry in _confirm(scan, other, pairs, workers):
-            found[entry[0]].append(entry)
-        for item, entries in found.items():
-            matches = [copy for _, there, _ in entries for copy in same_there.get(there, [there])]
-            seen = [pair for _, _, pair in entries]
+        found: dict[int, list[Pair]] = defaultdict(list)
+        for pair in _confirm(scan, other, pairs, workers):
+            found[pair.first].append(pair)
+        for item, seen in found.items():
+            matches = [copy for pair in seen for copy in same_there.get(pair.second, [pair.second])]
             yield _between_finding(
                 scan, other, same.get(item, [item]), matches, _describe_changes(seen), min(p.similarity for p in seen)
             )
 
 
-def _confirm(scan: Scan, other: Scan, pairs: Sequence[Pair], workers: int) -> list[Proposed]:
+def _confirm(scan: Scan, other: Scan, pairs: Sequence[Pair], workers: int) -> list[Pair]:
     if not pairs:
         return []
     with progress_bar("looking at likely copies again", len(pairs)) as advance:
-        return confirm_pairs(scan, other, [(pair.first, pair.second, pair) for pair in pairs], workers, advance)
+        return confirm_pairs(scan, other, pairs, workers, advance)
 
 
 def _group_equal(items: NDArray[np.int64], digests: NDArray[Any]) -> list[list[int]]:
@@ -93,19 +92,20 @@ def _representatives(scan: Scan, exact: Sequence[Sequence[int]]) -> NDArray[np.b
     return alone
 
 
-def _group_near(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Proposed]) -> Iterator[Finding]:
+def _group_near(scan: Scan, same: dict[int, list[int]], pairs: Sequence[Pair]) -> Iterator[Finding]:
     together = UnionFind()
-    for first, second, _ in pairs:
-        together.join(first, second)
-    groups: dict[int, list[Proposed]] = defaultdict(list)
-    for entry in pairs:
-        groups[together.find(entry[0])].append(entry)
-    for entries in groups.values():
-        alone = {item for first, second, _ in entries for item in (first, second)}
+    for pair in pairs:
+        together.join(pair.first, pair.second)
+    groups: dict[int, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[together.find(pair.first)].append(pair)
+    for found in groups.values():
+        alone = {item for pair in found for item in (pair.first, pair.second)}
         group = sorted(copy for item in alone for copy in same.get(item, [item]))
         # A group may hang together by a chain, so that its ends are not alike: only direct pairs count as conflicts.
-        kind = "label-conflict" if any(_labels_conflict(scan, (a, b)) for a, b, _ in entries) else "near-duplicate"
-        found = [pair for _, _, pair in entries]
+        kind = (
+            "label-conflict" if any(_labels_conflict(scan, (pair.first, pair.second)) for pair in found) else "near-duplicate"
+        )
         detail = _describe_copies(kind, _describe_changes(found), scan, group)
         yield _copy_finding(scan, kind, group, detail, min(pair.similarity for pair in found))
 
@@ -115,9 +115,8 @@ def _labels_conflict(scan: Scan, items: Iterable[int]) -> bool:
     return len({frozenset(scan.label_names(item)) for item in items} - {frozenset()}) > 1
 
 
-def _describe_changes(pairs: Iterable[Pair]) -> str:
+def _describe_changes(pairs: Sequence[Pair]) -> str:
     """What the search could tell of how they differ."""
-    pairs = list(pairs)
     ways = sorted({pair.how for pair in pairs})
     return f"{', '.join(ways)}; similarity {min(pair.similarity for pair in pairs):.2f}"
 
