@@ -59,21 +59,17 @@ def align_classes(
     `there`: the data classes that have images; the others need not be known. `model_named` is False where the model's names
     are its numbers because nobody knows better.
     """
-    wanted = sorted(set(range(len(data)) if there is None else there))
+    needed = sorted(set(range(len(data)) if there is None else there))
+    found = [*range(len(data))] if data == model else _by_name(data, model)
+    to: tuple[tuple[int, ...], ...] = tuple(() if number is None else (number,) for number in found)
     notes: tuple[str, ...] = ()
-    to: tuple[tuple[int, ...], ...]
-    if data == model:
-        to = tuple((number,) for number in range(len(data)))
-    else:
-        found = _by_name(data, model)
-        if any(found[label] is None for label in wanted) and (numbered := _by_number(data, model, wanted, model_named)):
-            to, note = numbered
-            notes = (f"{where}: {note}",)
-        elif unknown := [data[label] for label in wanted if found[label] is None]:
+    if unknown := [data[label] for label in needed if found[label] is None]:
+        numbered = _by_number(data, model, needed, model_named)
+        if numbered is None:
             raise _unknown(where, unknown, data, model, model_named)
-        else:
-            to = tuple(() if own is None else (own,) for own in found)
-    found_there = {number for label in wanted for number in to[label]}
+        to, note = numbered
+        notes = (f"{where}: {note}",)
+    found_there = {number for label in needed for number in to[label]}
     mapping = _among(ClassMapping(data, model, to, None, notes), among)
     if len(found_there) < len(model) and not notes:
         may = f"; it chooses among the {mapping.competing:,} that the data names"
@@ -93,8 +89,7 @@ def read_mapping(
 ) -> ClassMapping:
     """As the file says, and no guess beside it: a data class that it does not name is left out."""
     entries = _entries(path)
-    place = _finder(data)
-    find = _finder(model)
+    place, find = _finder(data), _finder(model)
     to: list[tuple[int, ...]] = [()] * len(data)
     elsewhere = []
     for name, targets in entries.items():
@@ -105,15 +100,15 @@ def read_mapping(
             raise VitreousError(f"{path}: {name!r} and another entry are both {data[label]!r}; give it one entry")
         else:
             to[label] = tuple(dict.fromkeys(n for target in targets for n in _targets(path, name, target, model, find)))
-    wanted = sorted(set(range(len(data)) if there is None else there))
-    if not any(to[label] for label in wanted):
+    needed = sorted(set(range(len(data)) if there is None else there))
+    if not any(to[label] for label in needed):
         raise VitreousError(
-            f"{path}: maps none of the data's classes ({first_few([data[label] for label in wanted], 3)}) "
+            f"{path}: maps none of the data's classes ({first_few([data[label] for label in needed], 3)}) "
             f"to a class of the model"
         )
     notes = []
-    if left := [data[label] for label in wanted if not to[label]]:
-        said = f"{len(left):,} of the data's {len(wanted):,} classes map to nothing and are left out ({first_few(left, 3)})"
+    if left := [data[label] for label in needed if not to[label]]:
+        said = f"{len(left):,} of the data's {len(needed):,} classes map to nothing and are left out ({first_few(left, 3)})"
         notes.append(f"{path}: {said}")
     if elsewhere:
         notes.append(f"{path}: {len(elsewhere):,} of its entries are no classes of the data ({first_few(elsewhere, 3)})")
@@ -168,12 +163,12 @@ def _by_name(data: tuple[str, ...], model: tuple[str, ...]) -> list[int | None]:
 
 
 def _by_number(
-    data: tuple[str, ...], model: tuple[str, ...], wanted: Sequence[int], model_named: bool
+    data: tuple[str, ...], model: tuple[str, ...], needed: Sequence[int], model_named: bool
 ) -> tuple[tuple[tuple[int, ...], ...], str] | None:
     synsets = len(data) == len(model) == 1000 and all(_SYNSET.fullmatch(name) for name in data) and data == tuple(sorted(data))
     if synsets:
         why = "WordNet ids, which in their order are ImageNet's thousand classes, as the model has them"
-    elif _numbers(data) and all(int(data[label]) < len(model) for label in wanted):
+    elif _numbers(data) and all(int(data[label]) < len(model) for label in needed):
         to = tuple((int(name),) if int(name) < len(model) else () for name in data)
         return to, f"its classes are numbers, taken for the model's own, from 0 ({model[0]!r}) on"
     elif not (model_named and not _numbers(model)) and len(data) == len(model):

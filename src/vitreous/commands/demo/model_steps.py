@@ -139,8 +139,8 @@ def draw_compute(rows: list[dict[str, Any]], path: Path) -> Path:
         right, up, side = places[model_family(row["model"])]
         point = (row["parameters"], row["exaFLOPs"])
         axes[0].annotate(row["model"], point, xytext=(right, up), textcoords="offset points", fontsize=8, ha=side)
-    axes[0].set(xscale="log", yscale="log", xlim=(18e6, 1.1e9), title="What the paper's models cost")
-    axes[0].set(xlabel="million parameters", ylabel="exaFLOPs of pre-training")
+    axes[0].set(xscale="log", yscale="log", xlim=(18e6, 1.1e9), title="What the paper's models cost",
+                xlabel="million parameters", ylabel="exaFLOPs of pre-training")  # fmt: skip
     axes[0].set_xticks([m * 1e6 for m in (25, 50, 100, 200, 400, 800)], ["25", "50", "100", "200", "400", "800"])
     axes[0].minorticks_off()
     axes[0].legend(frameon=False)
