@@ -101,7 +101,7 @@ def _with_neighbours(
     suspects: Sequence[Suspect], predictions: Predictions, training: Features, features: NDArray[np.float32]
 ) -> list[Suspect]:
     """Training images may have their classes' names from the model or from the data, which need not call them the same."""
-    near, _ = nearest_neighbours(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
+    near = nearest_neighbours(features[[suspect.row for suspect in suspects]], training.values, NEIGHBOURS)
     known = [{fold_name(training.classes[label]) for label in own} for own in training.labels]
     called = [{fold_name(name)} for name in predictions.classes]
     for name, numbers in zip(predictions.mapping.data, predictions.mapping.to, strict=True):
@@ -114,7 +114,7 @@ def _with_neighbours(
 
     return [
         replace(suspect, neighbours=Neighbours(having(rows, (suspect.suggested,)), having(rows, suspect.given), len(rows)))
-        for suspect, rows in zip(suspects, near, strict=True)
+        for suspect, rows in zip(suspects, near.rows, strict=True)
     ]
 
 

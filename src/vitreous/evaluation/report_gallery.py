@@ -180,8 +180,8 @@ def attention_overlay(values: NDArray[np.float32]) -> str:
 def _nearest(
     known: Mapping[int, NDArray[np.float32]], training: Features, data: Source | Stream | None
 ) -> dict[int, Sequence[Neighbour]]:
-    rows, similarities = nearest_neighbours(np.stack([*known.values()]), training.values, NEIGHBOURS)
-    shown = sorted(set(rows.flatten().tolist()))
+    found = nearest_neighbours(np.stack([*known.values()]), training.values, NEIGHBOURS)
+    shown = sorted(set(found.rows.flatten().tolist()))
     contents = read_contents(data, training.numbers, training.ids, shown) if data is not None else ()
     thumbnails = {there: _thumbnail(content, training.ids[there]) for there, content in contents}
 
@@ -189,7 +189,7 @@ def _nearest(
         label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
         return thumbnails.get(there), label, similarity, training.ids[there]
 
-    pairs = zip(known, rows.tolist(), similarities.tolist(), strict=True)
+    pairs = zip(known, found.rows.tolist(), found.similarities.tolist(), strict=True)
     return {row: tuple(map(neighbour, near, similar)) for row, near, similar in pairs}
 
 

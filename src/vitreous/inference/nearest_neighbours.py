@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,10 +13,15 @@ _QUERIES = 512  # rows of a block of similarities, and
 _AMONG = 4096  # columns: 8 MB
 
 
-def nearest_neighbours(queries: Floats, among: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    rows: NDArray[np.int64]  # (queries, k): the most similar first; of equal ones, the lower row
+    similarities: Floats  # (queries, k), cosine: from -1 to 1
+
+
+def nearest_neighbours(queries: Floats, among: Floats, count: int) -> Nearest:
     """The `count` rows of `among` (N, D) most similar to each of `queries` (Q, D), or all of them if there are fewer.
 
-    Rows (Q, count), the most similar first and of equal ones the lower row, and their cosine similarities (Q, count).
     Exact: everything is compared with everything, a block at a time. A vector of zeros has no direction; it is similar to
     nothing, which is 0.
     """
@@ -22,7 +29,7 @@ def nearest_neighbours(queries: Floats, among: Floats, count: int) -> tuple[NDAr
     starts = range(0, len(queries), _QUERIES)
     blocks = [_nearest(_directions(queries[start : start + _QUERIES]), among, count) for start in starts]
     ranks = np.concatenate([np.zeros((0, count), np.int64), *blocks])
-    return ranks & 0xFFFFFFFF, np.float32(0) - _flip((ranks >> 32).astype(np.int32)).view(np.float32)
+    return Nearest(ranks & 0xFFFFFFFF, np.float32(0) - _flip((ranks >> 32).astype(np.int32)).view(np.float32))
 
 
 def _nearest(queries: Floats, among: Floats, count: int) -> NDArray[np.int64]:
