@@ -3,6 +3,7 @@
 Modules:
     axial_study             axial and full attention (appendix D.6)
     budget                  size of a study in the time there is
+    check_cells             whether the data is enough for a grid
     compute_study           transfer against compute (Figure 5)
     cost_figure             figure of the cost study
     cost_rows               rows of the cost study and their file

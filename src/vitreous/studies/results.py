@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import atomic_file, write_text
 from vitreous.core.untrusted_json import read_json
 from vitreous.studies.run_cells import Row
@@ -31,9 +33,21 @@ def read_runs(path: Path) -> dict[str, Row]:
         return {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return {line["cell"]: {name: _parse(name, cell) for name, cell in line.items()} for line in csv.DictReader(file)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VitreousError(f"{path}: is no table of runs ({error}); restore it, or choose another --out") from error
+            return {str(row["cell"]): row for row in map(_parse_row, csv.DictReader(file))}
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise VitreousError(f"{path}: is no table of runs ({one_line(error)}); restore it, or choose another --out") from error
+
+
+def _parse_row(line: Mapping[str, str]) -> Row:
+    if None in line or None in line.values():
+        raise ValueError("a line has other columns than the first")
+    row = {name: _parse(name, text) for name, text in line.items()}
+    for name in ("accuracy", "seed", "flops", "seconds"):
+        if not isinstance(row[name], int | float) or not math.isfinite(row[name]):
+            raise ValueError(f"{name} {line[name]!a} is no number")
+    if not row["cell"] or not row["arm"] or row["role"] not in ("main", "trial"):
+        raise ValueError("a line has no cell, arm or role")
+    return row
 
 
 def _parse(name: str, text: str) -> Any:
@@ -57,13 +71,17 @@ def write_runs(path: Path, rows: Sequence[Row]) -> None:
 def read_outcomes(out: Path, cells: Sequence[Cell], arms: set[str]) -> dict[str, NDArray[np.uint8]]:
     """The packed bits of every cell of these arms, by its key: of this machine's rows, and of what came with the results."""
     found: dict[str, NDArray[np.uint8]] = {}
-    if (out / OUTCOMES).exists():
-        with np.load(out / OUTCOMES, allow_pickle=False) as kept:
-            found = {name: kept[name] for name in kept.files}
-    for cell in cells:
-        path = out / "rows" / f"{cell.key()}.npy"
-        if cell.role == "main" and path.exists():
-            found[cell.key()] = np.load(path, allow_pickle=False)
+    path = out / OUTCOMES
+    try:
+        if path.exists():
+            with np.load(path, allow_pickle=False) as kept:
+                found = {name: kept[name] for name in kept.files}
+        for cell in cells:
+            path = out / "rows" / f"{cell.key()}.npy"
+            if cell.role == "main" and path.exists():
+                found[cell.key()] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise VitreousError(f"{path}: holds no outcomes of test images ({one_line(error)}); delete it") from error
     keys = {cell.key() for cell in cells if cell.arm in arms}
     return {key: bits for key, bits in found.items() if key in keys}
 
@@ -83,9 +101,9 @@ def seed_effects(claim: Claim, rows: Sequence[Row]) -> dict[int, float]:
     values = {(row["arm"], row["seed"]): row[claim.value] for row in measured}
     seeds = sorted({seed for _, seed in values})
     complete = [seed for seed in seeds if all((arm, seed) in values for arm in claim.weights)]
-    return {
-        seed: 100 * sum(weight * values[arm, seed] for arm, weight in claim.weights.items()) - claim.minus for seed in complete
-    }
+    sums = {seed: sum(weight * values[arm, seed] for arm, weight in claim.weights.items()) for seed in complete}
+    # Rounded, so that the last bits of a sum of equal accuracies are not taken for an effect.
+    return {seed: round(100 * value - claim.minus, 9) for seed, value in sums.items()}
 
 
 def primary_p(study: Study, rows: Sequence[Row]) -> float:
@@ -154,6 +172,8 @@ def _bootstrap(
     if claim.value != "accuracy" or len(effects) < 2 or any(row["cell"] not in outcomes for row in needed):
         return None
     images = int(needed[0]["n"])
+    if any(row["n"] != images or len(outcomes[row["cell"]]) != (images + 7) // 8 for row in needed):
+        return None
     differences = np.zeros((len(effects), images))
     for place, seed in enumerate(effects):
         for arm, weight in claim.weights.items():
@@ -167,7 +187,8 @@ def read_primary_p(folder: Path, name: str) -> float | None:
     """p of another study's primary claim, from its result.json beside this one; None where too little was run."""
     try:
         first = read_json(folder / name / RESULT)[0]
-        return float(first["p"]) if first["complete"] else None
+        p = float(first["p"])
+        return p if first["complete"] and 0 <= p <= 1 else None
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
 

@@ -15,22 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from vitreous.core.distributed import World, init_distributed
-from vitreous.core.files import Busy, atomic_file, locked, write_text
+from vitreous.core.distributed import World
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.files import Busy, atomic_file, locked, user_path, write_text
+from vitreous.core.output_dir import find_data_folder
 from vitreous.core.progress import say, silence
 from vitreous.core.untrusted_json import read_json
-from vitreous.studies.measures import measure_cell
+from vitreous.data.source import Source
+from vitreous.studies.budget import describe_seconds
+from vitreous.studies.measures import Measured, measure_cell
 from vitreous.studies.study import Cell, Stage, hash_json, tuned_families, tuned_rates, with_rates
 from vitreous.studies.study_data import open_once
 from vitreous.training.batch_fitting import fit_micro_batch
 from vitreous.training.build_options import build_options
+from vitreous.training.loop import Diverged
 from vitreous.training.resolve import resolve
 from vitreous.training.trainer import train
 
 Row = dict[str, Any]
 _BUSY = "another process is at it"
-_WAIT = 5.0  # seconds, while another process has the cells that are left
+_WAIT = 1.0  # seconds, while another process has the cells that are left
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class CellRunner:
 
     def run_missing(self, cells: Sequence[Cell], done: Mapping[str, Row]) -> Iterator[Row]:
         """The rows of cells as they are finished, here or by another process."""
+        _check_trials(cells)
         rows = {**done, **self.read_rows(cells)}
         left = [cell for cell in cells if cell.key() not in rows]
         yield from (row for key, row in rows.items() if key not in done)
@@ -53,23 +60,23 @@ class CellRunner:
             row = next((row for cell in left if (row := self._try(cell, rates)) is not None), None)
             if row is None:  # all that could be run here is being run elsewhere
                 time.sleep(_WAIT)
-                row = next(iter({**self.read_rows(left)}.values()), None)
+                row = next(iter(self.read_rows(left).values()), None)
             if row is None:
                 continue
             rows[str(row["cell"])] = row
             left = [cell for cell in left if cell.key() != row["cell"]]
             spent += 1
-            minutes = (time.monotonic() - began) / spent * len(left) / 60
+            remaining = describe_seconds((time.monotonic() - began) / spent * len(left))
             seconds = f"{row['seconds']:.0f} s" if row["role"] == "main" else f"trial, {row['seconds']:.0f} s"
             say(
                 f"{len(cells) - len(left)} of {len(cells)}: {row['arm']}, seed {row['seed']}: "
-                f"{100 * row['accuracy']:.1f} % ({seconds}); about {minutes:.0f} minutes left"
+                f"{100 * row['accuracy']:.1f} % ({seconds}); about {remaining} left"
             )
             yield row
 
     def read_rows(self, cells: Sequence[Cell]) -> dict[str, Row]:
         paths = {cell.key(): self.out / "rows" / f"{cell.key()}.json" for cell in cells}
-        return {key: read_json(path) for key, path in paths.items() if path.exists()}
+        return {key: _read_row(path) for key, path in paths.items() if path.exists()}
 
     def _try(self, cell: Cell, rates: Mapping[str, float]) -> Row | None:
         """The row of this cell, unless it waits for a learning rate, or another process has it or its upstream run."""
@@ -80,7 +87,7 @@ class CellRunner:
         try:
             with locked(path.with_suffix(".lock"), _BUSY):
                 if path.exists():
-                    return read_json(path)
+                    return _read_row(path)
                 return self._run(cell, rates, path)
         except Busy:
             return None
@@ -90,15 +97,18 @@ class CellRunner:
         stages = [with_rates(stage, rates) for stage in cell.stages]
         result: Mapping[str, Any] = {}
         folder = self.runs
-        for number, stage in enumerate(stages):
-            name = hash_json([asdict(each) for each in stages[: number + 1]] + [self.precision])
-            parent, folder = folder.name if number else "", self.runs / name
-            with locked(self.runs / f"{name}.lock", _BUSY):
-                result = self._train(stage, folder, from_)
-            flops += float(result["flops"])
-            from_ = str(folder / "checkpoint")
-        with silence():
-            measured = measure_cell(cell, folder, result)
+        try:
+            for number, stage in enumerate(stages):
+                name = self._name_run(stages[: number + 1])
+                parent, folder = folder.name if number else "", self.runs / name
+                with locked(self.runs / f"{name}.lock", _BUSY):
+                    result = self._train(stage, folder, from_)
+                flops += float(result["flops"])
+                from_ = str(folder / "checkpoint")
+            with silence():
+                measured = measure_cell(cell, folder, result)
+        except Diverged:  # no model, and so nothing right; a rate that does this is not chosen
+            measured = Measured({"accuracy": 0.0, "diverged": 1})
         seconds = time.monotonic() - began
         key = cell.key()
         if measured.right is not None:
@@ -113,6 +123,16 @@ class CellRunner:
         _drop_states(folder)
         return row
 
+    def _name_run(self, stages: Sequence[Stage]) -> str:
+        """The hash of all that a run depends on; of data that lies in files, its place and its list of images."""
+        files = {}
+        for data in {str(stage.options["data"]) for stage in stages}:
+            place = find_data_folder(data) or user_path(data)
+            if place.exists():
+                splits = open_once(data).splits.values()
+                files[data] = [str(place.resolve()), *(split.fingerprint() for split in splits if isinstance(split, Source))]
+        return hash_json([asdict(stage) for stage in stages] + [self.precision] + ([files] if files else []))
+
     def _train(self, stage: Stage, out: Path, from_: str | None) -> Mapping[str, Any]:
         """The result of a run, which is resumed if it was interrupted and not repeated if it is finished."""
         given = {
@@ -121,14 +141,31 @@ class CellRunner:
         }  # fmt: skip
         if stage.command == "finetune":
             given["from_"] = from_ if from_ is not None else "scratch"
-        with silence(), init_distributed(self.device) as world:
-            return _train_run(stage, given, world)
+        # Processes share cells, not runs: each is alone, whatever launcher started it.
+        with silence():
+            return _train_run(stage, given, World(0, 1, torch.device(self.device)))
 
 
 def _train_run(stage: Stage, given: dict[str, Any], world: World) -> Mapping[str, Any]:
     options, previous = build_options(stage.command, given)
     config = resolve(options, previous, world, dataset=open_once(options.data))
     return train(fit_micro_batch(config, options, previous, world), world).result
+
+
+def _check_trials(cells: Sequence[Cell]) -> None:
+    tried = {cell.factors["family"] for cell in cells if cell.role == "trial"}
+    missing = {family for cell in cells for family in tuned_families(cell)} - tried
+    if missing:
+        raise VitreousError(f"the study has no trials of the learning rate of {', '.join(sorted(missing))}; add a Tuning")
+
+
+def _read_row(path: Path) -> Row:
+    try:
+        row: Row = read_json(path)
+        row["cell"], row["arm"], row["accuracy"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VitreousError(f"{path}: is no row of a study ({one_line(error)}); delete it to run its cell again") from error
+    return row
 
 
 def _drop_states(run: Path) -> None:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import VitreousError
+from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.fields import check_fields, from_json
 from vitreous.core.files import cache_dir, locked, user_path, write_text
 from vitreous.core.output_dir import check_outside, check_writable, find_data_folder
 from vitreous.core.progress import say
@@ -26,13 +27,16 @@ from vitreous.studies.budget import (
     predict_seconds,
     scale_at,
 )
+from vitreous.studies.check_cells import check_cells, check_data
+from vitreous.studies.paper_figures import PAPER
 from vitreous.studies.registry import STUDIES, find_study
 from vitreous.studies.run_cells import CellRunner, Row
-from vitreous.studies.study import Cell, Scale, Study
+from vitreous.studies.study import Axes, Cell, Scale, Study, hash_json
 from vitreous.studies.study_data import open_once
 from vitreous.studies.study_figure import draw_study, mean_points
 
 GRID, MADE_BY = "grid.json", "vitreous study"
+_BEFORE = ("grid.lock", f"{PAPER}.png", f"{PAPER}.svg")  # may lie in the folder of a new study
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,14 @@ class StudyResult:
             for arm in arms
             if arm in points
         ]
+        # Where the figure shows points of its own, the table has accuracies all the same.
+        label = Axes().y_label if self.study.points else self.study.axes.y_label
         claims = []
         for record in self.verdicts:
             interval = _interval(*(record["interval"] or (None, None)))
             claims.append((record["claim"], _number(record["effect"]), interval, record["seeds"], record["verdict"]))
         return (
-            table(("arm", self.study.axes.y_label, "95 % interval", "seeds"), lines)
+            table(("arm", label, "95 % interval", "seeds"), lines)
             + "\n\n"
             + table(("claim", "effect (points)", "95 % interval", "seeds", "verdict"), claims)
             + f"\n\n{self.out}/figure.png shows it; runs.csv and result.json have the numbers"
@@ -103,15 +109,20 @@ def run_study(options: StudyOptions) -> StudyResult:
         raise VitreousError(f"--seeds {options.seeds}: a comparison needs at least two")
     if options.level is not None and not 0 <= options.level < len(LEVELS):
         raise VitreousError(f"--level {options.level}: must be from 0 to {len(LEVELS) - 1}")
+    if options.level is not None and seconds is not None:
+        raise VitreousError("--level and --budget: both choose the size; leave one out")
+    if options.upstream and not study.upstream:
+        raise VitreousError(f"--upstream {options.upstream}: {study.name} trains from scratch; leave it out")
     options = replace(options, data=options.data or study.data)
     data, folder = options.data, user_path(options.out)
     check_outside(folder, find_data_folder(data))
     check_writable("--out", folder)
-    _check_data(data)
+    check_data(data)
     if options.upstream:
-        _check_data(options.upstream)
+        check_data(options.upstream)
     with locked(folder / "grid.lock"):
         scale, cells = _read_grid(folder, study, sha256, options) or _make_grid(folder, study, sha256, options, seconds)
+    check_cells(cells)
     runs = user_path(options.runs) if options.runs else cache_dir() / "runs"
     runner = CellRunner(folder, runs, options.device, options.precision)
     rows = {key: row for key, row in results.read_runs(folder / results.RUNS).items() if key in {cell.key() for cell in cells}}
@@ -122,17 +133,9 @@ def run_study(options: StudyOptions) -> StudyResult:
             rows[str(row["cell"])] = row
             results.write_runs(folder / results.RUNS, _in_order(cells, rows))
     finally:
+        rows |= runner.read_rows(cells)  # those of other processes, too
         verdicts = write_results(study, sha256, folder, cells, rows)
     return StudyResult(study, options.out, tuple(verdicts), tuple(_in_order(cells, rows)))
-
-
-def _check_data(data: str) -> None:
-    dataset = open_once(data)
-    train = dataset.splits.get("train")
-    if not isinstance(train, Source) or not {"test", "validation"} & set(dataset.splits):
-        raise VitreousError(f"{data}: a study needs a train and a test split; make folders train/ and test/ with class folders")
-    if len(dataset.classes) < 2:
-        raise VitreousError(f"{data}: has {len(dataset.classes)} classes; a study compares accuracies, so it needs two or more")
 
 
 def _make_grid(
@@ -145,8 +148,10 @@ def _make_grid(
     else:
         scale, seconds = choose_scale(study, data, upstream, budget, seeds, options.device)
     cells = study.cells(scale)
+    check_cells(cells)  # before a folder is made for them
     say(f"{study.name}: {len(cells)} runs, about {describe_seconds(seconds)} here; the grid is kept in {folder / GRID}")
     record = {"made_by": MADE_BY, "version": 1, "study": study.name, "study_sha256": sha256, "scale": asdict(scale)}
+    record |= {"precision": options.precision, "data_fingerprint": _fingerprint(data)}
     grid = [{"cell": cell.key(), "arm": cell.arm, "seed": cell.seed, "role": cell.role} for cell in cells]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / GRID, json.dumps({**record, "predicted_seconds": round(seconds), "cells": grid}, indent=1) + "\n")
@@ -154,26 +159,45 @@ def _make_grid(
 
 
 def _read_grid(folder: Path, study: Study, sha256: str, options: StudyOptions) -> tuple[Scale, tuple[Cell, ...]] | None:
-    """The grid that this folder was begun with; refused where it is of another study, data or registration."""
+    """The grid that this folder was begun with; refused where it is of another study, data, size or registration."""
     path = folder / GRID
     if not path.exists():
-        if folder.exists() and any(entry.name != "grid.lock" for entry in folder.iterdir()):
+        if folder.exists() and any(entry.name not in _BEFORE for entry in folder.iterdir()):
             raise VitreousError(f"--out {folder}: holds other files; choose a new folder")
         return None
     try:
         found: Mapping[str, Any] = read_json(path)
-        scale, keys = Scale(**found["scale"]), [cell["cell"] for cell in found["cells"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VitreousError(f"{path}: is no grid of a study ({error}); choose another --out") from error
-    asked = {"study": study.name, "data": options.data, "seeds": options.seeds or scale.seeds}
-    for what, before in (("study", found["study"]), ("data", scale.data), ("seeds", scale.seeds)):
-        now = asked[what]
-        if before != now:
-            raise VitreousError(f"--out {folder}: its grid is of {what} {before}, not {now}; choose another folder")
-    cells = study.cells(scale)
-    if found["study_sha256"] != sha256 or keys != [cell.key() for cell in cells]:
-        raise VitreousError(f"--out {folder}: study {study.name} has changed since its grid was made; choose a new folder")
+        scale, keys = from_json(Scale, found["scale"], "field of a grid's scale"), [cell["cell"] for cell in found["cells"]]
+        check_fields(scale, lambda name, value: f"{name} {value}:")
+        name, before = found["study"], found["study_sha256"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, VitreousError) as error:
+        raise VitreousError(f"{path}: is no grid of a study ({one_line(error)}); choose another --out") from error
+    fingerprint = _fingerprint(options.data)
+    of = {
+        "study": (name, study.name),
+        "data": (scale.data, options.data),
+        "upstream": (scale.upstream, options.upstream or scale.upstream),
+        "seeds": (scale.seeds, options.seeds or scale.seeds),
+        "level": (scale.level, scale.level if options.level is None else options.level),
+        "precision": (found.get("precision", "float32"), options.precision),
+        "images": (found.get("data_fingerprint", fingerprint), fingerprint),
+    }
+    for what, (then, now) in of.items():
+        if then != now:
+            raise VitreousError(f"--out {folder}: its grid is of {what} {then}, not {now}; choose another folder")
+    changed = VitreousError(f"--out {folder}: study {study.name} has changed since its grid was made; choose a new folder")
+    try:
+        cells = study.cells(scale)
+    except (ValueError, ArithmeticError) as error:  # of a scale that no level has
+        raise changed from error
+    if before != sha256 or keys != [cell.key() for cell in cells]:
+        raise changed
     return scale, cells
+
+
+def _fingerprint(data: str) -> str:
+    """Changes with the list of images and labels."""
+    return hash_json({name: split.fingerprint() for name, split in open_once(data).splits.items() if isinstance(split, Source)})
 
 
 def _describe(scale: Scale) -> str:
