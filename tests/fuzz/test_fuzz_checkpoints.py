@@ -46,6 +46,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
     dinov3 = dict(positions="rope", layer_scale=1e-5, registers=2, key_bias=False, mlp_form="swiglu", norm_eps=1e-5)
     Classifier(random_checkpoint("ViT-B/16", **{**tiny, "classes": 0}, **dinov3)).save(root / "dinov3", format="huggingface")
     Classifier(random_checkpoint("ViT-B/16", **tiny, **dinov3)).save(root / "dinov3-timm", format="timm")
+    for name, tower in (("clip", dict(embedding_norm=True)), ("siglip", dict(pool="map"))):
+        Classifier(random_checkpoint("ViT-B/16", **{**tiny, "classes": 0}, **tower)).save(root / name, format="huggingface")
     hybrid = dict(tiny, patch=1, image_size=16, trunk_units=(1,), trunk_width=32)
     Classifier(random_checkpoint("R50+ViT-B/16", **hybrid)).save(root / "hybrid")
     (root / "official").mkdir()

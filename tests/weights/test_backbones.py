@@ -198,6 +198,138 @@ def test_the_preprocessing_of_dinov3_is_read_and_gives_its_pixels(tmp_path: Path
     assert float((clf.prepare(image)[0] - expected).abs().max()) < 1 / 255 / 0.224
 
 
+# CLIP and SigLIP ------------------------------------------------------------------------------------------------------
+
+TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip": ("CLIPVisionModel", {}),
+    "clip, erf": ("CLIPVisionModel", dict(hidden_act="gelu", layer_norm_eps=1e-3)),
+    "siglip": ("SiglipVisionModel", {}),
+    "siglip, quick": ("SiglipVisionModel", dict(hidden_act="quick_gelu", layer_norm_eps=1e-3)),
+}
+TEXT = dict(hidden_size=48, num_hidden_layers=1, num_attention_heads=3, intermediate_size=64, vocab_size=100)
+
+
+@pytest.mark.parametrize("case", TOWERS)
+def test_a_towers_features_are_transformers_pooler_output_there_and_back(case: str, tmp_path: Path) -> None:
+    kind, options = TOWERS[case]
+    theirs = save_transformers(kind, tmp_path / "hf", **options)
+    clf = load(tmp_path / "hf")
+    assert sum(p.numel() for p in clf.model.parameters()) == sum(p.numel() for p in theirs.parameters())
+    clf.save(tmp_path / "ours")
+    load(tmp_path / "ours").save(tmp_path / "back", "huggingface")
+    rebuilt = read_back(tmp_path / "back", getattr(transformers, kind))
+    assert all(torch.equal(rebuilt.state_dict()[name], tensor) for name, tensor in theirs.state_dict().items())
+    for grid in GRIDS:
+        images = torch.rand(2, 3, *grid) * 2 - 1
+        expected = pooled(theirs, images, interpolate_pos_encoding=True)
+        assert relative(clf.features(images), expected) < 1e-5
+        assert relative(load(tmp_path / "back", image_size=grid).features(images), expected) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["CLIP", "Siglip"])
+def test_a_tower_is_read_from_the_file_of_both_and_the_rest_is_noted(family: str, tmp_path: Path) -> None:
+    config = getattr(transformers, f"{family}Config")(text_config=TEXT, vision_config=TINY)
+    theirs = getattr(transformers, f"{family}Model")(config).eval()
+    randomise(theirs.vision_model)
+    theirs.save_pretrained(tmp_path / "hf")  # type: ignore[operator]
+    clf = load(tmp_path / "hf")
+    images = torch.rand(2, 3, 32, 32)
+    assert relative(clf.features(images), pooled(theirs.vision_model, images)) < 1e-5  # type: ignore[arg-type]
+    (note,) = [note for note in clf.notes if note.startswith("left out")]
+    assert "text_model" in note
+    assert "vision_model" not in note
+
+
+def test_clips_projection_is_left_out_and_noted(tmp_path: Path) -> None:
+    config = transformers.CLIPVisionConfig(**TINY, projection_dim=24)
+    theirs = randomise(transformers.CLIPVisionModelWithProjection(config)).eval()
+    theirs.save_pretrained(tmp_path / "hf")  # type: ignore[operator]
+    clf = load(tmp_path / "hf")
+    assert "left out: visual_projection.weight" in clf.notes
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        embeds = theirs(images).image_embeds
+        assert relative(theirs.visual_projection(clf.features(images)), embeds) < 1e-5  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("family", ["CLIP", "Siglip"])
+def test_classifiers_of_transformers_on_towers_are_refused(family: str, tmp_path: Path) -> None:
+    config = getattr(transformers, f"{family}Config")(text_config=TEXT, vision_config=TINY)
+    getattr(transformers, f"{family}ForImageClassification")(config).save_pretrained(tmp_path / "hf")
+    with pytest.raises(VitreousError, match="classifiers on CLIP and SigLIP"):
+        load(tmp_path / "hf")
+
+
+def test_what_a_towers_config_leaves_out_is_transformers_default(tmp_path: Path) -> None:
+    """google/siglip-base-patch16-224 says nothing but the model type of its vision tower."""
+    options = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768, intermediate_size=64)
+    theirs = save_transformers("SiglipVisionModel", tmp_path / "hf", **{**options, "patch_size": 16, "image_size": 224})
+    short = dict(model_type="siglip", vision_config=dict(model_type="siglip_vision_model"))
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(short))
+    images = torch.rand(1, 3, 224, 224)
+    assert relative(load(tmp_path / "hf").features(images), pooled(theirs, images)) < 1e-5
+
+
+HALF = [0.5] * 3
+CLIP_MEAN = "0.48145466,0.4578275,0.40821073,0.26862954,0.26130258,0.27577711"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "expected"),
+    [
+        ("CLIPVisionModel", {}, f"resize_small(32,bicubic,floor)|central_crop(32)|normalise({CLIP_MEAN})"),
+        (
+            "CLIPVisionModel",  # as openai/clip-vit-base-patch32 says it
+            dict(feature_extractor_type="CLIPFeatureExtractor", size=40, crop_size=32, do_center_crop=True),
+            "resize_small(40,bicubic,floor)|central_crop(32)|normalise(0.1,0.2,0.3,0.4,0.5,0.6)",
+        ),
+        ("SiglipVisionModel", {}, "resize(32,bicubic)|range(-1,1)"),
+        (
+            "SiglipVisionModel",
+            dict(
+                image_processor_type="SiglipImageProcessor",
+                size=dict(height=40, width=40),
+                image_mean=[0.5] * 3,
+                image_std=[0.5] * 3,
+            ),
+            "resize(40,bicubic)|range(-1,1)",
+        ),
+    ],
+)
+def test_the_preprocessing_of_towers(kind: str, said: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    save_transformers(kind, tmp_path / "hf")
+    if said:
+        values = dict(resample=3, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6])
+        (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps({**values, **said}))
+    clf = load(tmp_path / "hf")
+    assert str(clf.preprocess) == expected
+    assert clf.checkpoint.preprocess_guessed == (not said)
+
+
+# MAE ------------------------------------------------------------------------------------------------------------------
+
+
+def test_mae_features_are_the_class_token_of_all_patches_and_the_decoder_is_noted(tmp_path: Path) -> None:
+    decoder = dict(
+        decoder_hidden_size=32, decoder_num_hidden_layers=1, decoder_num_attention_heads=2, decoder_intermediate_size=64
+    )
+    config = transformers.ViTMAEConfig(**TINY, **decoder, mask_ratio=0.0)
+    theirs = randomise(transformers.ViTMAEForPreTraining(config)).eval()
+    theirs.save_pretrained(tmp_path / "hf")  # type: ignore[operator]
+    clf = load(tmp_path / "hf")
+    assert any("decoder" in note for note in clf.notes if note.startswith("left out"))
+    for grid in GRIDS:
+        images = torch.rand(2, 3, *grid)
+        with torch.no_grad():
+            expected = theirs.vit(images, interpolate_pos_encoding=True).last_hidden_state[:, 0]  # type: ignore[operator]
+        assert relative(clf.features(images), expected) < 1e-5
+    clf.save(tmp_path / "back", "huggingface")
+    rebuilt = transformers.ViTModel.from_pretrained(tmp_path / "back", add_pooling_layer=False).eval()
+    with torch.no_grad():
+        images = torch.rand(2, 3, 32, 32)
+        assert relative(rebuilt(images).last_hidden_state[:, 0], clf.features(images)) < 1e-5
+
+
 # Rotary positions ---------------------------------------------------------------------------------------------------
 
 

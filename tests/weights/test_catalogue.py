@@ -35,7 +35,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_entry_has_its_own_name_and_address() -> None:
-    assert len(ENTRIES) == len({entry.url for entry in ENTRIES.values()}) == 123
+    assert len(ENTRIES) == len({entry.url for entry in ENTRIES.values()}) == 146
     assert all(ENTRIES[entry.name] is entry for entry in ENTRIES.values())
 
 
@@ -105,7 +105,9 @@ def test_the_zeroed_heads_are_told() -> None:
 
 def test_every_licence_is_given_and_every_override_is_valid() -> None:
     for entry in ENTRIES.values():
-        assert entry.licence == entry.known["licence"] == ("DINOv3 License" if "dinov3" in entry.name else "Apache-2.0")
+        licences = {"dinov3": "DINOv3 License", "clip": "MIT"}
+        expected = next((licence for word, licence in licences.items() if word in entry.name), "Apache-2.0")
+        assert entry.licence == entry.known["licence"] == expected
         assert set(entry.known) <= {"licence", "outputs", "preprocess", "classes"}
         if entry.preprocess:
             assert str(Preprocess(entry.preprocess)) == entry.preprocess

@@ -48,6 +48,7 @@ def test_everything_travels_with_the_weights(tmp_path: Path) -> None:
         dict(pool="map"),
         dict(positions="sincos"),
         dict(positions="rope", rope_base=50.0, key_bias=False),
+        dict(embedding_norm=True),
     ],
 )
 def test_every_variation_comes_back(options: dict[str, Any], tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ _STRUCTURE = [
     "mlp_form",
     "qkv_bias",
     "key_bias",
+    "embedding_norm",
     "norm_after_pool",
     "units",
     "form",

@@ -153,6 +153,7 @@ class ViTConfig:
     mlp_form: Literal["plain", "swiglu"] = "plain"
     qkv_bias: bool = True
     key_bias: bool = True  # where q and v have one; DINOv3 has none
+    embedding_norm: bool = False  # CLIP: a norm of z_0, and E without a bias
 
     # Numerics.
     norm_eps: Annotated[float, Between(1e-30)] = 1e-6

@@ -123,7 +123,7 @@ class ViT(nn.Module):
         self.trunk = Trunk(config.trunk) if config.trunk else nn.Identity()  # a hybrid cuts patches from a feature map
         channels = config.trunk.out_channels if config.trunk else config.channels
         # A convolution whose stride is its kernel is the linear map E applied to each flattened patch.
-        self.embedding = nn.Conv2d(channels, config.width, kernel_size=config.patch, stride=config.patch)  # E
+        self.embedding = nn.Conv2d(channels, config.width, config.patch, config.patch, bias=not config.embedding_norm)  # E
 
         def token(wanted: int) -> nn.Parameter | None:
             return nn.Parameter(torch.empty(1, wanted, config.width)) if wanted else None
@@ -135,6 +135,7 @@ class ViT(nn.Module):
 
         self.positions = build_positions(config)  # E_pos
         self.dropout = nn.Dropout(config.dropout)
+        self.embedding_norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.embedding_norm else nn.Identity()
         if config.attention == "axial":
             self.blocks = nn.ModuleList(AxialBlock(Block(config, i), Block(config, i)) for i in range(config.depth))
         else:
@@ -180,7 +181,9 @@ class ViT(nn.Module):
         """z_0 of (1): leading tokens, then patches, and positions added to both."""
         leading = [self.class_token, self.distillation_token, self.registers]
         z_BND = torch.cat([t.expand(patches_BND.shape[0], -1, -1) for t in leading if t is not None] + [patches_BND], dim=1)
-        return self.dropout(self.add_positions(z_BND, grid, layer=0))
+        z_BND = self.dropout(self.add_positions(z_BND, grid, layer=0))
+        normed: Tensor = self.embedding_norm(z_BND)
+        return normed
 
     def embed(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Size]:
         """Equation (1), and the grid of patches. Patches where `mask` (B, patches) is true become the mask token."""

@@ -7,9 +7,10 @@ Modules:
     catalogue             known pretrained checkpoints
     checkpoint            the vitreous format
     formats               the four families
-    huggingface           ViT, DeiT, DINOv2 of transformers
+    huggingface           ViT, DeiT, DINOv2, MAE of transformers
     huggingface_dinov3    DINOv3 of transformers
     huggingface_settings  what every config.json of transformers says
+    huggingface_towers    CLIP and SigLIP of transformers
     locate                names and paths to files
     mapping               two-way rules between tensors and arrays
     official              the authors' .npz files

@@ -9,6 +9,7 @@ Hashes and sizes are not published: the server declares them, and every download
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -229,6 +230,31 @@ def _dinov3_on_hub() -> Iterator[Entry]:
             yield _hub(f"timm/vit_{words}_patch16_dinov3.{tag}", model, data, 256, 0, mean, licence)
 
 
+def _towers_on_hub() -> Iterator[Entry]:
+    note = "vision tower; its projection to the text's space is left out"
+    for words, model, side in (
+        ("base-patch32", "ViT-B/32", 224),
+        ("base-patch16", "ViT-B/16", 224),
+        ("large-patch14", "ViT-L/14", 224),
+        ("large-patch14-336", "ViT-L/14", 336),
+    ):
+        yield _hub(f"openai/clip-vit-{words}", model, "WIT-400M, with captions", side, 0, note, "MIT")
+    for words, model, sides in (
+        ("base-patch16", "ViT-B/16", (224, 256, 384, 512)),
+        ("large-patch16", "ViT-L/16", (256, 384)),
+        ("so400m-patch14", "ViT-So400m/14", (224, 384)),
+    ):
+        for family, side in itertools.product(("siglip", "siglip2"), sides):
+            note = "vision tower, attention pooling"
+            yield _hub(f"google/{family}-{words}-{side}", model, "WebLI, with captions", side, 0, note)
+
+
+def _mae_on_hub() -> Iterator[Entry]:
+    for size, model in (("base", "ViT-B/16"), ("large", "ViT-L/16"), ("huge", "ViT-H/14")):
+        note = "masked autoencoder without its decoder; for fine-tuning rather than frozen features"
+        yield _hub(f"facebook/vit-mae-{size}", model, f"{_I1K}, without labels", 224, 0, note)
+
+
 def _hub(repository: str, model: str, data: str, side: int, classes: int, note: str = "", licence: str = "Apache-2.0") -> Entry:
     return Entry(f"hf:{repository}", model, repository, data, side, classes, licence, note)
 
@@ -237,7 +263,7 @@ ENTRIES = {
     entry.name: entry
     for entries in (
         *(_original(), _augreg(), _sam(), _bit()),
-        *(_vit_on_hub(), _deit_on_hub(), _dinov2_on_hub(), _dinov3_on_hub()),
+        *(_vit_on_hub(), _deit_on_hub(), _dinov2_on_hub(), _dinov3_on_hub(), _towers_on_hub(), _mae_on_hub()),
     )
     for entry in entries
 }

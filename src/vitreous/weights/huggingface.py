@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints: ViT, DeiT, DINOv2 (with registers or without), and which other layout a file has.
+"""Hugging Face checkpoints: ViT, DeiT, DINOv2 (with registers or without) and MAE, and which other layout a file has.
 
 The names on disk are those of the hub (`encoder.layer.0.attention.attention.query`). The newest transformers
 use shorter ones in memory, which are understood too.
@@ -7,12 +7,16 @@ use shorter ones in memory, which are understood too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.models.config import ModelConfig, ResNetConfig, ViTConfig, parse_size, replace_config
 from vitreous.models.names import name_vit
 from vitreous.weights import huggingface_dinov3 as dinov3
+from vitreous.weights import huggingface_towers as towers
 from vitreous.weights import preprocessing
 from vitreous.weights.arrays import Arrays, axes, rename_arrays, roots_of
 from vitreous.weights.checkpoint import Checkpoint
@@ -24,13 +28,26 @@ from vitreous.weights.huggingface_settings import (
     read_depth,
     refuse_setting,
 )
-from vitreous.weights.mapping import ADD_ROW, ONE_ROW, SAME, Recognised, Rule, optional, pair, refuse_parts, refuse_unused, rule
+from vitreous.weights.mapping import (
+    ADD_ROW,
+    ONE_ROW,
+    SAME,
+    Recognised,
+    Rule,
+    optional,
+    pair,
+    refuse_parts,
+    refuse_unused,
+    rule,
+    write_arrays,
+)
 
 _MARK = "embeddings.patch_embeddings.projection.weight"
 # The patch embedding, by which each layout is known, and the model types that have it.
 _LAYOUTS = {
-    _MARK: ("vit", "deit", "dinov2", "dinov2_with_registers"),
+    _MARK: ("vit", "deit", "vit_mae", "dinov2", "dinov2_with_registers"),
     dinov3.MARK: (dinov3.KIND,),
+    towers.MARK: towers.KINDS,
 }
 # Names in the memory of transformers 5, and the same on disk.
 _IN_MEMORY = (
@@ -70,7 +87,12 @@ def recognise(arrays: Arrays, settings: dict[str, Any], preprocessor: dict[str, 
             clean[inside] = name
     arrays = rename_arrays(arrays, clean)
     try:
-        config = dinov3.read_config(arrays, settings) if kind == dinov3.KIND else _config(arrays, settings, kind)
+        if kind in towers.KINDS:
+            arrays = towers.split_pooling(arrays)
+            kind = kind if kind in (towers.CLIP, towers.SIGLIP) else f"{kind}_vision_model"
+            config = towers.read_config(arrays, settings, kind)
+        else:
+            config = dinov3.read_config(arrays, settings) if kind == dinov3.KIND else _config(arrays, settings, kind)
     except (KeyError, TypeError, ValueError) as error:
         raise VitreousError(f"{arrays.path.parent / 'config.json'}: field {error} is missing or has the wrong form") from error
     config = replace_config(config, name=name_vit(config))
@@ -140,6 +162,9 @@ def find_kind(config: ModelConfig) -> str:
     if config.positions == "rope":
         dinov3.refuse_foreign(config)
         return dinov3.KIND
+    if config.embedding_norm or config.pool == "map":
+        towers.refuse_foreign(config)
+        return towers.CLIP if config.embedding_norm else towers.SIGLIP
     if config.distillation_token:
         kind = "deit"
     elif config.layer_scale is not None:
@@ -174,14 +199,18 @@ def _gated_ratio(config: ViTConfig) -> int | None:
     return None
 
 
-def disk_name(name: str, kind: str, config: ViTConfig) -> str:
-    """The name in the file: a model with a classifier keeps its body under a word of its own."""
-    if not config.classes or name.split(".")[0] in _HEADS:
-        return name
-    return f"{kind}.{name}"
+def to_arrays(config: ViTConfig, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The arrays of a file: a tower, or a model with a classifier, keeps its body under a word of its own."""
+    arrays = write_arrays(rules(config, kind), tensors)
+    root = f"{kind}." if config.classes else ""
+    if kind in towers.KINDS:
+        arrays, root = towers.join_pooling(arrays), "vision_model."
+    return {name if name.split(".")[0] in _HEADS else root + name: array for name, array in arrays.items()}
 
 
 def rules(config: ViTConfig, kind: str) -> list[Rule]:
+    if kind in towers.KINDS:
+        return towers.rules(config)
     if kind == dinov3.KIND:
         return dinov3.rules(config)
     dino = kind.startswith("dinov2")
@@ -217,6 +246,8 @@ def rules(config: ViTConfig, kind: str) -> list[Rule]:
 def to_settings(config: ViTConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
     """The config.json from which transformers rebuilds this model."""
     kind = find_kind(config)
+    if kind in towers.KINDS:
+        return towers.to_settings(config, kind)
     if kind == dinov3.KIND:
         return dinov3.to_settings(config)
     dino = kind.startswith("dinov2")

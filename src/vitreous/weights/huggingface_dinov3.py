@@ -62,6 +62,7 @@ def refuse_foreign(config: ViTConfig) -> None:
         f"pooling by {config.pool!r}": config.pool != "token",
         "a representation layer": config.representation,
         "a distillation token": config.distillation_token,
+        "a norm before the first layer": config.embedding_norm,
         "no layer scale": config.layer_scale is None,
         "no register tokens": not config.registers,
         "a norm after pooling": config.norm_after_pool,

@@ -223,6 +223,7 @@ def _foreign_parts(config: ViTConfig) -> dict[str, bool]:
         f"positions in {config.position_placement} layers": config.position_placement != "stem",
         "q, k and v without bias": not config.qkv_bias,
         "keys without a bias": not config.key_bias,
+        "a norm before the first layer": config.embedding_norm,
         f"pooling by {config.pool!r} with a class token": config.pool == "gap" and config.class_token,
         f"pooling by {config.pool!r}": config.pool == "token+mean",
     }

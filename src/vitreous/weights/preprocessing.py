@@ -18,6 +18,7 @@ from vitreous.data.transforms.ops import (
 from vitreous.data.transforms.parse import parse
 from vitreous.models.config import Size, parse_size
 
+_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _BY_NUMBER = {int(value): name for name, value in FILTERS.items()}
 
 
@@ -41,8 +42,14 @@ def official(size: Size) -> str:
 def huggingface_guess(kind: str, size: Size) -> str:
     """Where there is no preprocessor_config.json: the shape of the image kept, 256 pixels cropped to 224 or the like.
 
-    DINOv2's position table is for 518 pixels, but it is used at 224. DINOv3's own processor squashes the whole image.
+    DINOv2's position table is for 518 pixels, but it is used at 224. DINOv3 and SigLIP squash the whole image; CLIP crops
+    no more than makes it square.
     """
+    if kind.startswith("siglip"):
+        return f"{format_size('resize', size, 'bicubic')}|range(-1,1)"
+    if kind.startswith("clip"):
+        crop = f"{format_size('resize_small', size, 'bicubic', 'floor')}|{format_size('central_crop', size)}"
+        return f"{crop}|{normalisation(_CLIP_MEAN, _CLIP_STD)}"
     if kind == "dinov3_vit":
         return f"{format_size('resize', size, 'bilinear')}|{normalisation(IMAGENET_MEAN, IMAGENET_STD)}"
     if kind.startswith("dinov2") and size == (518, 518):
@@ -73,13 +80,17 @@ def huggingface(settings: dict[str, Any]) -> str:
 
 
 def _crops_by_default(settings: dict[str, Any]) -> bool:
-    kind = str(settings.get("image_processor_type", settings.get("feature_extractor_type", "")))
-    return kind.startswith(("Bit", "DeiT", "CLIP"))
+    return _processor(settings).startswith(("Bit", "DeiT", "CLIP"))
+
+
+def _processor(settings: dict[str, Any]) -> str:
+    """The class that wrote the file, by the newer of its two fields."""
+    return str(settings.get("image_processor_type", settings.get("feature_extractor_type", "")))
 
 
 def _huggingface_resize(settings: dict[str, Any], filter: str) -> str:
     size: Any = settings["size"]
-    if isinstance(size, int) and str(settings.get("image_processor_type", "")).startswith(("Bit", "CLIP")):
+    if isinstance(size, int) and _processor(settings).startswith(("Bit", "CLIP")):
         size = {"shortest_edge": size}
     if isinstance(size, dict) and "shortest_edge" in size:
         return f"resize_small({int(size['shortest_edge'])},{filter},floor)"

@@ -158,6 +158,7 @@ def _vit_rules(config: ViTConfig) -> list[Rule]:
         f"positions in {config.position_placement} layers": config.position_placement != "stem",
         "axial attention": config.attention != "full",
         "keys without a bias": not config.key_bias,
+        "a norm before the first layer": config.embedding_norm,
         f"pooling by {config.pool!r}": config.pool in ("map", "token+mean"),
     }
     refuse_parts(config, "timm's ViT", foreign)

@@ -87,6 +87,7 @@ def to_settings(config: ViTConfig) -> dict[str, Any]:
         "a convolutional trunk": config.trunk is not None,
         "a representation layer, to be dropped by loading it with classes=...,": config.representation,
         "a distillation token": config.distillation_token,
+        "a norm before the first layer": config.embedding_norm,
         "no class token": not config.class_token,
         f"pooling by {config.pool!r}": config.pool not in ("token", "gap"),
         "a bias on keys": config.qkv_bias and config.key_bias,

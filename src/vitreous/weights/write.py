@@ -182,8 +182,7 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config = checkpoint.config
     kind = huggingface.find_kind(config)
     assert isinstance(config, ViTConfig)
-    arrays = write_arrays(huggingface.rules(config, kind), checkpoint.tensors)
-    named = {huggingface.disk_name(name, kind, config): array for name, array in arrays.items()}
+    arrays = huggingface.to_arrays(config, kind, checkpoint.tensors)
     files: dict[str, Any] = {"config.json": huggingface.to_settings(config, checkpoint.classes)}
     fields = _fields(checkpoint, "Hugging Face", notes)
     resize = "bicubic-antialias" if kind == "dinov2_with_registers" else "bicubic"
@@ -193,7 +192,7 @@ def _write_huggingface(checkpoint: Checkpoint, folder: Path) -> list[str]:
     if fields is not None:
         files["preprocessor_config.json"] = written = _preprocessor(fields, kind)
         notes += _note_preprocessing(checkpoint, "Hugging Face", preprocessing.huggingface(written))
-    _write_hub_folder(folder, named, files, checkpoint)
+    _write_hub_folder(folder, arrays, files, checkpoint)
     return notes
 
 
