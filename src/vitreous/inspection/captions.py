@@ -108,13 +108,11 @@ def distance(values: Values, uniform: float) -> str:
     first, last = values[0], values[-1]
     heads = len(first)
     near, far = int((first < _NEAR * uniform).sum()), int((first >= _FAR * uniform).sum())
-    said = (
+    end = f" In the last layer they look {_between(last)} pixels far." if len(values) > 1 else ""
+    return (
         f"In layer 0 the heads look {_between(first)} pixels far; looking everywhere alike would be {uniform:.3g}. "
-        f"Of {heads} heads, {_heads(near)} around their own patch and {far or 'none'} across the whole image."
+        f"Of {heads} heads, {_heads(near)} around their own patch and {far or 'none'} across the whole image.{end}"
     )
-    if len(values) > 1:
-        said += f" In the last layer they look {_between(last)} pixels far."
-    return said
 
 
 def entropy(values: Values, tokens: int) -> str:
@@ -131,13 +129,13 @@ def entropy(values: Values, tokens: int) -> str:
 def norms(quantiles: Values, leading: Values, outlier_share: float) -> str:
     """(depth + 1, 5), (depth + 1, prefix), and the share of outliers among the last layer's patches."""
     growth = quantiles[-1, 2] / quantiles[0, 2] if quantiles[0, 2] > 0 else math.inf
-    said = f"The median length goes from {quantiles[0, 2]:.3g} to {quantiles[-1, 2]:.3g}"
-    said += f", {growth:.2g} times. " if math.isfinite(growth) else ". "
+    grown = f", {growth:.2g} times" if math.isfinite(growth) else ""
     outliers = f"{100 * outlier_share:.2g} % of patches are outliers" if outlier_share > 0 else "No patch is an outlier"
-    said += f"{outliers}. After the last layer the longest patch has {_times(quantiles[-1, 4], quantiles[-1, 2])} the median"
-    if leading.shape[1]:
-        said += f", the first leading token {_times(leading[-1, 0], quantiles[-1, 2])}"
-    return said + "."
+    token = f", the first leading token {_times(leading[-1, 0], quantiles[-1, 2])}" if leading.shape[1] else ""
+    return (
+        f"The median length goes from {quantiles[0, 2]:.3g} to {quantiles[-1, 2]:.3g}{grown}. {outliers}. After the last layer "
+        f"the longest patch has {_times(quantiles[-1, 4], quantiles[-1, 2])} the median{token}."
+    )
 
 
 def similarity(alike: Values, change: Values) -> str:

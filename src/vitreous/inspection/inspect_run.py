@@ -46,11 +46,12 @@ class Inspected:
         if survey is not None:
             columns = ("layer", "distance", "nearest head", "farthest head", "entropy")
             images = f"{survey['images']:,} image{'' if survey['images'] == 1 else 's'}"
-            lines.append(f"attention over {images} of {self.numbers['images_of']}; distances in pixels")
-            lines.append(
-                table(columns, [_row(*row) for row in enumerate(zip(survey["distance"], survey["entropy"], strict=True))])
-            )
-            lines.append(f"{100 * survey['outlier_share']:.2g} % of patches are outliers in length")
+            rows = [_row(*row) for row in enumerate(zip(survey["distance"], survey["entropy"], strict=True))]
+            lines = [
+                f"attention over {images} of {self.numbers['images_of']}; distances in pixels",
+                table(columns, rows),
+                f"{100 * survey['outlier_share']:.2g} % of patches are outliers in length",
+            ]
         looks = len(self.numbers["looks"])
         pictures = f"{looks or 'no'} image{'' if looks == 1 else 's'}"
         lines.append(f"{Path(self.out) / 'report.html'} shows all figures and {pictures}; inspect.json has every number")

@@ -50,9 +50,11 @@ def _headline(found: Inspection) -> str:
     if found.survey is not None:
         layers, heads = found.survey.distance.shape
         rows, columns = found.grid
-        parts.append(f"{layers} layers of {heads} heads")
-        parts.append(f"{rows} x {columns} patches of {config.step[0]} x {config.step[1]} pixels")
-        parts.append(f"{config.prefix_tokens or 'no'} leading token{'' if config.prefix_tokens == 1 else 's'}")
+        parts += [
+            f"{layers} layers of {heads} heads",
+            f"{rows} x {columns} patches of {config.step[0]} x {config.step[1]} pixels",
+            f"{config.prefix_tokens or 'no'} leading token{'' if config.prefix_tokens == 1 else 's'}",
+        ]
     return "; ".join(parts) + "."
 
 
