@@ -42,10 +42,11 @@ class ClosedFormHead:
         return features @ self.weight.T + self.bias
 
 
-def fit_head(found: Features, l2: Choice = "leave-one-out") -> ClosedFormHead:
+def fit_head(found: Features, l2: Choice = "leave-one-out", sigmoid: bool | None = None) -> ClosedFormHead:
+    """`sigmoid` outputs, where it is not said, are for images with several labels."""
     ridge = Ridge(torch.from_numpy(found.values), found.labels, len(found.classes))
     l2 = choose_l2(ridge, found.labels, l2)
-    sigmoid = any(len(set(own)) > 1 for own in found.labels)
+    sigmoid = any(len(set(own)) > 1 for own in found.labels) if sigmoid is None else sigmoid
     temperature = leave_one_out_temperature(ridge.left_out(l2), found.labels, sigmoid=sigmoid)
     weights = ridge.weights(l2)
     weight = weights[:-1].T / ridge.std

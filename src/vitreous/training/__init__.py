@@ -9,6 +9,8 @@ Modules:
     config            RunConfig: everything resolved; RunRecord: config.json
     data_split        training and validation images of a run
     ema               Polyak average of the weights
+    feature_loader    batches of features computed once
+    linear_probe      closed-form start and fixed features of a run that trains the head alone
     loop              batch, loss, gradient, step
     memory            memory estimate
     mistakes          `mistakes.json`

@@ -97,7 +97,7 @@ class Loop:
         self.progress = Progress()
         self.last: Evaluation | None = None  # the newest
         self.loader = self._loader(config.train, Preprocess(recipe.preprocess, config.model.channels), recipe.batch_size)
-        self.held_out = None if config.held_out is None else self._evaluation_loader(config.held_out)
+        self.held_out = None if config.held_out is None else self.evaluation_loader(config.held_out)
         self._save_is_due = False  # at some rank, three minutes after the last one
         self._warmed_up = not needs_warmup_backward(self.module)
         self._train_counts = config.train.counts() if isinstance(config.train, Source) else None
@@ -114,7 +114,7 @@ class Loop:
             bad_log=log if config.options.bad_images == "skip" else None,
         )  # fmt: skip
 
-    def _evaluation_loader(self, data: Source | Stream) -> Loader:
+    def evaluation_loader(self, data: Source | Stream) -> Loader:
         """As many at once as in training, where memory was found to be enough for them."""
         recipe, model = self.config.recipe, self.config.model
         at_once = min(self.config.micro_batch or recipe.batch_size, self.loader.local_batch) * self.world.world_size
@@ -341,7 +341,7 @@ class Loop:
 
     def evaluate(self, signals: Sequence[int] = (), data: Source | Stream | None = None) -> Evaluation:
         """The model as it is now, on the held-out images or `data`; `Interrupted` at all ranks if one gets a signal."""
-        loader = self.held_out if data is None else self._evaluation_loader(data)
+        loader = self.held_out if data is None else self.evaluation_loader(data)
         assert loader is not None
         seed = derive_key("judge", self.config.options.seed) >> 1
         held_out = HeldOut(

@@ -23,6 +23,7 @@ from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.training.callbacks import Callback
 from vitreous.training.config import RunConfig, config_json
 from vitreous.training.fewshot_along import FewshotAlong
+from vitreous.training.linear_probe import describe_best, is_linear_probe, put_images_back, start_linear_probe
 from vitreous.training.loop import Loop, put_weights
 from vitreous.training.mistakes import write_mistakes
 from vitreous.training.objectives.build import OBJECTIVES, build_objective
@@ -64,7 +65,10 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
     if loop.progress.step == 0 and world.is_main:
         if config.bad:
             write_bad_images(config.out / BAD_IMAGES, config.bad)
-        _evaluate_baseline(config, folder)
+        if not is_linear_probe(config):  # whose first evaluation is that
+            _evaluate_baseline(config, folder)
+    if is_linear_probe(config):
+        messages = (*messages, start_linear_probe(config, loop))
 
     def warn(line: str) -> None:
         folder.on_message(line)
@@ -183,7 +187,9 @@ def _evaluate_baseline(config: RunConfig, folder: RunFolder) -> None:
 def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
     """Write checkpoint, Polyak average and report. A run that is killed in here does this part again when it is resumed."""
     target, notes, progress = config.out / "checkpoint", list(config.decisions), loop.progress
-    chooses_best = config.recipe.patience is not None
+    closed_form = is_linear_probe(config)
+    chooses_best = config.recipe.patience is not None or (closed_form and progress.best is not None)
+    put_images_back(config, loop)
     summary: dict[str, Any] = {"steps": progress.step, "seconds": round(progress.seconds, 1)}
     summary["flops"] = config.flops(progress.step)
     summary |= {"seed": config.options.seed, "data_seed": config.options.data_seed, "preprocess": config.recipe.evaluation}
@@ -200,7 +206,8 @@ def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) ->
             best = broadcast(world, read_checkpoint(target / "best").tensors if world.is_main else None)
             put_weights(loop.objective.model, best)
             loop.last = None
-            notes.append(f"the result is the best evaluation's, of step {progress.best_step:,}, because patience is set")
+            notes.append(describe_best(progress.best_step, closed_form))
+            loop.say(notes[-1])
         metrics, result = _evaluate(loop, loop.last)
         tested = None if config.test is None else loop.evaluate(data=config.test)
         tensors = loop.tensors()

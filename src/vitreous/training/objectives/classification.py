@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.source import Source
-from vitreous.evaluation.evaluators import ClassificationEvaluator, ScoredLogits
+from vitreous.evaluation.evaluators import WORST_MISTAKES, ClassificationEvaluator, ScoredLogits
 from vitreous.evaluation.majority import majority_rate
 from vitreous.models.build import Model
 from vitreous.training.config import RunConfig
+from vitreous.training.feature_loader import FeatureLoader
 from vitreous.training.objectives.objective import Objective
 from vitreous.training.recipes.recipe import Loss
 from vitreous.training.validation import Evaluation, HeldOut
@@ -42,7 +43,8 @@ class Classification(Objective):
 
     def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Targets (B, K): 1 for each label of an image, or shares of labels where images are mixed."""
-        logits = self.model(images).float()
+        # Of a frozen backbone, features (B, D) may have been computed before: see `linear_probe`.
+        logits = (self.model(images) if images.ndim == 4 else self.model.get_submodule("head")(images)).float()
         losses = self.losses(logits, targets)
         right = targets.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1) >= targets.amax(dim=1).clamp(min=1e-6)
         return losses, {"top1": right.sum(), "logits": logits.detach()}
@@ -50,7 +52,12 @@ class Classification(Objective):
     def validate(self, held_out: HeldOut) -> Evaluation:
         loader, world = held_out.loader, held_out.world
         evaluator = ClassificationEvaluator(
-            held_out.classes, loader.preprocess, world, split=loader.data.split, sigmoid=self.loss == "sigmoid"
+            held_out.classes,
+            loader.preprocess,
+            world,
+            split=loader.data.split,
+            sigmoid=self.loss == "sigmoid",
+            mistakes=0 if isinstance(loader, FeatureLoader) else WORST_MISTAKES,
         )
         for batch, losses, extras in held_out.outputs():
             evaluator.update(batch, ScoredLogits(extras["logits"].float().cpu(), losses.float().cpu()))
