@@ -31,6 +31,7 @@ SMALLER = {  # appended, where the example itself would take long, or meet what 
     "fewshot": "--workers 0",
     "vtab": "--tasks camelyon --workers 0",
     "predict": "--workers 0",
+    "embed": "--workers 0",
     "inspect": "--count 2 --projection none",
     "serve": "--port 0 --examples photos",
 }
@@ -77,6 +78,8 @@ def test_the_example_runs(name: str, world: Path, monkeypatch: pytest.MonkeyPatc
             with call() as serving:  # type: ignore[attr-defined]
                 assert httpx.get(f"{serving.url}/models").status_code == 200
         return  # the demo takes minutes (make demo runs it), a study hours (tests/studies run small ones)
+    if command == "similar" and not Path("features.safetensors").exists():
+        assert main([*shlex.split(EXAMPLES["embed"][0]), "--workers", "0"]) == 0
     code = main([command, *words])
     printed = capsys.readouterr()
     assert code == 0, printed.err

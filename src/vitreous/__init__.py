@@ -34,6 +34,7 @@ _PUBLIC = {
     "convert": "vitreous.commands.convert",
     "demo": "vitreous.commands.demo",
     "doctor": "vitreous.commands.doctor",
+    "embed": "vitreous.commands.embed",
     "evaluate": "vitreous.commands.evaluate",
     "fewshot": "vitreous.commands.fewshot",
     "finetune": "vitreous.commands.finetune",
@@ -43,6 +44,7 @@ _PUBLIC = {
     "pretrain": "vitreous.commands.pretrain",
     "serve": "vitreous.commands.serve",
     "shard": "vitreous.commands.shard",
+    "similar": "vitreous.commands.similar",
     "study": "vitreous.commands.study",
     "verify": "vitreous.commands.verify",
     "vtab": "vitreous.commands.vtab",
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from vitreous.commands.convert import convert as convert
     from vitreous.commands.demo import demo as demo
     from vitreous.commands.doctor import doctor as doctor
+    from vitreous.commands.embed import embed as embed
     from vitreous.commands.evaluate import evaluate as evaluate
     from vitreous.commands.fewshot import fewshot as fewshot
     from vitreous.commands.finetune import finetune as finetune
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from vitreous.commands.pretrain import pretrain as pretrain
     from vitreous.commands.serve import serve as serve
     from vitreous.commands.shard import shard as shard
+    from vitreous.commands.similar import similar as similar
     from vitreous.commands.study import study as study
     from vitreous.commands.verify import verify as verify
     from vitreous.commands.vtab import vtab as vtab

@@ -25,7 +25,7 @@ from vitreous.data.sources.arrays import Arrays
 from vitreous.data.sources.relabelled import Relabelled
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference import distributed_pass as shared_pass
-from vitreous.inference import feature_cache, features
+from vitreous.inference import feature_cache, feature_file, features
 from vitreous.inference.features import Features, compute_features
 from vitreous.inference.runner import Runner
 
@@ -184,7 +184,7 @@ def test_a_cache_that_cannot_be_written_is_said_and_no_more(monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(feature_cache, "save_file", full)
+    monkeypatch.setattr(feature_file, "finish_file", full)
     assert "No space left" in compute_features(model(), some(), workers=0).notes[0]
     assert not list((tmp_path / "cache" / "features").iterdir())
 

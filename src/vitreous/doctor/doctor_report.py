@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from vitreous.doctor.preview import Preview
 from vitreous.doctor.scan import Scan
 from vitreous.doctor.thumbnails import SIDE, encode_jpeg, make_thumbnails
 from vitreous.reports.charts import size_chart
-from vitreous.reports.images import TINY, EmbeddedImage, data_uri
+from vitreous.reports.images import TINY, EmbeddedImage, Figure, data_uri
 from vitreous.reports.render import format_count, render
 
 SHOWN = 100
@@ -26,15 +25,6 @@ LISTED = 40
 """Paths of one finding."""
 BARS = 60
 """Classes drawn; of more, the largest and the smallest half of this number."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    image: EmbeddedImage
-    alt: str
-    caption: str
-    label: str = ""
-    about: str = ""
 
 
 def render_report(

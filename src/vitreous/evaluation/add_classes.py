@@ -13,7 +13,7 @@ import numpy as np
 
 from vitreous.classifier import Classifier, load
 from vitreous.core.device import choose_device
-from vitreous.core.errors import VitreousError, check_at_least, first_few, one_line
+from vitreous.core.errors import VitreousError, check_at_least, first_few
 from vitreous.core.hashing import hash_file
 from vitreous.core.output_dir import find_data_folder
 from vitreous.data.open import open_data
@@ -23,7 +23,7 @@ from vitreous.evaluation.fewshot import Choice, smallest_class
 from vitreous.evaluation.fewshot_run import Fewshot
 from vitreous.evaluation.fewshot_tasks import keep_labelled
 from vitreous.evaluation.saved_head import FEATURES, check_left_out, check_save_folder, save_head
-from vitreous.inference.feature_cache import read_features
+from vitreous.inference.feature_file import FeatureFile
 from vitreous.inference.features import Features, compute_features
 from vitreous.weights.locate import locate
 
@@ -100,10 +100,7 @@ def read_fitted(clf: Classifier, source: str) -> Features:
         )
     if hash_file(path) != clf.checkpoint.head.get("features_sha256"):
         raise VitreousError(f"{path}: does not match model.json (sha256 differs); one of them is damaged: copy both again")
-    try:
-        return read_features(path, clf.classes)
-    except ValueError as error:
-        raise VitreousError(f"{path}: cannot be read ({one_line(error, 80)}); fit the head again with --save") from error
+    return FeatureFile(path).load()
 
 
 def _join(old: Features, new: Features) -> Features:

@@ -23,8 +23,7 @@ from torch import Tensor
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import progress_bar
-from vitreous.data.source import Content, Source, Stream
-from vitreous.data.transforms.decode import decode
+from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.image import to_bytes, to_tensor
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import affordable_images
@@ -34,9 +33,10 @@ from vitreous.inference.distributed_pass import read_contents
 from vitreous.inference.features import Features
 from vitreous.inference.nearest_neighbours import nearest_neighbours
 from vitreous.inference.runner import Runner, default_batch_size
+from vitreous.inference.thumbnails import embed_thumbnail
 from vitreous.inspection.attention_rollout import attention_map
 from vitreous.reports.image_cards import ImageCard, Neighbour
-from vitreous.reports.images import TINY, EmbeddedImage, embed_image, encode_image
+from vitreous.reports.images import EmbeddedImage, embed_image, encode_image
 
 # Images of one wrong cell, and of all wrong cells.
 IN_CELL, WRONG = 12, 200
@@ -183,21 +183,11 @@ def _nearest(
     found = nearest_neighbours(np.stack([*known.values()]), training.values, NEIGHBOURS)
     shown = sorted(set(found.rows.flatten().tolist()))
     contents = read_contents(data, training.numbers, training.ids, shown) if data is not None else ()
-    thumbnails = {there: _thumbnail(content, training.ids[there]) for there, content in contents}
+    thumbnails = {there: embed_thumbnail(content, training.ids[there], _THUMBNAIL) for there, content in contents}
 
     def neighbour(there: int, similarity: float) -> Neighbour:
         label = " + ".join(training.classes[k] for k in training.labels[there]) or "unknown"
         return thumbnails.get(there), label, similarity, training.ids[there]
 
     pairs = zip(known, found.rows.tolist(), found.similarities.tolist(), strict=True)
-    return {row: tuple(map(neighbour, near, similar)) for row, near, similar in pairs}
-
-
-def _thumbnail(content: Content, place: str) -> EmbeddedImage | None:
-    try:
-        image = decode(content, place=place)
-    except VitreousError:
-        return None
-    if max(image.size) > TINY:
-        image.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR)
-    return embed_image(np.asarray(image), _THUMBNAIL)
+    return {row: tuple(map(neighbour, near, similarities)) for row, near, similarities in pairs}

@@ -28,7 +28,7 @@ from vitreous.core.untrusted_json import read_record
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.calibration import Calibration, compute_calibration
 from vitreous.evaluation.closed_form_head import ClosedFormHead
-from vitreous.inference.feature_cache import write_features
+from vitreous.inference.feature_file import write_features
 from vitreous.inference.features import Features
 from vitreous.weights.card import format_card
 from vitreous.weights.checkpoint import CARD, DOCUMENT, WEIGHTS, Outputs, write_checkpoint
@@ -138,7 +138,8 @@ def save_head(
         notes=(),
     )
     with atomic_folder(folder) as part:
-        write_features(part / FEATURES, fitted)
+        origin = {"checkpoint": source, "preprocess": str(preprocess), "classes": fitted.classes}
+        write_features(part / FEATURES, fitted, origin, "train")
         described["features_sha256"] = hash_file(part / FEATURES)
         write_checkpoint(checkpoint, part, format_card(checkpoint))
         size = (part / FEATURES).stat().st_size

@@ -10,6 +10,7 @@ Running the model is nearly all the work of measuring it in closed form. So what
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +24,8 @@ from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference import feature_cache
 from vitreous.inference.distributed_pass import distributed_pass
-from vitreous.inference.feature_cache import Features as Features
-from vitreous.inference.runner import LoadedModel, Runner, default_batch_size
+from vitreous.inference.feature_file import Features as Features
+from vitreous.inference.runner import FeatureKind, LoadedModel, Runner, default_batch_size
 
 
 def compute_features(
@@ -39,8 +40,9 @@ def compute_features(
     world: World | None = None,
     bad_images: Policy = "stop",
     cache: bool = True,
+    kind: FeatureKind = "head",
 ) -> Features:
-    """What enters the head, for every image: after the representation layer where there is one (PAPER 4.4).
+    """What enters the head, for every image: after the representation layer where there is one (PAPER 4.4); or `kind`.
 
     `batch_size` counts the images that one process runs at once. With several processes each runs its share, and all of them
     get everything; then the world knows the device. The classifier comes back as it was.
@@ -53,8 +55,15 @@ def compute_features(
     if batch_size is not None and batch_size < 1:
         raise VitreousError(f"--batch-size {batch_size}: must be at least 1")
     title = f"features of {data.where} {data.split}"
-    key = feature_cache.key(clf.model, data, preprocess, precision, title) if cache and world.is_main else None
-    kept, notes = feature_cache.read(key, data.classes, bad_images) if key is not None else (None, ())
+    about: dict[str, Any] = {}
+    key: str | None = None
+    kept: Features | None = None
+    notes: tuple[str, ...] = ()
+    if cache and world.is_main:
+        about = feature_cache.describe(clf.model, preprocess, precision, kind)
+        if (content := feature_cache.data_hash(data, title)) is not None:
+            key = feature_cache.key(about, content)
+            kept, notes = feature_cache.read(key, bad_images)
     kept = broadcast(world, kept)
     if kept is not None:
         return replace(kept, notes=notes)
@@ -62,7 +71,7 @@ def compute_features(
     rows: list[NDArray[np.float32]] = []
     labels: list[tuple[int, ...]] = []
 
-    with Runner(clf.model, device, precision, lean=True) as runner:
+    with Runner(clf.model, device, precision, lean=True, kind=kind) as runner:
 
         def look(batch: Batch) -> None:
             rows.append(runner.run(batch.images).features.numpy())
@@ -86,4 +95,4 @@ def compute_features(
     found = Features(values, ordered, passed.ids, passed.numbers, data.classes, passed.bad, (*notes, *passed.notes))
     if key is None or passed.notes:  # a shard that is broken today may be mended tomorrow
         return found
-    return replace(found, notes=(*notes, *feature_cache.write(key, found)))
+    return replace(found, notes=(*notes, *feature_cache.write(key, found, about, data)))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.core.errors import NonFiniteOutput
+
 Floats = NDArray[np.float32]
 
 _QUERIES = 512  # rows of a block of similarities, and
@@ -27,7 +29,7 @@ def nearest_neighbours(queries: Floats, among: Floats, count: int) -> Nearest:
     """
     count = min(count, len(among))
     starts = range(0, len(queries), _QUERIES)
-    blocks = [_nearest(_directions(queries[start : start + _QUERIES]), among, count) for start in starts]
+    blocks = [_nearest(normalise(queries[start : start + _QUERIES]), among, count) for start in starts]
     ranks = np.concatenate([np.zeros((0, count), np.int64), *blocks])
     return Nearest(ranks & 0xFFFFFFFF, np.float32(0) - _flip((ranks >> 32).astype(np.int32)).view(np.float32))
 
@@ -56,11 +58,14 @@ def _flip(bits: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int32)
 
 
-def _directions(vectors: Floats) -> Floats:
+def normalise(vectors: Floats) -> Floats:
+    """Of length 1, but for vectors of zeros."""
     return vectors / _lengths(vectors)[:, None]
 
 
 def _lengths(vectors: Floats) -> Floats:
     """1 for a vector of zeros. Cheaper than a copy of everything that is divided by its length: it stays in the cache."""
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+    if not np.isfinite(lengths).all():
+        raise NonFiniteOutput("features are not finite (NaN or infinity)")
     return np.where(lengths > 0, lengths, np.float32(1))

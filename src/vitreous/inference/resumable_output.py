@@ -128,7 +128,7 @@ class RowFile:
 
     def finish(self) -> None:
         os.fsync(self._file.fileno())
-        _write_done(self.path, self.about, self.rows, self.errors)
+        write_done(self.path, self.about, self.rows, self.errors)
         self.done = True
 
     def __exit__(self, *error: object) -> None:
@@ -136,7 +136,7 @@ class RowFile:
             self._file.truncate(self._size)  # a signal may have come in the middle of a row
 
 
-def _write_done(path: Path, about: Mapping[str, Any], rows: int, errors: int) -> None:
+def write_done(path: Path, about: Mapping[str, Any], rows: int, errors: int) -> None:
     state = {_DONE: True, _ROWS: rows, _ERRORS: errors, _BYTES: path.stat().st_size}
     write_text(about_path(path), _text({**about, **state}))
 
@@ -213,7 +213,7 @@ def merge(out: Path, way: Writing, about: Mapping[str, Any], processes: int) -> 
         for row in itertools.zip_longest(*columns):
             file.writelines(line for line in row if line is not None)
     rows, errors = (sum(int(entry.get(key, 0)) for entry in recorded) for key in (_ROWS, _ERRORS))
-    _write_done(out, about, rows, errors)
+    write_done(out, about, rows, errors)
     flush_to_disk(out.parent)
     forget_parts(out, processes)
     return rows, errors

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from vitreous.models.vit import ViT
 # Pixels of a batch on a processor: enough to keep it busy, and small beside the model.
 _CPU_PIXELS = 32 * 224 * 224
 _MAX_BATCH = 512
+
+FeatureKind = Literal["head", "token", "mean", "patches"]
+"""What enters the head; or after the final norm the class token, the mean of the patch tokens, or all of these."""
 
 
 class LoadedModel(Protocol):
@@ -70,13 +73,16 @@ class Runner:
         precision: Precision = "float32",
         *,
         lean: bool = False,
+        kind: FeatureKind = "head",
     ) -> None:
         """Without a device, the model runs where it is.
 
         `lean` computes the last layer only for the tokens that the head reads. That is faster, and the same numbers up to
-        rounding: the last bit may differ, so that each command keeps to one of the two.
+        rounding: the last bit may differ, so that each command keeps to one of the two. Features are of this `kind`; of
+        another than "head" the logits are not computed, and are the features.
         """
-        self.model, self.precision, self.lean = model, precision, lean
+        check_feature_kind(model, kind)
+        self.model, self.precision, self.lean, self.kind = model, precision, lean, kind
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.seconds = 0.0
         self._open = contextlib.ExitStack()
@@ -112,6 +118,10 @@ class Runner:
     @torch.no_grad()
     def run_once(self, images: Tensor) -> Outputs:
         """The same in one pass: a batch that does not fit into memory is an error."""
+        if isinstance(self.model, ViT) and self.kind != "head":
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+                features = _token_features(self.model, images.to(next(self.model.parameters())), self.kind).float().cpu()
+            return Outputs(features, features)
         entered: list[Tensor] = []
         hook = self.model.head.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
         try:
@@ -120,6 +130,25 @@ class Runner:
         finally:
             hook.remove()
         return Outputs(logits.float().cpu(), entered[0].float().cpu())
+
+
+def check_feature_kind(model: Model, kind: FeatureKind) -> None:
+    """Refuses what the model does not have, before anything is computed."""
+    if kind != "head" and not isinstance(model, ViT):
+        raise VitreousError(f"{model.config.name} has no tokens; leave out --pool and --tokens")
+    if kind == "token" and isinstance(model, ViT) and not model.config.class_token:
+        raise VitreousError(f"{model.config.name} has no class token; use --pool mean, or head")
+
+
+def _token_features(model: ViT, images: Tensor, kind: FeatureKind) -> Tensor:
+    """(B, D), or (B, patches, D). A model that normalises what is pooled has no norm for tokens that are not."""
+    z_BND, late = model.tokens(images), model.config.norm_after_pool
+    z_BND = z_BND if late else model.norm(z_BND)
+    patches_BND = z_BND[:, model.prefix_tokens :]
+    if kind == "patches":
+        return patches_BND
+    y_BD = z_BND[:, 0] if kind == "token" else patches_BND.mean(dim=1)
+    return model.norm(y_BD) if late and model.config.pooled_width == model.config.width else y_BD
 
 
 def out_of_memory(device: torch.device | str) -> VitreousError:

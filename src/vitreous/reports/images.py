@@ -22,6 +22,17 @@ class EmbeddedImage:
     pixelated: bool = False
 
 
+@dataclass(frozen=True)
+class Figure:
+    """An image with what stands under it."""
+
+    image: EmbeddedImage
+    alt: str
+    caption: str
+    label: str = ""
+    about: str = ""
+
+
 def embed_image(pixels: NDArray[np.uint8], side: int = SIDE) -> EmbeddedImage:
     """(height, width[, 1 or 3]) as an image of a page, made small if it is large."""
     return EmbeddedImage(image_uri(pixels, side), pixelated=max(pixels.shape[:2]) <= TINY)
