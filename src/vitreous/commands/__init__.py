@@ -11,6 +11,7 @@ Modules:
     convert       between official, timm, Hugging Face and vitreous checkpoints
     demo/         everything on built-in data, offline
     doctor        check a data set
+    embed         features of a data set to a file
     evaluate      measure a checkpoint on labelled images
     fewshot       measure frozen features with a few labels
     finetune      train from a checkpoint
@@ -20,6 +21,7 @@ Modules:
     pretrain      train from scratch
     serve         HTTP API, explorer and runs view
     shard         write a data set as tar shards
+    similar       nearest images and clusters of such a file
     study         the paper's experiments
     training_run  what `pretrain` and `finetune` share
     types         argument types and the protocol of results
