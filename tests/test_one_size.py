@@ -28,9 +28,8 @@ from vitreous.core.progress import silence
 from vitreous.evaluation.fewshot_tasks import choose_preprocess
 from vitreous.inspection.images import fixed_size
 from vitreous.serving.served_model import load_models
-from vitreous.studies.suite_options import study_of
-from vitreous.studies.suite_run import evaluation_string
-from vitreous.studies.suite_task import Machine
+from vitreous.studies.suite_cells import evaluation_preprocess
+from vitreous.studies.suite_options import SuiteOptions, choose_suite
 from vitreous.training.build_options import build_options
 from vitreous.training.resolve import resolve
 
@@ -122,12 +121,11 @@ def strings(place: Place) -> dict[str, str]:
         found["inspect"] = str(fixed_size(clf)[0])
         found["serve"] = str(load_models([place.checkpoint], device="cpu")[0].clf.preprocess)
         found["verify"] = vitreous.verify(place.checkpoint, place.checkpoint).records()[0]["preprocess"]
-        study = study_of(
-            checkpoint=place.checkpoint, data=str(place.data.parent), suite="", tasks="caltech101", out="x", mode="linear",
-            seeds=None, seed=0, data_seed=0, sweep=False, image_size=None, steps=None, batch_size=None, changes=(),
-            keep_weights=False, machine=Machine(),
-        )  # fmt: skip
-        found["vtab --mode linear"] = evaluation_string(study, clf.checkpoint)
+        options = SuiteOptions(
+            checkpoint=place.checkpoint, data=str(place.data.parent), tasks="caltech101", out="x", mode="linear"
+        )
+        size = choose_suite(options).protocol.image_size
+        found["vtab --mode linear"] = evaluation_preprocess(options.mode, size, clf.checkpoint)
         plan = _finetune(place)
         found["finetune"] = plan.recipe.evaluation  # by which it validates, and the closed-form baseline too
         assert plan.begun.evaluation_size == plan.model.image_size == clf.evaluation_size

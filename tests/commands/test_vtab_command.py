@@ -16,8 +16,8 @@ from vitreous.cli import main
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.data.splits import random_subset
-from vitreous.studies import suite_run
-from vitreous.studies.suite_task import Score
+from vitreous.studies import run_suite, suite_cells
+from vitreous.studies.results import read_runs
 from vitreous.weights.checkpoint import write_checkpoint
 
 from conftest import random_checkpoint
@@ -64,11 +64,11 @@ def suite(tmp_path: Path) -> str:
 @pytest.fixture
 def _no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than all the rest, and has tests of its own."""
-    monkeypatch.setattr(suite_run, "write_chart", lambda summary, folder: None)
+    monkeypatch.setattr(run_suite, "save", lambda figure, folder, name: None)
 
 
-def rows(out: Path, name: str = "results.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / name).read_text().splitlines()]
+def rows(out: Path, role: str = "main") -> list[dict[str, Any]]:
+    return [row for row in read_runs(out / "runs.csv").values() if row["role"] == role]
 
 
 def run(tiny: str, out: Path, **options: Any) -> Any:
@@ -83,18 +83,18 @@ def test_a_suite_from_end_to_end_interrupted_and_gone_on_with(
 ) -> None:
     out = tmp_path / "out"
     calls = []
-    real = suite_run.finetune_task
+    real = suite_cells.train_stage
 
-    def interrupted(task: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append((task.name, kwargs["seed"]))
+    def interrupted(stage: Any, given: Any, *args: Any) -> Any:
+        calls.append((Path(given["out"]).parent.name, stage.options["seed"]))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(task, *args, **kwargs)
+        return real(stage, given, *args)
 
-    monkeypatch.setattr(suite_run, "finetune_task", interrupted)
+    monkeypatch.setattr(suite_cells, "train_stage", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(tiny, out, suite=suite)
-    assert [(row["task"], row["seed"]) for row in rows(out)] == [("digits", 0), ("digits", 1)]
+    assert [(row["arm"], row["seed"]) for row in rows(out)] == [("digits", 0), ("digits", 1)]
     assert not (out / "vtab.json").exists()
     calls[:] = [("", -1)] * 3
     found = run(tiny, out, suite=suite)
@@ -107,7 +107,7 @@ def test_a_suite_from_end_to_end_interrupted_and_gone_on_with(
     assert found.records()[-1]["spread"] == pytest.approx(matrix.mean(axis=0).std(ddof=1), abs=1e-12)
 
     # What the runs were: judged by the whole test split, trained on the suite's draw, and no weights left behind.
-    assert {(row["task"], row["n_train"], row["n_test"]) for row in rows(out)} == {("digits", 60, 500), ("fewer", 40, 500)}
+    assert {(row["arm"], row["n_train"], row["n"]) for row in rows(out)} == {("digits", 60, 500), ("fewer", 40, 500)}
     config = json.loads((out / "runs" / "fewer" / "seed-1" / "config.json").read_text())
     assert (config["recipe"]["lr"], config["recipe"]["steps"], config["recipe"]["warmup"]) == (0.01, 4, 1)
     assert (config["recipe"]["batch_size"], config["recipe"]["optimizer"], config["recipe"]["clip"]) == (16, "sgd", 1.0)
@@ -138,17 +138,21 @@ def test_a_sweep_then_the_final_runs(tiny: str, suite: str, tmp_path: Path, monk
     """Scores are planted; what is asked for, and with which images, is real."""
     asked = []
 
-    def planted(task: Any, parts: Any, protocol: Any, **kwargs: Any) -> Any:
-        asked.append((task.name, protocol.lr, protocol.steps, kwargs["seed"], len(parts.train), parts.test.split))
-        good = (protocol.lr, protocol.steps) == (0.003, 4)
-        return Score(0.75 if good else 0.5, len(parts.train), len(parts.test), 1.0)
+    def planted(stage: Any, given: Any, dataset: Any, world: Any) -> Any:
+        (split,) = dataset.splits.keys() - {"train"}
+        lr, steps, seed = stage.set["lr"], stage.options["steps"], stage.options["seed"]
+        folder = Path(given["out"])
+        name = folder.name if split == "validation" else folder.parent.name
+        asked.append((name, lr, steps, seed, len(dataset.splits["train"]), split))
+        accuracy = 0.75 if (lr, steps) == (0.003, 4) else 0.5
+        return {"top1": accuracy, "n": len(dataset.splits[split]), "flops": 1.0, "seconds": 1.0}
 
-    monkeypatch.setattr(suite_run, "finetune_task", planted)
+    monkeypatch.setattr(suite_cells, "train_stage", planted)
     found = run(tiny, tmp_path / "out", suite=suite, sweep=True, seeds=1)
     settings = [(lr, steps) for steps in (1, 4) for lr in (0.003, 0.01)]
     trials = [(name, *setting, 0, n, "validation") for setting in settings for name, n in (("digits", 48), ("fewer", 32))]
     assert asked == [*trials, ("digits", 0.003, 4, 0, 60, "test"), ("fewer", 0.003, 4, 0, 40, "test")]
-    assert len(rows(tmp_path / "out", "sweep.jsonl")) == 8
+    assert len(rows(tmp_path / "out", "trial")) == 8
     assert any("lr 0.003, 4 steps: the best mean on the validation images of 2 tasks" in note for note in found.notes)
     assert found.summary.suite.protocol.lr == 0.003
     run(tiny, tmp_path / "out", suite=suite, sweep=True, seeds=1)
@@ -179,11 +183,11 @@ def test_closed_form_is_sklearns_ridge(tiny: str, suite: str, tmp_path: Path) ->
     fitted = SklearnRidge(alpha=row["l2"], fit_intercept=False, solver="svd").fit(x, y)
     expected = (fitted.predict(t).argmax(axis=1) == test.targets()).mean()
     assert row["accuracy"] == pytest.approx(expected, abs=1e-12)
-    assert (row["n_train"], row["n_test"], row["mode"]) == (60, 500, "linear")
+    assert (row["n_train"], row["n"], row["mode"]) == (60, 500, "linear")
     assert found.records()[0]["accuracy"] == row["accuracy"]
     largest = np.bincount(train.targets()).argmax()
     assert found.records()[0]["majority"] == row["majority"] == pytest.approx((test.targets() == largest).mean())
-    heading = next(line for line in found.text().splitlines() if line.startswith("task"))
+    heading = next(line for line in found.text().splitlines() if line.strip().startswith("task"))
     assert heading.split() == ["task", "accuracy", "majority"]
     assert f"{100 * row['majority']:.2f}" in found.text()
     assert "±" not in found.text()
@@ -203,11 +207,11 @@ def test_results_of_another_checkpoint_are_refused(
     other = random_checkpoint("ViT-Ti/4", classes=3, image_size=8, channels=1, width=16, depth=1, heads=2, mlp=16)
     other.tensors["norm.weight"].add_(torch.full_like(other.tensors["norm.weight"], 0.01))
     write_checkpoint(other, tmp_path / "other")
-    before = (tmp_path / "out" / "results.jsonl").read_bytes()
+    before = (tmp_path / "out" / "runs.csv").read_bytes()
     assert main(["vtab", str(tmp_path / "other"), *words, "--precision", "float32"]) == 2
     error = capsys.readouterr().err
     assert "holds results of another model or protocol (checkpoint.sha256" in error
-    assert (tmp_path / "out" / "results.jsonl").read_bytes() == before
+    assert (tmp_path / "out" / "runs.csv").read_bytes() == before
 
 
 def community(folder: Path, task: str, classes: int) -> None:
@@ -237,9 +241,9 @@ def test_vtab_itself_names_what_is_missing_and_calls_no_part_of_it_the_whole(tin
     assert (found.records()[0]["n_train"], found.records()[0]["n_test"]) == (24, 12)
     few: dict[str, Any] = dict(seeds=1, steps=1, batch_size=8, image_size=(8, 8))
     tuned = run(tiny, tmp_path / "tuned", data=str(tmp_path / "vtab-1k"), tasks="kitti", sweep=True, **few)
-    assert {(row["n_train"], row["n_validation"]) for row in rows(tmp_path / "tuned", "sweep.jsonl")} == {(16, 8)}
+    assert {(row["n_train"], row["n"]) for row in rows(tmp_path / "tuned", "trial")} == {(16, 8)}
     (row,) = rows(tmp_path / "tuned")
-    assert (row["n_train"], row["n_test"]) == (24, 12)
+    assert (row["n_train"], row["n"]) == (24, 12)
     assert "not the paper's protocol: steps" in tuned.text()
 
 

@@ -18,7 +18,7 @@ from vitreous.data.shards.index import _read_index
 from vitreous.data.sources.manifest import open_manifest
 from vitreous.inference.rows import writing
 from vitreous.serving.run_metrics import record_of
-from vitreous.studies.suite_results import _read
+from vitreous.studies.rows import _read_row
 from vitreous.training.run_folder import read_config
 from vitreous.training.state import _checked
 from vitreous.weights.arrays import read_shard_index
@@ -72,7 +72,7 @@ DEEP = nested(100_000)
         ("x.jsonl", open_manifest),
         ("real.json", read_real_labels),
         ("index.json", lambda path: _read_index(str(path))),
-        ("results.jsonl", _read),
+        ("row.json", _read_row),
         ("state.json", lambda path: _checked(path.parent)),
         ("metrics.jsonl", lambda path: record_of(path.read_bytes())),
         ("rows.jsonl", lambda path: writing("jsonl", 1).row(path.read_text())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ from vitreous.data.datasets.vtab_tasks import TASKS
 from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.studies.suite import Protocol, Task, parse_suite, read_suite, resolve_data
+from vitreous.studies.suite_cells import evaluation_preprocess, training_preprocess
 from vitreous.studies.suite_data import final_parts, sweep_parts
-from vitreous.studies.suite_task import evaluation_preprocess, training_preprocess
 from vitreous.studies.vtab import vtab_suite
 from vitreous.training.data_split import choose_images
 from vitreous.training.options import TrainOptions
+
+from conftest import random_checkpoint
 
 TASK = '[[task]]\nname = "digits"\ndata = "builtin:digits"\n'
 
@@ -268,5 +271,7 @@ def test_augmentation_is_what_leaves_the_label_true() -> None:
     assert string("dsprites-orientation") == f"resize(448,bilinear-plain)|random_crop(384)|{end}"
     assert string("dsprites-location") == f"resize(384,bilinear-plain)|{end}"
     assert string("pets", 192) == f"resize(224,bilinear-plain)|random_crop(192)|flip|{end}"
-    assert evaluation_preprocess((384, 384), scales) == f"resize(384,bilinear-plain)|{end}"
-    assert evaluation_preprocess((96, 96), ()) == "resize(96,bilinear-plain)|range(-1,1)"
+    checkpoint = random_checkpoint("ViT-Ti/4", classes=3, image_size=8, width=16, depth=1, heads=2, mlp=16)
+    for preprocess, scale in ((f"resize(8)|{end}", end), ("resize(8)", "range(-1,1)")):
+        other = replace(checkpoint, preprocess=preprocess)
+        assert evaluation_preprocess("finetune", (96, 96), other) == f"resize(96,bilinear-plain)|{scale}"

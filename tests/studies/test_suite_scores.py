@@ -11,26 +11,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError
 from vitreous.data.datasets.vtab_tasks import TASKS
+from vitreous.inspection.figure_style import save
+from vitreous.studies.run_suite import best_setting, claim_folder
 from vitreous.studies.suite import Protocol, Suite, Task
-from vitreous.studies.suite_chart import write_chart
-from vitreous.studies.suite_results import Results, claim
-from vitreous.studies.suite_run import best_setting
-from vitreous.studies.suite_summary import Summary, summarise
+from vitreous.studies.suite_summary import Summary, draw_summary, summarise
 from vitreous.studies.suite_table import markdown, plain
 from vitreous.studies.vtab import vtab_suite
-
-ALONE = World(0, 1, None)  # type: ignore[arg-type]
 
 
 def rows_of(suite: Suite, accuracies: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
     """In a mixed-up order, as a study that was interrupted leaves them."""
     rows = [
         {
-            "task": task.name, "group": task.group, "seed": seed, "accuracy": float(accuracies[number, seed]),
-            "n_train": 1000, "n_test": task.test_images or 500, "seconds": 1.5, "mode": "finetune",
+            "arm": task.name, "group": task.group, "seed": seed, "accuracy": float(accuracies[number, seed]),
+            "n_train": 1000, "n": task.test_images or 500, "seconds": 1.5, "mode": "finetune",
         }
         for number, task in enumerate(suite.tasks)
         for seed in range(accuracies.shape[1])
@@ -76,7 +72,7 @@ def test_groups_stand_together_in_the_table() -> None:
     suite = Suite("s", (Task("a", "x", "g"), Task("b", "x", "h"), Task("c", "x", "g")), of=3)
     found = summary_of(suite, np.array([[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]]))
     assert [score.task.name for score in found.tasks] == ["a", "c", "b"]
-    lines = plain(found).splitlines()
+    lines = [line.strip() for line in plain(found).splitlines()]
     assert [line.split()[:3] for line in lines if line.startswith(("a ", "b ", "c "))] == [
         ["a", "50.00", "35.36"],
         ["c", "50.00", "70.71"],
@@ -88,7 +84,7 @@ def test_groups_stand_together_in_the_table() -> None:
 
 def test_a_missing_result_is_never_averaged_over(accuracies: np.ndarray[Any, Any]) -> None:
     suite = vtab_suite("d")
-    rows = [row for row in rows_of(suite, accuracies) if (row["task"], row["seed"]) != ("pets", 1)]
+    rows = [row for row in rows_of(suite, accuracies) if (row["arm"], row["seed"]) != ("pets", 1)]
     with pytest.raises(KeyError):
         summarise(suite, rows, range(3), mode="finetune", checkpoint="tiny")
 
@@ -98,7 +94,7 @@ def test_the_table_says_what_it_is_a_mean_of(accuracies: np.ndarray[Any, Any]) -
     assert "mean of 19 " in whole
     assert "not the paper's protocol" not in whole
     assert f"{100 * accuracies.mean():.2f}" in whole
-    row = next(line for line in whole.splitlines() if line.startswith("Pets"))
+    row = next(line for line in whole.splitlines() if line.strip().startswith("Pets"))
     assert row.split()[-3:] == ["97.2", "96.7", "92.7"]
     some = summary_of(vtab_suite("d", ("pets", "kitti")), accuracies[:2])
     assert "mean of 2 of 19" in plain(some)
@@ -114,7 +110,7 @@ def test_what_departs_from_the_papers_protocol_is_said(accuracies: np.ndarray[An
     suite = vtab_suite("d")
     assert summary_of(suite, accuracies).departures() == ()
     shorter = replace(suite, protocol=Protocol().at(steps=100, image_size=(224, 224)))
-    said = "; ".join(summary_of(shorter, accuracies[:, :1], changes=("dropout=0.1",)).departures())
+    said = "; ".join(summary_of(shorter, accuracies[:, :1], changes={"dropout": "0.1"}).departures())
     assert "steps 100, where the paper has 2,500" in said
     assert "image_size 224x224, where the paper has 384x384" in said
     assert "--set dropout=0.1" in said
@@ -122,7 +118,7 @@ def test_what_departs_from_the_papers_protocol_is_said(accuracies: np.ndarray[An
     assert "closed form" in summary_of(suite, accuracies[:, :1], mode="linear").departures()[0]
     rows = rows_of(suite, accuracies)
     for row in rows:
-        row["n_test"] = 7 if row["task"] == "pets" else row["n_test"]
+        row["n"] = 7 if row["arm"] == "pets" else row["n"]
     fewer = summarise(suite, rows, range(3), mode="finetune", checkpoint="tiny")
     assert fewer.departures() == ("Pets: 7 test images of the 3,669 published",)
 
@@ -152,7 +148,7 @@ def test_the_chart_is_a_picture_and_the_same_each_time(
     suite = vtab_suite("d", names)
     found = summary_of(suite, accuracies[: len(suite.tasks)], checkpoint="costs $5 and $6_")
     for folder in ("a", "b"):
-        write_chart(found, tmp_path / folder)
+        save(draw_summary(found), tmp_path / folder, "vtab")
     for name in ("vtab.png", "vtab.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     text = "".join(ET.parse(tmp_path / "a" / "vtab.svg").getroot().itertext())
@@ -170,7 +166,7 @@ def test_the_chart_is_a_picture_and_the_same_each_time(
 
 def planted(scores: dict[tuple[float, int], dict[str, float]]) -> list[dict[str, Any]]:
     return [
-        {"task": task, "lr": lr, "steps": steps, "accuracy": accuracy}
+        {"arm": task, "lr": lr, "steps": steps, "accuracy": accuracy}
         for (lr, steps), own in scores.items()
         for task, accuracy in own.items()
     ]
@@ -200,40 +196,24 @@ def test_a_setting_that_some_task_has_not_tried_is_not_chosen() -> None:
 # Results on disk -------------------------------------------------------------------------------------------------------
 
 
-def test_results_survive_and_what_is_none_of_ours_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    Results(path, ALONE).add({"task": "a", "seed": 0, "accuracy": 0.5})
-    again = Results(path, ALONE)
-    again.add({"task": "a", "seed": 1, "accuracy": 0.25})
-    assert [row["seed"] for row in Results(path, ALONE).rows] == [0, 1]
-    found = again.find(task="a", seed=1)
-    assert found is not None
-    assert found["accuracy"] == 0.25
-    assert again.find(task="b", seed=1) is None
-    for line in ("{", '{"task": "a"}', '{"task": "a", "accuracy": 7}', "[]"):
-        path.write_text(line + "\n")
-        with pytest.raises(VitreousError, match=r"results.jsonl line 1"):
-            Results(path, ALONE)
-
-
 def test_a_folder_belongs_to_one_study(tmp_path: Path) -> None:
     study = {"mode": "linear", "protocol": {"steps": 3}, "tasks": {"a": {"crop": True}}, "arguments": {"checkpoint": "here"}}
-    claim(tmp_path / "out", study, ALONE).release()
-    claim(tmp_path / "out", {**study, "arguments": {"checkpoint": "there"}}, ALONE).release()
-    claim(tmp_path / "out", {**study, "tasks": {"b": {"crop": True}}}, ALONE).release()
+    claim_folder(tmp_path / "out", study)
+    claim_folder(tmp_path / "out", {**study, "arguments": {"checkpoint": "there"}})
+    claim_folder(tmp_path / "out", {**study, "tasks": {"b": {"crop": True}}})
     kept = json.loads((tmp_path / "out" / "study.json").read_text())
     assert kept["tasks"].keys() == {"a", "b"}
     with pytest.raises(VitreousError, match=r"protocol.steps: 3 there, 4 now"):
-        claim(tmp_path / "out", {**study, "protocol": {"steps": 4}}, ALONE)
+        claim_folder(tmp_path / "out", {**study, "protocol": {"steps": 4}})
     with pytest.raises(VitreousError, match=r"tasks.a.crop: true there, false now"):
-        claim(tmp_path / "out", {**study, "tasks": {"a": {"crop": False}}}, ALONE)
+        claim_folder(tmp_path / "out", {**study, "tasks": {"a": {"crop": False}}})
     assert json.loads((tmp_path / "out" / "study.json").read_text()) == kept
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(VitreousError, match="is not empty and no study"):
-        claim(tmp_path / "other", study, ALONE)
+        claim_folder(tmp_path / "other", study)
     with pytest.raises(VitreousError, match="is a file"):
-        claim(tmp_path / "other" / "thesis.tex", study, ALONE)
+        claim_folder(tmp_path / "other" / "thesis.tex", study)
     (tmp_path / "out" / "study.json").write_text("{")
     with pytest.raises(VitreousError, match="cannot be read"):
-        claim(tmp_path / "out", study, ALONE)
+        claim_folder(tmp_path / "out", study)

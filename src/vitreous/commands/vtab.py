@@ -1,33 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from vitreous.commands.types import Changes, Checkpoint, ImageSize
 
 if TYPE_CHECKING:
-    from vitreous.studies.suite_summary import Summary
+    from vitreous.studies.run_suite import SuiteResult
 
 _DECIDED = tyro.conf.arg(help_behavior_hint="")  # the text itself says what holds if it is not given
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What a model came to on a suite."""
-
-    out: str
-    summary: Summary
-    table: str
-    notes: tuple[str, ...] = ()
-    exit_code: int = 0
-
-    def text(self) -> str:
-        return f"{self.table}\n\n{self.out}/vtab.png shows it; results.jsonl, vtab.json and table.md have the numbers"
-
-    def records(self) -> list[dict[str, Any]]:
-        return self.summary.records()
 
 
 def vtab(
@@ -50,7 +32,7 @@ def vtab(
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
     seed: int = 0,
     data_seed: int = 0,
-) -> Scores:
+) -> SuiteResult:
     """Transfer a model to the 19 tasks of VTAB-1k, a thousand examples each, or to a suite of your own.
 
     The paper's protocol: the same settings for all tasks, three seeds, the mean of the test accuracies, beside its Table 9.
@@ -61,7 +43,7 @@ def vtab(
     Args:
         checkpoint: a run, a checkpoint, or a name of `vitreous list weights`.
         data: the folder that holds VTAB's task folders (see docs/how-to/vtab.md); not with --suite.
-        out: the folder for results.jsonl, the table, the chart and the runs. Started again, it resumes.
+        out: the folder for runs.csv, the table, the chart and the runs. Started again, it resumes.
         suite: a TOML file that lists tasks of your own, or `small`, which needs no download (see docs/how-to/vtab.md).
         tasks: some of the tasks only.
         mode: finetune, as the paper; or linear: closed form on frozen features, for a quick answer.
@@ -79,29 +61,28 @@ def vtab(
         data_seed: random seed of examples and test images, where a task does not list them: the same for all seeds.
     """
     from vitreous.core.device import choose_device
-    from vitreous.core.distributed import init_distributed
-    from vitreous.studies.suite_options import study_of
-    from vitreous.studies.suite_run import measure
-    from vitreous.studies.suite_task import Machine
+    from vitreous.studies.run_suite import run_suite
+    from vitreous.studies.suite_options import SuiteOptions
 
-    study = study_of(
-        checkpoint=checkpoint,
-        data=data,
-        suite=suite,
-        tasks=tasks,
-        out=out,
-        mode=mode,
-        seeds=seeds,
-        seed=seed,
-        data_seed=data_seed,
-        sweep=sweep,
-        image_size=image_size,
-        steps=steps,
-        batch_size=batch_size,
-        changes=set,
-        keep_weights=keep_weights,
-        machine=Machine(workers, choose_device(device), precision),
+    return run_suite(
+        SuiteOptions(
+            checkpoint=checkpoint,
+            data=data,
+            suite=suite,
+            tasks=tasks,
+            out=out,
+            mode=mode,
+            seeds=seeds,
+            sweep=sweep,
+            image_size=image_size,
+            steps=steps,
+            batch_size=batch_size,
+            set=set,
+            keep_weights=keep_weights,
+            workers=workers,
+            device=choose_device(device),
+            precision=precision,
+            seed=seed,
+            data_seed=data_seed,
+        )
     )
-    with init_distributed(study.machine.device) as world:
-        found = measure(study, world)
-    return Scores(str(study.out), found.summary, found.table, found.notes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import atomic_file, write_text
 from vitreous.core.untrusted_json import read_json
-from vitreous.studies.run_cells import Row
+from vitreous.studies.rows import Row
 from vitreous.studies.statistics import bootstrap, equivalence_p, holm, paired_t
 from vitreous.studies.study import EQUIVALENCE_SEEDS, MARGIN, SUPERIORITY_SEEDS, Cell, Claim, Study
 

@@ -1,7 +1,7 @@
-"""Run the cells of a study that have no row yet; several processes or machines may do so in one folder.
+"""Run the cells of a study that have no row yet: each a chain of runs, and what is measured at its end.
 
 A cell's runs lie in folders named by the hash of everything before them, shared by all studies, so that what two cells or two
-studies have in common is trained once. A row is a file, written when its cell is done; a lock keeps other processes from it.
+studies have in common is trained once.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vitreous.core.distributed import World
-from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.files import Busy, atomic_file, locked, user_path, write_text
+from vitreous.core.errors import VitreousError
+from vitreous.core.files import atomic_file, user_path
 from vitreous.core.output_dir import find_data_folder
-from vitreous.core.progress import say, silence
-from vitreous.core.untrusted_json import read_json
-from vitreous.data.source import Source
-from vitreous.studies.budget import describe_seconds
+from vitreous.core.progress import silence
+from vitreous.data.source import Dataset, Source
 from vitreous.studies.measures import Measured, measure_cell
+from vitreous.studies.rows import Row, RowFiles, locked_together
 from vitreous.studies.study import Cell, Stage, hash_json, tuned_families, tuned_rates, with_rates
 from vitreous.studies.study_data import open_once
 from vitreous.training.batch_fitting import fit_micro_batch
@@ -34,16 +32,12 @@ from vitreous.training.loop import Diverged
 from vitreous.training.resolve import resolve
 from vitreous.training.trainer import train
 
-Row = dict[str, Any]
-_BUSY = "another process is at it"
-_WAIT = 1.0  # seconds, while another process has the cells that are left
-
 
 @dataclass(frozen=True)
 class CellRunner:
-    """`out` belongs to one study; `runs` is shared by all."""
+    """`rows` belongs to one study; the folder `runs` is shared by all."""
 
-    out: Path
+    rows: RowFiles
     runs: Path
     device: str
     precision: str
@@ -51,48 +45,15 @@ class CellRunner:
     def run_missing(self, cells: Sequence[Cell], done: Mapping[str, Row]) -> Iterator[Row]:
         """The rows of cells as they are finished, here or by another process."""
         _check_trials(cells)
-        rows = {**done, **self.read_rows(cells)}
-        left = [cell for cell in cells if cell.key() not in rows]
-        yield from (row for key, row in rows.items() if key not in done)
-        began, spent = time.monotonic(), 0
-        while left:
-            rates = tuned_rates(cells, {key: float(row["accuracy"]) for key, row in rows.items()})
-            row = next((row for cell in left if (row := self._try(cell, rates)) is not None), None)
-            if row is None:  # all that could be run here is being run elsewhere
-                time.sleep(_WAIT)
-                row = next(iter(self.read_rows(left).values()), None)
-            if row is None:
-                continue
-            rows[str(row["cell"])] = row
-            left = [cell for cell in left if cell.key() != row["cell"]]
-            spent += 1
-            remaining = describe_seconds((time.monotonic() - began) / spent * len(left))
-            seconds = f"{row['seconds']:.0f} s" if row["role"] == "main" else f"trial, {row['seconds']:.0f} s"
-            say(
-                f"{len(cells) - len(left)} of {len(cells)}: {row['arm']}, seed {row['seed']}: "
-                f"{100 * row['accuracy']:.1f} % ({seconds}); about {remaining} left"
-            )
+        for row in self.rows.run_missing(cells, done, lambda cell, rows: self._run(cell, cells, rows)):
+            drop_states(self.runs / str(row["run"]))
             yield row
 
-    def read_rows(self, cells: Sequence[Cell]) -> dict[str, Row]:
-        paths = {cell.key(): self.out / "rows" / f"{cell.key()}.json" for cell in cells}
-        return {key: _read_row(path) for key, path in paths.items() if path.exists()}
-
-    def _try(self, cell: Cell, rates: Mapping[str, float]) -> Row | None:
-        """The row of this cell, unless it waits for a learning rate, or another process has it or its upstream run."""
+    def _run(self, cell: Cell, cells: Sequence[Cell], rows: Mapping[str, Row]) -> Row | None:
+        """None while the trials of its learning rate are not done."""
+        rates = tuned_rates(cells, {key: float(row["accuracy"]) for key, row in rows.items()}) if tuned_families(cell) else {}
         if any(family not in rates for family in tuned_families(cell)):
             return None
-        path = self.out / "rows" / f"{cell.key()}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with locked(path.with_suffix(".lock"), _BUSY):
-                if path.exists():
-                    return _read_row(path)
-                return self._run(cell, rates, path)
-        except Busy:
-            return None
-
-    def _run(self, cell: Cell, rates: Mapping[str, float], path: Path) -> Row:
         began, flops, parent, from_ = time.monotonic(), 0.0, "", None
         stages = [with_rates(stage, rates) for stage in cell.stages]
         result: Mapping[str, Any] = {}
@@ -101,27 +62,25 @@ class CellRunner:
             for number, stage in enumerate(stages):
                 name = self._name_run(stages[: number + 1])
                 parent, folder = folder.name if number else "", self.runs / name
-                with locked(self.runs / f"{name}.lock", _BUSY):
-                    result = self._train(stage, folder, from_)
+                given = {"workers": 0, "eval_every": 0, "device": self.device, "precision": self.precision, "out": str(folder)}
+                if stage.command == "finetune":
+                    given["from_"] = from_ if from_ is not None else "scratch"
+                with locked_together(self.rows.world, self.runs / f"{name}.lock"), silence():
+                    result = train_stage(stage, given, open_once(str(stage.options["data"])), self.rows.world)
                 flops += float(result["flops"])
                 from_ = str(folder / "checkpoint")
             with silence():
                 measured = measure_cell(cell, folder, result)
         except Diverged:  # no model, and so nothing right; a rate that does this is not chosen
             measured = Measured({"accuracy": 0.0, "diverged": 1})
-        seconds = time.monotonic() - began
-        key = cell.key()
         if measured.right is not None:
-            with atomic_file(path.with_suffix(".npy")) as part, part.open("wb") as file:
+            with atomic_file(self.rows.path(cell).with_suffix(".npy")) as part, part.open("wb") as file:
                 np.save(file, np.packbits(measured.right))
-        row = {
-            "cell": key, "arm": cell.arm, "seed": cell.seed, "role": cell.role, **cell.factors, **measured.values,
-            "flops": flops, "seconds": round(seconds, 1), "run": folder.name, "parent": parent,
-            "config": json.dumps([asdict(stage) for stage in stages], sort_keys=True),
+        return {
+            "cell": cell.key(), "arm": cell.arm, "seed": cell.seed, "role": cell.role, **cell.factors, **measured.values,
+            "flops": flops, "seconds": round(time.monotonic() - began, 1), "run": folder.name, "parent": parent,
+            "config": describe_stages(stages),
         }  # fmt: skip
-        write_text(path, json.dumps(row) + "\n")
-        _drop_states(folder)
-        return row
 
     def _name_run(self, stages: Sequence[Stage]) -> str:
         """The hash of all that a run depends on; of data that lies in files, its place and its list of images."""
@@ -133,22 +92,12 @@ class CellRunner:
                 files[data] = [str(place.resolve()), *(split.fingerprint() for split in splits if isinstance(split, Source))]
         return hash_json([asdict(stage) for stage in stages] + [self.precision] + ([files] if files else []))
 
-    def _train(self, stage: Stage, out: Path, from_: str | None) -> Mapping[str, Any]:
-        """The result of a run, which is resumed if it was interrupted and not repeated if it is finished."""
-        given = {
-            "workers": 0, "eval_every": 0, "device": self.device, "precision": self.precision, **stage.options,
-            "set": tuple(f"{name}={value}" for name, value in stage.set.items()), "out": str(out),
-        }  # fmt: skip
-        if stage.command == "finetune":
-            given["from_"] = from_ if from_ is not None else "scratch"
-        # Processes share cells, not runs: each is alone, whatever launcher started it.
-        with silence():
-            return _train_run(stage, given, World(0, 1, torch.device(self.device)))
 
-
-def _train_run(stage: Stage, given: dict[str, Any], world: World) -> Mapping[str, Any]:
-    options, previous = build_options(stage.command, given)
-    config = resolve(options, previous, world, dataset=open_once(options.data))
+def train_stage(stage: Stage, given: Mapping[str, Any], dataset: Dataset, world: World) -> Mapping[str, Any]:
+    """The result of a run, which is resumed if it was interrupted and not repeated if it is finished."""
+    changes = tuple(f"{name}={value}" for name, value in stage.set.items())
+    options, previous = build_options(stage.command, {**given, **stage.options, "set": changes})
+    config = resolve(options, previous, world, dataset)
     return train(fit_micro_batch(config, options, previous, world), world).result
 
 
@@ -159,16 +108,12 @@ def _check_trials(cells: Sequence[Cell]) -> None:
         raise VitreousError(f"the study has no trials of the learning rate of {', '.join(sorted(missing))}; add a Tuning")
 
 
-def _read_row(path: Path) -> Row:
-    try:
-        row: Row = read_json(path)
-        row["cell"], row["arm"], row["accuracy"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VitreousError(f"{path}: is no row of a study ({one_line(error)}); delete it to run its cell again") from error
-    return row
+def describe_stages(stages: Sequence[Stage]) -> str:
+    """For the column `config` of runs.csv."""
+    return json.dumps([asdict(stage) for stage in stages], sort_keys=True)
 
 
-def _drop_states(run: Path) -> None:
+def drop_states(run: Path) -> None:
     """Of a finished run only its checkpoint is needed again."""
     for state in (run / "state").glob("step-*"):
         shutil.rmtree(state, ignore_errors=True)

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from vitreous.core.distributed import World
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.fields import check_fields, from_json
 from vitreous.core.files import cache_dir, locked, user_path, write_text
@@ -30,7 +33,8 @@ from vitreous.studies.budget import (
 from vitreous.studies.check_cells import check_cells, check_data
 from vitreous.studies.paper_figures import PAPER
 from vitreous.studies.registry import STUDIES, find_study
-from vitreous.studies.run_cells import CellRunner, Row
+from vitreous.studies.rows import Row, RowFiles, in_order
+from vitreous.studies.run_cells import CellRunner
 from vitreous.studies.study import Axes, Cell, Scale, Study, hash_json
 from vitreous.studies.study_data import open_once
 from vitreous.studies.study_figure import draw_study, mean_points
@@ -124,18 +128,20 @@ def run_study(options: StudyOptions) -> StudyResult:
         scale, cells = _read_grid(folder, study, sha256, options) or _make_grid(folder, study, sha256, options, seconds)
     check_cells(cells)
     runs = user_path(options.runs) if options.runs else cache_dir() / "runs"
-    runner = CellRunner(folder, runs, options.device, options.precision)
+    # Processes share cells, not runs: each is alone, whatever launcher started it.
+    files = RowFiles(folder, World(0, 1, torch.device(options.device)))
+    runner = CellRunner(files, runs, options.device, options.precision)
     rows = {key: row for key, row in results.read_runs(folder / results.RUNS).items() if key in {cell.key() for cell in cells}}
     left = [cell for cell in cells if cell.key() not in rows]
     say(f"{study.name}: {len(cells)} runs, {len(cells) - len(left)} done; {_describe(scale)}")
     try:
         for row in runner.run_missing(study.primary_cells(cells) if options.primary else cells, dict(rows)):
             rows[str(row["cell"])] = row
-            results.write_runs(folder / results.RUNS, _in_order(cells, rows))
+            results.write_runs(folder / results.RUNS, in_order(cells, rows))
     finally:
-        rows |= runner.read_rows(cells)  # those of other processes, too
+        rows |= files.read(cells)  # those of other processes, too
         verdicts = write_results(study, sha256, folder, cells, rows)
-    return StudyResult(study, options.out, tuple(verdicts), tuple(_in_order(cells, rows)))
+    return StudyResult(study, options.out, tuple(verdicts), tuple(in_order(cells, rows)))
 
 
 def _make_grid(
@@ -205,15 +211,11 @@ def _describe(scale: Scale) -> str:
     return f"{scale.data} at {scale.image_size} pixels{from_}; about {scale.images:,} images a run"
 
 
-def _in_order(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Row]:
-    return [rows[cell.key()] for cell in cells if cell.key() in rows]
-
-
 def write_results(
     study: Study, sha256: str, folder: Path, cells: Sequence[Cell], rows: Mapping[str, Row]
 ) -> list[dict[str, Any]]:
     """runs.csv, outcomes, verdicts and figure of what was run so far."""
-    ordered = _in_order(cells, rows)
+    ordered = in_order(cells, rows)
     results.write_runs(folder / results.RUNS, ordered)
     outcomes = results.read_outcomes(folder, cells, set(study.claims[0].weights))
     results.write_outcomes(folder, outcomes)

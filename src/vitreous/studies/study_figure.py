@@ -35,9 +35,13 @@ def mean_points(axes: Axes, rows: Sequence[dict[str, object]]) -> list[Point]:
     return points
 
 
-@drawn
 def draw_study(study: Study, points: Sequence[Point], subtitle: str) -> Figure:
-    axes_of = study.axes
+    return draw_points(f"{study.title} ({study.paper})", study.axes, points, subtitle)
+
+
+@drawn
+def draw_points(title: str, axes_of: Axes, points: Sequence[Point], subtitle: str, bars: str | None = None) -> Figure:
+    """A line for each series over a numeric x, or its points over the labels. The series `bars` is drawn as such."""
     labels = list(dict.fromkeys(str(point.x) for point in points))  # where x is no number
     names = list(dict.fromkeys(point.series for point in points))
     shared = axes_of.x is None and len(labels) < len(points)
@@ -50,11 +54,14 @@ def draw_study(study: Study, points: Sequence[Point], subtitle: str) -> Figure:
         if axes_of.x is not None:
             own.sort(key=lambda point: float(point.x))
             axes.plot([float(p.x) for p in own], [p.y for p in own], color=colour, lw=1.4, zorder=2)
-        aside = _DODGE * (number - (len(names) - 1) / 2) if shared else 0
+        aside = _DODGE * (number - (len(names) - 1) / 2) if shared and name != bars else 0
         for place, point in enumerate(own):
             x = float(point.x) if axes_of.x is not None else labels.index(str(point.x)) + aside
             if point.low is not None and point.high is not None:
                 axes.plot([x, x], [point.low, point.high], color=colour, lw=1.6, solid_capstyle="round", zorder=3)
+            if name == bars:
+                axes.bar(x, point.y, 0.78, color=colour, alpha=0.35, label=name if not place else None, zorder=1)
+                continue
             axes.plot(x, point.y, mark, color=colour, ms=7, mec="white", mew=0.8, zorder=4, label=name if not place else None)
     if axes_of.x is None:
         axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right", rotation_mode="anchor")
@@ -67,7 +74,7 @@ def draw_study(study: Study, points: Sequence[Point], subtitle: str) -> Figure:
     axes.set_ylabel(axes_of.y_label)
     axes.grid(axis="y", color=FAINT)
     lines = textwrap.wrap(subtitle, letters_in(DPI * (wide - 0.8)))
-    axes.set_title(f"{study.title} ({study.paper})", loc="left", fontsize=11, color=INK, pad=7 + 11 * len(lines))
+    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=7 + 11 * len(lines))
     axes.text(0, 1.015, "\n".join(lines), transform=axes.transAxes, fontsize=8.5, color=QUIET, va="bottom")
     return figure
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitreous.core.errors import VitreousError, one_line, unknown_name
-from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types
+from vitreous.core.fields import Between, check_fields, check_value, field_types
 from vitreous.core.files import user_path
 
 PACKAGED = ("small",)
@@ -91,7 +91,9 @@ class Task:
     group: str = "all"
     crop: bool = True  # whether a random crop leaves the label true
     flip: bool = True  # whether mirroring does
-    examples: int | None = None  # to learn from; None: as many as the protocol says, or all if there are fewer
+    examples: Annotated[int | None, Between(1)] = (
+        None  # to learn from; None: as many as the protocol says, or all if there are fewer
+    )
     title: str = ""  # for tables and charts
     sweep_data: str = ""  # DATA with train and validation for a sweep; none: a fifth of the examples is held out
     whole: bool = False  # train and test are as they are to be; nothing is drawn
@@ -154,15 +156,22 @@ def parse_suite(text: str, where: str, base: Path) -> Suite:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise VitreousError(f"{where}: is no valid TOML ({one_line(error)}); see docs/how-to/vtab.md for an example") from error
-    _known(found, ("name", "protocol", "task"), f"key in {where}")
-    name = _typed(found, "name", str, where, "")
-    if not _NAME.fullmatch(name):
-        raise VitreousError(f'{where}: needs a name of letters, digits, - and _, as name = "factory"')
-    protocol = _protocol(found.get("protocol", {}), where)
+    _check_keys(found, ("name", "protocol", "task"), where)
+    name = _check_name(found, where, "factory")
+    table = found.get("protocol", {})
+    if not isinstance(table, dict):
+        raise VitreousError(f"{where}: protocol must be a table, [protocol]")
+    if isinstance(size := table.get("image_size"), int):
+        table["image_size"] = [size, size]
+    values = _read_fields(table, Protocol, tuple(field_types(Protocol)), f"{where} [protocol]")
+    try:
+        protocol = Protocol().at(**values)
+    except VitreousError as error:
+        raise VitreousError(f"{where} [protocol]: {error}") from None
     tables = found.get("task", [])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise VitreousError(f"{where}: has no tasks; each is a [[task]] with a name and data")
-    tasks = tuple(_task(table, number, where, base) for number, table in enumerate(tables, 1))
+    tasks = tuple(_read_task(table, f"{where} [[task]] {number}", base) for number, table in enumerate(tables, 1))
     names = [task.name.casefold() for task in tasks]  # as folders, on systems that do not tell A from a
     for task in tasks:
         if names.count(task.name.casefold()) > 1:
@@ -170,54 +179,34 @@ def parse_suite(text: str, where: str, base: Path) -> Suite:
     return Suite(name, tasks, protocol, of=len(tasks))
 
 
-def _protocol(table: object, where: str) -> Protocol:
-    if not isinstance(table, dict):
-        raise VitreousError(f"{where}: protocol must be a table, [protocol]")
-    where = f"{where} [protocol]"
-    check_names(table, Protocol, f"key in {where}")
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        if name == "image_size":
-            value = [value, value] if isinstance(value, int) else value
-        plain = {name: tuple(value) if isinstance(value, list) else value}
-        values[name] = _typed(plain, name, field_types(Protocol)[name], where, None)
-    try:
-        return Protocol().at(**values)
-    except VitreousError as error:
-        raise VitreousError(f"{where}: {error}") from None
-
-
-def _task(table: Mapping[str, Any], number: int, where: str, base: Path) -> Task:
-    where = f"{where} [[task]] {number}"
-    _known(table, ("name", "data", "group", "crop", "flip", "examples", "title"), f"key in {where}")
-    name, data = (_typed(table, key, str, where, "") for key in ("name", "data"))
-    if not _NAME.fullmatch(name):
-        raise VitreousError(f'{where}: needs a name of letters, digits, - and _, as name = "screws"')
-    if not data.strip():
+def _read_task(table: Mapping[str, Any], where: str, base: Path) -> Task:
+    values = _read_fields(table, Task, ("name", "data", "group", "crop", "flip", "examples", "title"), where)
+    name = _check_name(values, where, "screws")
+    if not values.get("data", "").strip():
         raise VitreousError(f'{where} ({name}): needs data, as data = "photos/screws"')
-    examples = _typed(table, "examples", Annotated[int, Between(1)], where, None)
-    return Task(
-        name=name,
-        data=resolve_data(data, base),
-        group=_typed(table, "group", str, where, "all") or "all",
-        crop=_typed(table, "crop", bool, where, True),
-        flip=_typed(table, "flip", bool, where, True),
-        examples=examples,
-        title=_typed(table, "title", str, where, ""),
-    )
+    return Task(**{**values, "data": resolve_data(values["data"], base), "group": values.get("group") or "all"})
 
 
-def _typed(table: Mapping[str, Any], key: str, hint: Any, where: str, default: Any) -> Any:
-    value = table.get(key, default)
-    if key in table:
-        check_value(hint, value, key, lambda name, shown: f"{where}: {name} = {shown}")
-    return value
+def _check_name(table: Mapping[str, Any], where: str, example: str) -> str:
+    name = table.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise VitreousError(f'{where}: needs a name of letters, digits, - and _, as name = "{example}"')
+    return name
 
 
-def _known(table: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any], what: str) -> None:
+def _check_keys(table: Mapping[str, Any], names: Sequence[str], where: str) -> None:
     for key in table:
         if key not in names:
-            raise unknown_name(what, key, names)
+            raise unknown_name(f"key in {where}", key, names)
+
+
+def _read_fields(table: Mapping[str, Any], kind: type, names: Sequence[str], where: str) -> dict[str, Any]:
+    """The values of a TOML table, each of its field's type and within its range."""
+    _check_keys(table, names, where)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+    for name, value in values.items():
+        check_value(field_types(kind)[name], value, name, lambda name, shown: f"{where}: {name} = {shown}")
+    return values
 
 
 def resolve_data(data: str, base: Path) -> str:

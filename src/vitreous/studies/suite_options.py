@@ -1,20 +1,21 @@
-"""From what is typed to a study: which suite, which tasks, and which settings differ from the suite's own."""
+"""The options of `vitreous vtab`, and the suite with its settings that they choose."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias
 
 from vitreous.classifier import read_checkpoint
 from vitreous.core.errors import VitreousError
+from vitreous.core.fields import Between, check_fields
 from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_outside, find_data_folder
-from vitreous.studies.suite import Protocol, Suite, read_suite
-from vitreous.studies.suite_run import Mode, Study
-from vitreous.studies.suite_task import Machine
+from vitreous.studies.suite import Suite, read_suite
 from vitreous.studies.vtab import vtab_suite
+from vitreous.training.options import option_name
 from vitreous.training.recipes.recipe import parse_set, parse_value
+
+Mode: TypeAlias = Literal["finetune", "linear"]
 
 # Of the recipe's fields: what the suite itself decides for each task, and why it is not to be set for all.
 _NOT_SET = {
@@ -25,111 +26,85 @@ _NOT_SET = {
     "sweep": "is given in the suite's file, as sweep_lr",
     "sweep_share": "is a fifth of the examples",
 }
+_PROTOCOL = ("lr", "warmup", "steps", "batch_size", "image_size")  # recipe's fields that the suite's protocol has
 
 
-def study_of(
-    *,
-    checkpoint: str,
-    data: str,
-    suite: str,
-    tasks: str,
-    out: str,
-    mode: Mode,
-    seeds: int | None,
-    seed: int,
-    data_seed: int,
-    sweep: bool,
-    image_size: tuple[int, int] | None,
-    steps: int | None,
-    batch_size: int | None,
-    changes: tuple[str, ...],
-    keep_weights: bool,
-    machine: Machine,
-) -> Study:
-    """Everything checked that can be checked before data and weights are touched."""
-    given = parse_set(changes)
-    _check(mode, seeds, seed, data_seed, sweep, steps, batch_size, given, keep_weights, machine)
-    check_outside(user_path(out), find_data_folder(data))
-    chosen = _suite(data, suite, tuple(word.strip() for word in tasks.split(",") if word.strip()))
-    if mode == "linear" and image_size is None and not suite:  # quick: the size that the features were made for
-        image_size = read_checkpoint(checkpoint).evaluation_size
-    own = {name: parse_value(name, value) for name, value in given.items() if name in ("lr", "warmup", "steps", "batch_size")}
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    checkpoint: str
+    data: str = ""  # VTAB's folder
+    suite: str = ""
+    tasks: str = ""
+    out: str
+    mode: Mode = "finetune"
+    seeds: Annotated[int | None, Between(1)] = None
+    sweep: bool = False
+    image_size: tuple[int, int] | None = None
+    steps: Annotated[int | None, Between(1)] = None
+    batch_size: Annotated[int | None, Between(1)] = None
+    set: tuple[str, ...] = ()
+    keep_weights: bool = False
+    workers: Annotated[int | None, Between(0)] = None
+    device: str = "cpu"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    seed: Annotated[int, Between(0)] = 0  # the first
+    data_seed: Annotated[int, Between(0)] = 0  # of splits and examples
+
+    def __post_init__(self) -> None:
+        check_fields(self, lambda name, value: f"{option_name(name)} {value}:")
+        if self.mode == "linear":
+            for name in ("seeds", "sweep", "steps", "set", "keep_weights", "seed"):
+                if getattr(self, name):
+                    raise VitreousError(
+                        f"{option_name(name)} is for --mode finetune: closed form takes no steps and draws nothing at random"
+                    )
+        changes = parse_set(self.set)
+        for name, text in changes.items():
+            if name in _NOT_SET:
+                raise VitreousError(f"--set {name}={text}: {_NOT_SET[name]}")
+            if not name.startswith("model."):
+                parse_value(name, text)  # a typo is an error now, not after the first task's data is read
+        if self.sweep and "lr" in changes:
+            lr = changes["lr"]
+            raise VitreousError(f"--sweep chooses the learning rate, and --set lr={lr} gives it; leave one of them out")
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """To the recipe, beside what the protocol has."""
+        return {name: value for name, value in parse_set(self.set).items() if name not in _PROTOCOL}
+
+
+def choose_suite(options: SuiteOptions) -> Suite:
+    """The suite and its tasks, with the settings that are given in the place of its own; no data is read yet."""
+    check_outside(user_path(options.out), find_data_folder(options.data))
+    suite = _find_suite(options)
+    given = {name: parse_value(name, text) for name, text in parse_set(options.set).items() if name in _PROTOCOL}
     if "image_size" in given:
-        own["image_size"] = (int(parse_value("image_size", given["image_size"])),) * 2
-    asked = {"steps": steps, "image_size": image_size, "batch_size": None if mode == "linear" else batch_size, "seeds": seeds}
-    for name in asked:
-        if asked[name] is not None and name in own:
-            raise VitreousError(f"--{name.replace('_', '-')} and --set {name}={given[name]} say the same; give one of them")
-    protocol = _changed(chosen.protocol, {**own, **{name: value for name, value in asked.items() if value is not None}})
-    rest = tuple(f"{name}={value}" for name, value in given.items() if name not in own)
-    return Study(
-        suite=replace(chosen, protocol=protocol),
-        checkpoint=checkpoint,
-        out=user_path(out),
-        mode=mode,
-        seed=seed,
-        data_seed=data_seed,
-        seeds=1 if mode == "linear" else protocol.seeds,
-        sweep=sweep,
-        changes=rest,
-        batch_size=batch_size,
-        keep_weights=keep_weights,
-        machine=machine,
-    )
+        given["image_size"] = (int(given["image_size"]),) * 2
+    size = options.image_size
+    if options.mode == "linear" and size is None and not options.suite:  # the size that the features were made for
+        size = read_checkpoint(options.checkpoint).evaluation_size
+    batch_size = None if options.mode == "linear" else options.batch_size
+    asked: dict[str, Any] = {"steps": options.steps, "image_size": size, "batch_size": batch_size, "seeds": options.seeds}
+    for name, value in asked.items():
+        if value is not None and name in given:
+            raise VitreousError(f"{option_name(name)} and --set {name}={given[name]} say the same; give one of them")
+    try:
+        protocol = suite.protocol.at(**{**asked, **given})
+    except VitreousError as error:
+        raise VitreousError(f"these settings do not fit together: {error}") from None
+    return replace(suite, protocol=protocol)
 
 
-def _suite(data: str, suite: str, tasks: tuple[str, ...]) -> Suite:
-    if suite:
+def _find_suite(options: SuiteOptions) -> Suite:
+    data, tasks = options.data, tuple(word.strip() for word in options.tasks.split(",") if word.strip())
+    if options.suite:
         if data:
-            raise VitreousError(f"{data}: a suite names its own data; leave DATA out, or --suite {suite}")
-        found = read_suite(suite)
+            raise VitreousError(f"{data}: a suite names its own data; leave DATA out, or --suite {options.suite}")
+        found = read_suite(options.suite)
         return found.only(tasks) if tasks else found
     if not data:
         raise VitreousError("DATA is missing: the folder that holds VTAB's task folders; or name a suite, as --suite small")
     if not user_path(data).is_dir():
         raise VitreousError(f"{data}: no such folder; DATA holds VTAB's task folders, as caltech101/ (see docs/how-to/vtab.md)")
     return vtab_suite(data, tasks)
-
-
-def _changed(protocol: Protocol, values: Mapping[str, Any]) -> Protocol:
-    try:
-        return protocol.at(**values)
-    except VitreousError as error:
-        raise VitreousError(f"these settings do not fit together: {error}") from None
-
-
-def _check(
-    mode: Mode,
-    seeds: int | None,
-    seed: int,
-    data_seed: int,
-    sweep: bool,
-    steps: int | None,
-    batch_size: int | None,
-    changes: Mapping[str, str],
-    keep_weights: bool,
-    machine: Machine,
-) -> None:
-    for option, value in (("--seeds", seeds), ("--steps", steps), ("--batch-size", batch_size)):
-        if value is not None and value < 1:
-            raise VitreousError(f"{option} {value}: must be at least 1")
-    for option, value in (("--seed", seed), ("--data-seed", data_seed)):
-        if value < 0:
-            raise VitreousError(f"{option} {value}: must be 0 or more")
-    if machine.workers is not None and machine.workers < 0:
-        raise VitreousError(f"--workers {machine.workers}: must be 0 (none) or more")
-    if mode == "linear":
-        pointless = {
-            "--seeds": seeds is not None, "--sweep": sweep, "--steps": steps is not None, "--set": bool(changes),
-            "--keep-weights": keep_weights, "--seed": seed != 0,
-        }  # fmt: skip
-        for option, there in pointless.items():
-            if there:
-                raise VitreousError(f"{option} is for --mode finetune: closed form takes no steps and draws nothing at random")
-    for name, text in changes.items():
-        if name in _NOT_SET:
-            raise VitreousError(f"--set {name}={text}: {_NOT_SET[name]}")
-        if not name.startswith("model."):
-            parse_value(name, text)  # a typo is an error now, not after the first task's data is read
-    if sweep and "lr" in changes:
-        raise VitreousError(f"--sweep chooses the learning rate, and --set lr={changes['lr']} gives it; leave one of them out")

@@ -1,4 +1,4 @@
-"""From results to means: of each task over its seeds, of each group and of all tasks, beside the paper's figures."""
+"""From rows to means, of each task over its seeds, of each group and of all tasks, and their figure beside the paper's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from vitreous.studies.rows import Row
+from vitreous.studies.study import Axes, Point
+from vitreous.studies.study_figure import draw_points
 from vitreous.studies.suite import Protocol, Suite, Task
 
 Floats = NDArray[np.float64]
@@ -43,12 +47,16 @@ class Summary:
     suite: Suite
     mode: str
     checkpoint: str
-    changes: tuple[str, ...]
+    changes: Mapping[str, str]
     seeds: tuple[int, ...]
     tasks: tuple[TaskScore, ...]  # group by group
     groups: Mapping[str, Mean]
     mean: Mean
-    preprocess: str = ""  # of the test images
+    preprocess: str  # of the test images
+
+    @property
+    def method(self) -> str:
+        return "fine-tuned" if self.mode == "finetune" else "closed form on frozen features"
 
     @property
     def counted(self) -> str:
@@ -64,7 +72,7 @@ class Summary:
         if self.mode == "linear":
             return (f"closed form on frozen features at {_size(own)}, where the paper fine-tunes at {_size(published)}",)
         said = [f"{name} {now}, where the paper has {was}" for name, was, now in _different(published, own)]
-        said += [f"--set {change}" for change in self.changes]
+        said += [f"--set {name}={value}" for name, value in self.changes.items()]
         if own.seeds and len(self.seeds) < published.seeds:
             said.append(f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}, where the paper has {published.seeds}")
         for score in self.tasks:
@@ -80,7 +88,7 @@ class Summary:
             "mode": self.mode,
             "checkpoint": self.checkpoint,
             "protocol": self.suite.protocol.record(),
-            "set": list(self.changes),
+            "set": [f"{name}={value}" for name, value in self.changes.items()],
             "seeds": list(self.seeds),
             "paper": list(self.suite.paper),
             "departures": list(self.departures()),
@@ -109,30 +117,31 @@ class Summary:
 
 def summarise(
     suite: Suite,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     seeds: Sequence[int],
     *,
     mode: str,
     checkpoint: str,
-    changes: tuple[str, ...] = (),
+    changes: Mapping[str, str] | None = None,
+    preprocess: str = "",
 ) -> Summary:
     """Every task of the suite has a row for every seed."""
-    found = {(row["task"], row["seed"]): row for row in rows}
-    ordered = [task for group in suite.groups for task in suite.tasks if task.group == group]
-    matrix = np.array([[found[task.name, seed]["accuracy"] for seed in seeds] for task in ordered], np.float64)
+    found = {(row["arm"], row["seed"]): row for row in rows}
     scores = []
-    for task, accuracies in zip(ordered, matrix, strict=True):
+    for task in (task for group in suite.groups for task in suite.tasks if task.group == group):
         own = [found[task.name, seed] for seed in seeds]
+        accuracies = tuple(float(row["accuracy"]) for row in own)
+        mean = _mean(np.array([accuracies]), (task.paper,), [own[0].get("majority")])
         seconds = sum(float(row["seconds"]) for row in own)
-        mean = _mean(accuracies[None], (task.paper,), [own[0].get("majority")])
-        scores.append(TaskScore(task, mean, tuple(accuracies.tolist()), own[0]["n_train"], own[0]["n_test"], seconds))
-    groups = {}
-    for group in suite.groups:
-        chosen = [number for number, task in enumerate(ordered) if task.group == group]
-        own_rates = [scores[number].mean.majority for number in chosen]
-        groups[group] = _mean(matrix[chosen], [ordered[number].paper for number in chosen], own_rates)
-    whole = _mean(matrix, [task.paper for task in ordered], [score.mean.majority for score in scores])
-    return Summary(suite, mode, checkpoint, changes, tuple(seeds), tuple(scores), groups, whole)
+        scores.append(TaskScore(task, mean, accuracies, own[0]["n_train"], own[0]["n"], seconds))
+    groups = {group: _mean_of_tasks([score for score in scores if score.task.group == group]) for group in suite.groups}
+    whole = _mean_of_tasks(scores)
+    return Summary(suite, mode, checkpoint, changes or {}, tuple(seeds), tuple(scores), groups, whole, preprocess)
+
+
+def _mean_of_tasks(scores: Sequence[TaskScore]) -> Mean:
+    matrix = np.array([score.accuracies for score in scores], np.float64)
+    return _mean(matrix, [score.task.paper for score in scores], [score.mean.majority for score in scores])
 
 
 def _mean(matrix: Floats, paper: Sequence[tuple[float, ...]], majority: Sequence[float | None]) -> Mean:
@@ -160,3 +169,28 @@ def _value(value: Any) -> str:
 def _size(protocol: Protocol) -> str:
     height, width = protocol.image_size
     return f"{height}" if height == width else f"{height} x {width}"
+
+
+# The figure ------------------------------------------------------------------------------------------------------------
+
+
+def draw_summary(summary: Summary) -> Figure:
+    """A bar for each task and mean, and the paper's figures as points (its Figure 2)."""
+    bars = []
+    for group, mean in summary.groups.items():
+        bars += [(score.task.shown, score.mean) for score in summary.tasks if score.task.group == group]
+        bars += [(f"{group}, mean", mean)] if len(summary.groups) > 1 else []
+    bars.append((summary.counted, summary.mean))
+    ours = summary.checkpoint if len(summary.checkpoint) <= 60 else f"...{summary.checkpoint[-57:]}"  # of a path, its end
+    points = [Point(ours, label, 100 * mean.value, *_ends(mean)) for label, mean in bars]
+    for place, name in enumerate(summary.suite.paper):
+        points += [Point(f"paper: {name}", label, mean.paper[place]) for label, mean in bars]
+    interval = "" if math.isnan(summary.mean.spread) else "; lines: one standard deviation over seeds"
+    axes = Axes(y_label="accuracy on test images (%)")
+    return draw_points(summary.suite.name, axes, points, f"{ours}, {summary.method}{interval}", bars=ours)
+
+
+def _ends(mean: Mean) -> tuple[float, float] | tuple[None, None]:
+    """Of the line that shows how much seeds differ."""
+    low, high = 100 * (mean.value - mean.spread), 100 * (mean.value + mean.spread)
+    return (None, None) if math.isnan(low) else (max(0.0, low), min(100.0, high))

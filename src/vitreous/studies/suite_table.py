@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from vitreous.core.table import table
 from vitreous.studies.suite_summary import Mean, Summary
 
 
@@ -18,22 +19,12 @@ class _Row:
 
 def plain(summary: Summary) -> str:
     """Columns of text."""
-    rows = [_Row("task", _headings(summary)), *_rows(summary)]
-    widths = [max(len(row.cells[at]) for row in rows) for at in range(len(rows[0].cells))]
-
-    def line(cells: tuple[str, ...]) -> str:
-        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return "  ".join((cells[0].ljust(widths[0]), *rest)).rstrip()
-
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    drawn = [title(summary), "", line(rows[0].cells), rule]
-    for row in rows[1:]:
-        if row.kind == "mean":
-            drawn = [*drawn[:-1], rule] if drawn[-1] == "" else [*drawn, rule]
-        drawn.append(line(row.cells))
-        drawn += [""] if row.kind == "group" else []
-    legend = tuple(_legend(summary))
-    return "\n".join([*drawn, *([""] if legend else []), *legend])
+    lines: list[tuple[str, ...]] = []
+    for row in _rows(summary):
+        lines.append(row.cells)
+        lines += [("",) * len(row.cells)] if row.kind == "group" else []
+    drawn = table(_headings(summary), lines, dense=True)
+    return "\n\n".join([title(summary), drawn, *(["\n".join(legend)] if (legend := [*_legend(summary)]) else [])])
 
 
 def markdown(summary: Summary) -> str:
@@ -47,11 +38,7 @@ def markdown(summary: Summary) -> str:
 
 
 def title(summary: Summary) -> str:
-    return f"{summary.suite.name}, {summary.checkpoint}, {how(summary)}: accuracy on test images in %"
-
-
-def how(summary: Summary) -> str:
-    return "fine-tuned" if summary.mode == "finetune" else "closed form on frozen features"
+    return f"{summary.suite.name}, {summary.checkpoint}, {summary.method}: accuracy on test images in %"
 
 
 def _headings(summary: Summary) -> tuple[str, ...]:
