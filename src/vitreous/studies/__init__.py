@@ -20,8 +20,10 @@ Modules:
     resolution_study        fine-tuning at higher resolution (section 3.2)
     results                 runs.csv, outcomes and verdicts
     results_page            the page of all studies
-    run_cells               runs that are missing, one process or many
+    rows                    rows as files, and the loop over cells that have none
+    run_cells               a study's cell: its runs, and what is measured
     run_study               `vitreous study` as a whole
+    run_suite               `vitreous vtab` as a whole
     self_supervision_study  masked patches (section 4.6)
     shape_study             depth, width, MLP and patch (Figure 8)
     stages                  runs that the studies share
@@ -30,14 +32,11 @@ Modules:
     study_data              data sets of a study, prepared once
     study_figure            figure of a study
     suite                   a suite: tasks and a protocol
-    suite_chart             bar chart
+    suite_cells             one task and seed: fine-tuned, or in closed form
     suite_data              examples and test images of a task
-    suite_options           options to a study
-    suite_results           results on disk
-    suite_run               all tasks and seeds, resumable
-    suite_summary           means over seeds, groups and tasks
+    suite_options           options of `vitreous vtab`
+    suite_summary           means over seeds, groups and tasks, and their figure
     suite_table             table beside the paper's
-    suite_task              one task and seed
     transfer_study          pre-trained against scratch (Tables 2 and 5)
     vtab                    VTAB-1k as a suite
 """

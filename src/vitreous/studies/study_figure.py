@@ -45,7 +45,7 @@ def draw_points(title: str, axes_of: Axes, points: Sequence[Point], subtitle: st
     labels = list(dict.fromkeys(str(point.x) for point in points))  # where x is no number
     names = list(dict.fromkeys(point.series for point in points))
     shared = axes_of.x is None and len(labels) < len(points)
-    wide = 7.2 if axes_of.x is not None else max(6.4, 1.6 + 0.8 * len(labels))
+    wide = 7.2 if axes_of.x is not None else max(6.4, 1.6 + (0.8 if bars is None else 0.5) * len(labels))
     figure = Figure(figsize=(wide, 4.4), layout="constrained")
     axes = figure.subplots()
     for number, name in enumerate(names):
@@ -69,7 +69,9 @@ def draw_points(title: str, axes_of: Axes, points: Sequence[Point], subtitle: st
     else:
         axes.set_xlabel(axes_of.x_label)
         _mark_values(axes, sorted({float(point.x) for point in points}), axes_of.log)
-    if len(names) > 1 and (shared or axes_of.x is not None):  # a point with a label of its own needs no legend
+    if len(names) > 1 and bars is not None:
+        figure.legend(loc="outside lower center", ncols=4)
+    elif len(names) > 1 and (shared or axes_of.x is not None):  # a point with a label of its own needs no legend
         axes.legend()
     axes.set_ylabel(axes_of.y_label)
     axes.grid(axis="y", color=FAINT)

@@ -23,7 +23,7 @@ def plain(summary: Summary) -> str:
     for row in _rows(summary):
         lines.append(row.cells)
         lines += [("",) * len(row.cells)] if row.kind == "group" else []
-    drawn = table(_headings(summary), lines, dense=True)
+    drawn = table(_headings(summary), lines, dense=True).strip("\n")
     return "\n\n".join([title(summary), drawn, *(["\n".join(legend)] if (legend := [*_legend(summary)]) else [])])
 
 
