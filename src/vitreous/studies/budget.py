@@ -81,16 +81,22 @@ def _first(data: str) -> Content:
 
 def choose_scale(study: Study, data: str, upstream: str, budget: float, seeds: int | None, device: str) -> tuple[Scale, float]:
     """The largest scale that fits, and the seconds it will take here. Fewer seeds than claims need where nothing else fits."""
-    tried = [(seeds, level) for level in range(len(LEVELS) - 1, 0, -1)]
-    if seeds is None:
-        tried += [(fewer, 1) for fewer in (5, 4, 3, 2)]
     speeds: dict[str, float] = {}
-    needed = 0.0
-    for count, level in tried:
-        scale = scale_at(study, level, data, upstream, count)
+    found: tuple[Scale, float] | None = None
+    # Upwards, so that models far too large for the budget are not timed.
+    for level in range(1, len(LEVELS)):
+        scale = scale_at(study, level, data, upstream, seeds)
+        needed = predict_seconds(study.cells(scale), device, speeds)
+        if needed > budget:
+            break
+        found = scale, needed
+    for fewer in (5, 4, 3, 2) if found is None and seeds is None else ():
+        scale = scale_at(study, 1, data, upstream, fewer)
         needed = predict_seconds(study.cells(scale), device, speeds)
         if needed <= budget:
             return scale, needed
+    if found is not None:
+        return found
     least = "two seeds" if seeds is None else f"{seeds} seeds"
     raise VitreousError(
         f"--budget: {study.name} takes about {describe_seconds(needed)} here with {least} and the smallest models; "

@@ -29,13 +29,13 @@ def check_cells(cells: Sequence[Cell]) -> None:
     for cell in cells:
         for stage in cell.stages:
             data = str(stage.options["data"])
-            # Two: one to train on, one to hold out for the choice of a learning rate.
-            per_class[data] = max(per_class.get(data, 2), stage.options.get("per_class", 2))
-            in_all[data] = max(in_all.get(data, 1), stage.options.get("subset", 1))
+            per_class[data] = max(per_class.get(data, 0), stage.options.get("per_class", 0))
+            # Twenty: enough to hold some out for the choice of a learning rate.
+            in_all[data] = max(in_all.get(data, 20), stage.options.get("subset", 0))
         if cell.measure == "fewshot":
-            per_class[cell.fewshot_data] = max(per_class.get(cell.fewshot_data, 2), SHOTS)
+            per_class[cell.fewshot_data] = max(per_class.get(cell.fewshot_data, 0), SHOTS)
     for data, needed in per_class.items():
-        _check_counts(data, open_once(data), needed, in_all.get(data, 1))
+        _check_counts(data, open_once(data), needed, in_all.get(data, 0))
 
 
 def _check_counts(data: str, dataset: Dataset, per_class: int, in_all: int) -> None:
