@@ -91,9 +91,8 @@ class Task:
     group: str = "all"
     crop: bool = True  # whether a random crop leaves the label true
     flip: bool = True  # whether mirroring does
-    examples: Annotated[int | None, Between(1)] = (
-        None  # to learn from; None: as many as the protocol says, or all if there are fewer
-    )
+    # To learn from; None: as many as the protocol says, or all if there are fewer.
+    examples: Annotated[int | None, Between(1)] = None
     title: str = ""  # for tables and charts
     sweep_data: str = ""  # DATA with train and validation for a sweep; none: a fifth of the examples is held out
     whole: bool = False  # train and test are as they are to be; nothing is drawn
@@ -117,10 +116,6 @@ class Suite:
     @property
     def groups(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(task.group for task in self.tasks))
-
-    @property
-    def complete(self) -> bool:
-        return len(self.tasks) == self.of
 
     def only(self, names: Sequence[str]) -> Suite:
         """Some of its tasks, in the suite's order."""

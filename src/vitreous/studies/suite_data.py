@@ -83,14 +83,10 @@ def _pool_and_test(task: Task, dataset: Dataset, data_seed: int) -> tuple[Source
             f"task {task.name}: examples cannot be drawn from shards ({task.data}); give a folder, a manifest or a known set"
         )
     for name in ("test", "validation"):
-        if name in dataset.empty_splits():
+        test = splits.get(name)
+        if name in dataset.empty_splits() or (isinstance(test, Source) and not len(test)):
             raise VitreousError(f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to evaluate on")
-        if name in splits:
-            test = splits[name]
-            if isinstance(test, Source) and not len(test):
-                raise VitreousError(
-                    f"task {task.name}: the {name} split of {task.data} is empty; there is nothing to evaluate on"
-                )
+        if test is not None:
             check_classes(task.data, {part: own for part, own in dataset.own_classes.items() if part in (only, name)})
             said = () if name == "test" else (f"{task.data}: no test split, so evaluated on {name}",)
             return pool, test, said

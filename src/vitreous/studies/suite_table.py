@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vitreous.core.table import table
 from vitreous.studies.suite_summary import Mean, Summary
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     kind: Literal["task", "group", "mean"]
     cells: tuple[str, ...]
 
