@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from vitreous.core.errors import NonFiniteOutput
 
@@ -13,6 +14,7 @@ Floats = NDArray[np.float32]
 
 _QUERIES = 512  # rows of a block of similarities, and
 _AMONG = 4096  # columns: 8 MB
+_FEW = 8  # queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,9 @@ def nearest_neighbours(queries: Floats, among: Floats, count: int) -> Nearest:
     """
     count = min(count, len(among))
     starts = range(0, len(queries), _QUERIES)
-    blocks = [_nearest(normalise(queries[start : start + _QUERIES]), among, count) for start in starts]
+    # The product of a few queries waits for memory, and threads would only wait for each other.
+    with threadpool_limits(1 if len(queries) <= _FEW else None):
+        blocks = [_nearest(normalise(queries[start : start + _QUERIES]), among, count) for start in starts]
     ranks = np.concatenate([np.zeros((0, count), np.int64), *blocks])
     return Nearest(ranks & 0xFFFFFFFF, np.float32(0) - _flip((ranks >> 32).astype(np.int32)).view(np.float32))
 
