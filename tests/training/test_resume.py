@@ -279,6 +279,18 @@ def test_a_run_with_an_average_resumes_to_the_bit(tmp_path: Path, monkeypatch: p
         assert digest(tmp_path / "whole", weights) == digest(tmp_path / "parts", weights)
 
 
+def test_a_model_with_rotary_positions_is_trained_and_resumes_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = dict(set=("model.positions=rope", "model.key_bias=false"), save_every=3)
+    pretrain(tmp_path / "whole", **options)
+    _stop_at(tmp_path / "parts", monkeypatch, 7, **options)
+    pretrain(tmp_path / "parts", **options)
+    weights = "checkpoint/model.safetensors"
+    assert digest(tmp_path / "whole", weights) == digest(tmp_path / "parts", weights)
+    assert vitreous.load(tmp_path / "parts").config.positions == "rope"
+
+
 def test_an_unfinished_run_can_be_used_and_says_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     _stop_at(run, monkeypatch, 3)

@@ -306,6 +306,32 @@ def test_the_preprocessing_of_towers(kind: str, said: dict[str, Any], expected: 
     assert clf.checkpoint.preprocess_guessed == (not said)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_base_patch32_clip_224",
+        "vit_base_patch32_clip_quickgelu_224",
+        "vit_base_patch16_siglip_224",
+        "vit_so400m_patch16_siglip_256",
+    ],
+)
+def test_a_tower_of_timms_gives_timms_logits_and_returns(name: str, tmp_path: Path) -> None:
+    options = dict(embed_dim=64, num_heads=2, depth=2, num_classes=5, img_size=64)
+    theirs = save_timm(name, tmp_path / "timm", **options)
+    clf = load(tmp_path / "timm")
+    clf.save(tmp_path / "back", "timm")
+    assert_same_file(tmp_path / "timm", tmp_path / "back")
+    images = torch.rand(2, 3, 64, 64)
+    larger = timm.create_model(name, **{**options, "img_size": 96}).eval()
+    larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(theirs.state_dict(), larger))
+    rebuilt = timm.create_model(f"local-dir:{tmp_path / 'back'}", pretrained=True).eval()
+    with torch.no_grad():
+        assert relative(clf.model(images), theirs(images)) < 1e-5
+        assert relative(rebuilt(images), theirs(images)) < 1e-6
+        images = torch.rand(2, 3, 96, 96)
+        assert relative(load(tmp_path / "timm", image_size=96).model(images), larger(images)) < 1e-5
+
+
 # MAE ------------------------------------------------------------------------------------------------------------------
 
 

@@ -81,9 +81,12 @@ def test_every_architecture_is_read_as_built_or_refused(part: int, monkeypatch: 
         assert block.attn.num_heads == config.heads, name
         assert activation(block.mlp.act) == ("silu" if config.mlp_form == "swiglu" else config.activation), name
         assert block.norm1.eps == config.norm_eps, name
-        assert {"token": "token", "avg": "gap"}[model.global_pool] == config.pool, name
+        assert {"token": "token", "avg": "gap", "map": "map"}[model.global_pool] == config.pool, name
         assert not getattr(model, "pool_include_prefix", False), name
-        assert isinstance(model.norm_pre, nn.Identity), name
+        assert isinstance(model.norm_pre, nn.LayerNorm) == config.embedding_norm, name
+        if config.pool == "map":
+            assert activation(model.attn_pool.mlp.act) == config.activation, name
+            assert model.attn_pool.num_heads == config.heads, name
         assert config.grid == tuple(model.patch_embed.grid_size), name
         assert config.prefix_tokens == model.num_prefix_tokens, name
         if config.trunk is not None:

@@ -144,7 +144,8 @@ def _note_unused(whole: Arrays, used: set[str], config: ModelConfig) -> list[str
     for name in left if not config.classes else ():
         words = [word for word in re.split(r"[./]", name) if not word.isdigit()]
         shape = tuple(size for size in whole.shapes[name] if size != 1)  # of a 1x1 convolution, too
-        named = words[-1] in _PARAMETERS and bool(_HEAD_WORDS & set(words[-2:-1]))
+        other_tower = words[0] == "text_model"  # whose projection SigLIP calls its head
+        named = words[-1] in _PARAMETERS and bool(_HEAD_WORDS & set(words[-2:-1])) and not other_tower
         if named and len(shape) == 2 and config.feature_width in shape:
             raise VitreousError(
                 f"{whole.path}: array {name!r}, {shape[0]} x {shape[1]}, could be the head of the model, which has no "

@@ -30,9 +30,6 @@ from vitreous.weights.mapping import (
 )
 from vitreous.weights.timm_settings import RESNET_NUMERICS, Settings
 
-# timm's numerics where they differ from the authors'.
-_VIT = dict(norm_eps=1e-6, position_resize="bicubic-antialias")
-
 
 def recognise(arrays: Arrays, fields: dict[str, Any]) -> Recognised | None:
     """timm's layout under its names, or None. `fields` is the config.json beside the file, or empty."""
@@ -84,7 +81,9 @@ def _read_vit(arrays: Arrays, settings: Settings) -> ModelConfig:
         raise VitreousError(
             f"{arrays.path}: a distilled model without heads, whose features timm takes from two tokens at once"
         )
-    norm_after_pool = "fc_norm.weight" in shapes
+    norm_after_pool, embedding_norm = "fc_norm.weight" in shapes, "norm_pre.weight" in shapes
+    if settings.arguments.get("pre_norm") and not embedding_norm:
+        raise VitreousError(f"{arrays.path}: config.json asks for pre_norm, but the file has no 'norm_pre.weight'")
     trunk = _read_trunk(arrays) if any(name.startswith("patch_embed.backbone.") for name in shapes) else None
     fields: dict[str, Any] = dict(
         width=width,
@@ -104,9 +103,11 @@ def _read_vit(arrays: Arrays, settings: Settings) -> ModelConfig:
         layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
         qkv_bias="blocks.0.attn.qkv.bias" in shapes,
         norm_after_pool=norm_after_pool,
-        pool=settings.pool(class_token, norm_after_pool),
+        pool=settings.pool(class_token, norm_after_pool, "attn_pool.latent" in shapes),
         activation=settings.activation(),
-        **_VIT,
+        embedding_norm=embedding_norm,
+        norm_eps=settings.norm_eps(embedding_norm),
+        position_resize="bicubic-antialias",
     )
     if "pos_embed" in shapes:
         stride = trunk.stride if trunk else 1
@@ -158,11 +159,10 @@ def _vit_rules(config: ViTConfig) -> list[Rule]:
         f"positions in {config.position_placement} layers": config.position_placement != "stem",
         "axial attention": config.attention != "full",
         "keys without a bias": not config.key_bias,
-        "a norm before the first layer": config.embedding_norm,
-        f"pooling by {config.pool!r}": config.pool in ("map", "token+mean"),
+        f"pooling by {config.pool!r}": config.pool == "token+mean",
     }
     refuse_parts(config, "timm's ViT", foreign)
-    out = pair("embedding", "patch_embed.proj")
+    out = [each for each in pair("embedding", "patch_embed.proj") if each.ours.endswith("weight") or not config.embedding_norm]
     if config.trunk is not None:
         out += resnet_rules(config.trunk, _resnet_names("patch_embed.backbone.", "stem." if config.trunk.units else ""))
     for i in range(config.depth):
@@ -181,11 +181,19 @@ def _vit_rules(config: ViTConfig) -> list[Rule]:
         (config.registers, [rule("registers", "reg_token")]),
         (config.mask_token, [rule("mask_token", "mask_token")]),
         (config.positions == "1d", [rule("positions.0.table", "pos_embed", ONE_ROW)]),
+        (config.embedding_norm, pair("embedding_norm", "norm_pre")),
         (True, pair("norm", "fc_norm" if config.norm_after_pool else "norm")),
+        (config.pool == "map", _pool_rules()),
         (config.representation, pair("representation", "pre_logits.fc")),
         (config.classes, pair("head", "head")),
         (config.distillation_head, pair("distillation_head", "head_dist")),
     )
+
+
+def _pool_rules() -> list[Rule]:
+    names = {"query": "q", "key_value": "kv", "out": "proj", "norm": "norm", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
+    layers = [each for ours, theirs in names.items() for each in pair(f"pool.{ours}", f"attn_pool.{theirs}")]
+    return [rule("pool.probe", "attn_pool.latent"), *layers]
 
 
 def _resnet_names(root: str, stem: str) -> ResNetNames:

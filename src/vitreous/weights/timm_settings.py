@@ -32,7 +32,7 @@ _SHOWN = {
     *("patch_size", "embed_dim", "depth", "mlp_ratio", "qkv_bias", "class_token", "reg_tokens", "no_embed_class"),
     *("init_values", "in_chans", "num_classes", "fc_norm", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
-    *("weight_init", "fix_init", "pos_embed"),
+    *("weight_init", "fix_init", "pos_embed", "pre_norm"),
 }
 _UNDERSTOOD = {*_SHOWN, "img_size", "num_heads", "act_layer", "global_pool"}
 _UNDERSTOOD_DINOV3 = {"num_reg_tokens", "swiglu_mlp", "swiglu_align_to", "use_fc_norm", "rope_temperature"}
@@ -41,12 +41,13 @@ _UNDERSTOOD_DINOV3 = {"num_reg_tokens", "swiglu_mlp", "swiglu_align_to", "use_fc
 _HEADS = {
     r"vit_base_patch16_gap_": 16,
     r"vit_giantopt_": 16,
+    r"test_vit3": 3,
     r"test_vit": 2,
     r"vit_huge_plus_patch16_dinov3": 20,
     r"vit_7b_patch16_dinov3": 32,
 }
 # Architectures built on another GELU than timm's usual one, and such that compute in another order under the same names.
-_TANH = re.compile(r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_gap|vit_large_patch16_siglip_gap_512")
+_TANH = re.compile(r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_|vit_large_patch16_siglip_(gap_)?512")
 _OTHER_ORDER = re.compile(r"vit_.*_rpn_|.*parallel")
 
 # timm's models by trunk and patch, for exports; widths and depths are given as changes to them.
@@ -113,25 +114,36 @@ class Settings:
         if name is None:
             if not self.architecture:
                 self.notes.append("the file does not say which GELU it was trained with: taken as timm's usual, erf")
+            if "_quickgelu" in self.architecture:
+                return "gelu-quick"
             return "gelu-tanh" if _TANH.match(self.architecture) else "gelu-erf"
         if name not in _ACTIVATIONS:
             known = ", ".join(_ACTIVATIONS)
             raise VitreousError(f"{self.path}: act_layer {name!r} in config.json is not known; known are {known}")
         return _ACTIVATIONS[name]
 
-    def pool(self, class_token: bool, norm_after_pool: bool) -> Pool:
+    def pool(self, class_token: bool, norm_after_pool: bool, attention: bool = False) -> Pool:
         pool = self.arguments.get("global_pool", self.fields.get("global_pool"))
         if pool is None:
             # A norm after pooling comes with average pooling, unless somebody asked for that norm and for nothing else.
             asked_for = bool(self.arguments.get("fc_norm")) and "gap" not in self.architecture
             mean = (norm_after_pool and not asked_for) or not class_token or "dinov3" in self.architecture
-            pool = "avg" if mean else "token"
+            pool = "map" if attention else "avg" if mean else "token"
             if not self.architecture:
                 self.notes.append(f"the file does not say how it pools: taken as {pool!r}, which its tensors suggest")
-        pools: dict[str, Pool] = {"token": "token", "avg": "gap"}
+        pools: dict[str, Pool] = {"token": "token", "avg": "gap", "map": "map"}
         if pool not in pools:
-            raise VitreousError(f"{self.path}: global_pool {pool!r} in config.json is not known; known are token and avg")
+            raise VitreousError(f"{self.path}: global_pool {pool!r} in config.json is not known; known are {', '.join(pools)}")
         return pools[pool]
+
+    def norm_eps(self, embedding_norm: bool) -> float:
+        """Fixed by the architecture. Of those that normalise their embedding only CLIP's are known: others turn queries."""
+        if embedding_norm and not re.match(r"vit_\w+_clip_", self.architecture):
+            raise VitreousError(
+                f"{self.path}: of timm's models with pre_norm only CLIP towers are known here, and only with a config.json that "
+                f"names the architecture, such as vit_base_patch32_clip_224; it says {self.architecture!r}"
+            )
+        return 1e-5 if embedding_norm else 1e-6
 
     def image_size(self) -> Size | None:
         size = self.arguments.get("img_size")
@@ -158,10 +170,13 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
     """timm's config.json for a ViT, hybrid or ResNet, and notes."""
     if isinstance(config, ResNetConfig):
         return _resnet_settings(config)
+    norm_eps = 1e-5 if config.embedding_norm else 1e-6
     foreign = {
         "a representation layer, to be dropped by loading it with classes=...,": config.representation,
         "a distillation token, to be kept in Hugging Face's format (DeiT),": config.distillation_token,
-        f"a layer-norm epsilon of {config.norm_eps:g} instead of 1e-6": config.norm_eps != 1e-6,
+        f"a layer-norm epsilon of {config.norm_eps:g} instead of {norm_eps:g}": config.norm_eps != norm_eps,
+        "attention pooling behind a class token": config.pool == "map" and config.class_token,
+        "a norm before the first layer, behind a trunk": config.embedding_norm and config.trunk is not None,
         "a gated MLP, to be kept in Hugging Face's format,": config.mlp_form != "plain",
         "a class token and pools patches after the norm": config.pool == "gap"
         and not config.norm_after_pool
@@ -184,8 +199,9 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
         act_layer={ours: theirs for theirs, ours in _ACTIVATIONS.items()}[config.activation],
         pos_embed="learn" if config.positions == "1d" else "none",
         fc_norm=config.norm_after_pool,
+        pre_norm=config.embedding_norm,
     )
-    architecture, notes = "vit_base_patch16_224", []
+    architecture, notes = "vit_base_patch32_clip_224" if config.embedding_norm else "vit_base_patch16_224", []
     if config.trunk is not None:
         key = (config.trunk.units, config.patch)
         if key not in _HYBRIDS or config.trunk.form != "post" or config.trunk.width != 64:
@@ -194,7 +210,7 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
         notes += _numerics_note(config.trunk)
     else:
         arguments["patch_size"] = config.patch[0] if config.patch[0] == config.patch[1] else list(config.patch)
-    arguments["global_pool"] = {"token": "token", "gap": "avg"}[config.pool]
+    arguments["global_pool"] = {"token": "token", "gap": "avg", "map": "map"}[config.pool]
     return dict(architecture=architecture, num_features=config.width, model_args=arguments), notes
 
 
