@@ -140,8 +140,8 @@ class Settings:
         """Fixed by the architecture. Of those that normalise their embedding only CLIP's are known: others turn queries."""
         if embedding_norm and not re.match(r"vit_\w+_clip_", self.architecture):
             raise VitreousError(
-                f"{self.path}: of timm's models with pre_norm only CLIP towers are known here, and only with a config.json that "
-                f"names the architecture, such as vit_base_patch32_clip_224; it says {self.architecture!r}"
+                f"{self.path}: of timm's models with pre_norm only CLIP towers are known here, and only with a config.json "
+                f"that names the architecture, such as vit_base_patch32_clip_224; it says {self.architecture!r}"
             )
         return 1e-5 if embedding_norm else 1e-6
 
