@@ -84,6 +84,10 @@ def _read_vit(arrays: Arrays, settings: Settings) -> ModelConfig:
     norm_after_pool, embedding_norm = "fc_norm.weight" in shapes, "norm_pre.weight" in shapes
     if settings.arguments.get("pre_norm") and not embedding_norm:
         raise VitreousError(f"{arrays.path}: config.json asks for pre_norm, but the file has no 'norm_pre.weight'")
+    if "attn_pool.latent" in shapes and prefix:
+        raise VitreousError(
+            f"{arrays.path}: attention pooling over leading tokens, or without them, is not known of timm's models"
+        )
     trunk = _read_trunk(arrays) if any(name.startswith("patch_embed.backbone.") for name in shapes) else None
     fields: dict[str, Any] = dict(
         width=width,

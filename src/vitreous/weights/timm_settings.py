@@ -41,7 +41,6 @@ _UNDERSTOOD_DINOV3 = {"num_reg_tokens", "swiglu_mlp", "swiglu_align_to", "use_fc
 _HEADS = {
     r"vit_base_patch16_gap_": 16,
     r"vit_giantopt_": 16,
-    r"test_vit3": 3,
     r"test_vit": 2,
     r"vit_huge_plus_patch16_dinov3": 20,
     r"vit_7b_patch16_dinov3": 32,
@@ -175,7 +174,7 @@ def to_settings(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
         "a representation layer, to be dropped by loading it with classes=...,": config.representation,
         "a distillation token, to be kept in Hugging Face's format (DeiT),": config.distillation_token,
         f"a layer-norm epsilon of {config.norm_eps:g} instead of {norm_eps:g}": config.norm_eps != norm_eps,
-        "attention pooling behind a class token": config.pool == "map" and config.class_token,
+        "attention pooling over leading tokens": config.pool == "map" and config.prefix_tokens,
         "a norm before the first layer, behind a trunk": config.embedding_norm and config.trunk is not None,
         "a gated MLP, to be kept in Hugging Face's format,": config.mlp_form != "plain",
         "a class token and pools patches after the norm": config.pool == "gap"
