@@ -154,7 +154,10 @@ class SuiteRunner:
         if not n:
             raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to evaluate on")
         known, counts = (count_labels(own, len(parts.classes)) for own in (labels, evaluated))
-        return {"accuracy": right / n, "n": n, "majority": majority_rate(counts, known, n), "n_train": len(labels), "l2": l2}
+        return {
+            "accuracy": right / n, "n": n, "majority": majority_rate(counts, known, n), "n_train": len(labels), "l2": l2,
+            "flops": 0.0,  # of training
+        }  # fmt: skip
 
 
 def _blocks(data: Source | Stream) -> Iterator[Source | Stream]:
