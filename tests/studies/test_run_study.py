@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +67,32 @@ def test_every_study_runs_at_the_smallest_size(name: str, run: Run, tmp_path: Pa
     assert {row["arm"] for row in rows.values() if row["role"] == "main"} == set(study.claims[0].weights)
     assert all(0 <= row["accuracy"] <= 1 and row["flops"] > 0 for row in rows.values())
     assert study.claims[0].text in result.text()
+
+
+def start(out: Path, runs: Path) -> subprocess.Popen[bytes]:
+    options = ["--level", "0", "--seeds", "2", "--primary", "--out", str(out), "--runs", str(runs)]
+    # As torchrun would set them: processes share cells, and do not wait for each other.
+    launcher = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    return subprocess.Popen([sys.executable, "-m", "vitreous", "study", "axial", *options], env={**os.environ, **launcher})
+
+
+def test_a_killed_study_is_resumed_and_two_processes_share_it(run: Run, tmp_path: Path) -> None:
+    out, runs = tmp_path / "disturbed", tmp_path / "runs"
+    killed = start(out, runs)
+    while len(list(out.glob("rows/*.json"))) < 2:
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    before = len(list(out.glob("rows/*.json")))
+    both = [start(out, runs) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    run("axial", tmp_path / "undisturbed", runs=str(tmp_path / "other runs"))
+    disturbed, undisturbed = (read_runs(tmp_path / name / "runs.csv") for name in ("disturbed", "undisturbed"))
+    assert 2 <= before < len(disturbed)
+    assert {key: row["accuracy"] for key, row in disturbed.items()} == {
+        key: row["accuracy"] for key, row in undisturbed.items()
+    }
 
 
 def test_rows_that_came_with_the_results_are_not_run_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
