@@ -90,10 +90,11 @@ def test_addresses_are_the_published_ones(name: str, url: str) -> None:
 
 
 def test_no_fine_tuned_huge_model_is_promised() -> None:
-    """The authors released ViT-H/14 for ImageNet-21k only."""
+    """The authors released ViT-H/14 for ImageNet-21k only; MAE's has no head."""
     assert [entry.name for entry in ENTRIES.values() if entry.model == "ViT-H/14"] == [
         "ViT-H/14@imagenet21k",
         "hf:google/vit-huge-patch14-224-in21k",
+        "hf:facebook/vit-mae-huge",
     ]
 
 
