@@ -209,7 +209,7 @@ def test_parts_are_put_together_in_order(tmp_path: Path, ending: Any) -> None:
 def test_kills_and_signals_lose_nothing_and_repeat_nothing(checkpoint: str, tmp_path: Path) -> None:
     names = photographs(tmp_path / "photos", 30)
     listed, out = tmp_path / "photos", tmp_path / "rows.jsonl"
-    words = [checkpoint, *[str(listed)] * 60, "--out", str(out), "--batch-size", "8", "--workers", "1"]
+    words = [checkpoint, *[str(listed)] * 200, "--out", str(out), "--batch-size", "8", "--workers", "1"]
     size = 0
     for number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)):
         child = command(tmp_path, *words)
@@ -225,8 +225,8 @@ def test_kills_and_signals_lose_nothing_and_repeat_nothing(checkpoint: str, tmp_
     found, told, said = command(tmp_path, *words).ended()
     assert found == 0, said
     assert "resuming after row" in said
-    assert f"{60 * 30:,} images" in told
-    assert [json.loads(line)["path"] for line in out.read_text().splitlines()] == names * 60
+    assert f"{200 * 30:,} images" in told
+    assert [json.loads(line)["path"] for line in out.read_text().splitlines()] == names * 200
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -21,7 +21,7 @@ import vitreous.studies
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
-from vitreous.studies import measures, registry, study_data
+from vitreous.studies import measures, registry, run_cells, study_data
 from vitreous.studies.registry import STUDIES
 from vitreous.studies.results import read_runs
 from vitreous.studies.run_cells import CellRunner
@@ -110,14 +110,14 @@ def test_rows_that_came_with_the_results_are_not_run_again(run: Run, tmp_path: P
 def test_a_run_that_diverges_is_wrong_everywhere_and_does_not_stop_the_study(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = CellRunner._train
+    train = run_cells.train_stage
 
-    def diverging(self: CellRunner, stage: Any, *rest: Any) -> Any:
+    def diverging(stage: Any, *rest: Any) -> Any:
         if stage.set["lr"] == 3e-3:
             raise Diverged("the loss is nan")
-        return train(self, stage, *rest)
+        return train(stage, *rest)
 
-    monkeypatch.setattr(CellRunner, "_train", diverging)
+    monkeypatch.setattr(run_cells, "train_stage", diverging)
     run("axial", runs=str(tmp_path / "runs"))
     rows = read_runs(tmp_path / "axial" / "runs.csv").values()
     assert {row["accuracy"] for row in rows if row["lr"] == 3e-3} == {0}
