@@ -228,5 +228,8 @@ def write_results(
         verdict = f"{first['verdict'].capitalize()} ({first['seeds']} seeds)"
         subtitle = f"{first['claim']} {verdict}; bars: 95 % intervals over seeds"
         points = study.points(ordered) if study.points else mean_points(study.axes, ordered)
+        if study.axes.x is not None and len({point.x for point in points}) < 2:  # no line yet: a point for each arm
+            study = replace(study, axes=replace(study.axes, x=None))
+            points = mean_points(study.axes, ordered)
         save(draw_study(study, points, subtitle), folder, "figure")
     return verdicts
