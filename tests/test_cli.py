@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
 import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -18,7 +22,8 @@ from PIL import Image
 
 import vitreous
 from vitreous.classifier import Classifier, load
-from vitreous.cli import _SYNONYMS, COMMANDS, _parse, load_command, main, parameter_types
+from vitreous.cli import _SYNONYMS, COMMANDS, SHELLS, _parse, load_command, main, parameter_types
+from vitreous.commands import environment
 
 from conftest import Reference, random_checkpoint
 
@@ -64,12 +69,78 @@ def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: py
             assert f"--{name_of}" in flags or f"--no-{name_of}" in flags, option
 
 
-def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overview_fits_one_screen_and_names_every_command_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert all(f"\n  {name} " in text for name in COMMANDS)
+    lines = capsys.readouterr().out.splitlines()
+    assert 24 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2:12].strip() in COMMANDS] == [*COMMANDS]
+    assert all(re.search(rf"\b{code}\b", lines[-3] + lines[-2]) for code in (0, 1, 2, 130, 143))
+
+
+def test_version_and_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["--version"]) == 0
-    assert vitreous.__version__ in capsys.readouterr().out
+    assert capsys.readouterr().out == f"vitreous {vitreous.__version__}\n"
+    monkeypatch.setattr(environment, "_OPTIONAL", {"no-such-package": "track"})
+    monkeypatch.setenv("VITREOUS_CACHE", str(Path.home() / "somewhere"))
+    assert main(["--version", "--verbose"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["torch"] == torch.__version__
+    assert rows["numpy"] == np.__version__
+    assert rows["no-such-package"] == "missing: pip install 'vitreous[track]'"
+    assert rows["cache"] == "~/somewhere"
+    assert main(["--version", "--bananas"]) == 2
+
+
+def test_optional_packages_of_a_bug_report_are_those_of_the_extras() -> None:
+    extras = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, extra in environment._OPTIONAL.items():
+        assert any(re.match(rf"{package}\b", each) for each in extras[extra]), package
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fin", {"finetune"}),
+        ("predict x --prec", {"--precision"}),
+        ("convert a b --format ", {"vitreous", "official", "timm", "huggingface"}),
+    ],
+)
+def test_completion_in_bash(words: str, expected: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    typed = ["vitreous", *words.split(" ")]
+    words_of_bash = " ".join(f"'{word}'" for word in typed)
+    ask = f'COMP_WORDS=({words_of_bash}); COMP_CWORD={len(typed) - 1}; _tyro_vitreous; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    (tmp_path / "completion.sh").write_text(f"{script}\n{ask}\n")
+    done = subprocess.run(["bash", tmp_path / "completion.sh"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert {*done.stdout.split()} == expected, done.stderr
+
+
+def test_completion_names_every_command_for_each_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in SHELLS:
+        assert main([f"--completion={shell}"]) == 0
+        script = capsys.readouterr().out
+        assert all(name in script for name in COMMANDS)
+    assert main(["--completion", "ksh"]) == 2
+    assert "must be one of bash, zsh, fish" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
+@pytest.mark.parametrize(("setting", "coloured"), [("", True), ("1", False)])
+def test_help_on_a_terminal_has_colours_unless_no_color_is_set(setting: str, coloured: bool) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "vitreous", "list", "--help"]
+    environ = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": setting}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ):
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+            while more := os.read(ours, 4096):
+                text += more
+    os.close(ours)
+    assert b"Example: vitreous list models" in text.replace(b"\r\n", b" ")
+    assert (b"\x1b[" in text) == coloured
 
 
 ALL = f"the commands are {', '.join(COMMANDS)}"

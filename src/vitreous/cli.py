@@ -1,7 +1,4 @@
-"""The command line, generated from the commands' signatures and docstrings.
-
-Exit codes: 0 done; 1 done, and the answer is bad news; 2 the input or the command was wrong; 130 and 143 interrupted.
-"""
+"""The command line, generated from the commands' signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -16,7 +13,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -29,25 +27,23 @@ from vitreous.core.printable import printable, printable_lines
 from vitreous.core.progress import say, silence
 from vitreous.core.untrusted_json import json_line
 
-COMMANDS = (
-    "demo",
-    "doctor",
-    "pretrain",
-    "finetune",
-    "evaluate",
-    "fewshot",
-    "vtab",
-    "study",
-    "predict",
-    "embed",
-    "similar",
-    "inspect",
-    "serve",
-    "convert",
-    "verify",
-    "shard",
-    "list",
-)
+GROUPS = {
+    "start": ("demo", "list"),
+    "data": ("doctor", "shard"),
+    "train": ("pretrain", "finetune"),
+    "measure": ("evaluate", "fewshot", "vtab", "study"),
+    "look inside": ("inspect", "verify"),
+    "deploy": ("predict", "embed", "similar", "serve", "convert"),
+}
+COMMANDS = tuple(name for group in GROUPS.values() for name in group)
+
+EXIT_CODES = {  # docs/reference/command-line.md
+    "0": "done",
+    "1": "done, with a negative result",
+    "2": "invalid command or input",
+    "130, 143": "interrupted, progress saved",
+}
+SHELLS = ("bash", "zsh", "fish")
 
 _SYNONYMS = {  # what people type for a command, in whole words
     "finetune": "train fit tune transfer fine-tune adapt linear-probe probe lora",
@@ -82,8 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_overview())
             return 0
         if words[0] == "--version":
-            print(f"vitreous {vitreous.__version__}")
-            return 0
+            return _print_version(words[1:])
+        if words[0].partition("=")[0] == "--completion":
+            return _print_completion(words[0].partition("=")[2] or " ".join(words[1:]))
         if words[0] not in COMMANDS:
             raise _unknown_command(words[0])
         return _run(words[0], words[1:])
@@ -174,12 +171,26 @@ def _parse(name: str, words: Sequence[str]) -> tuple[Callable[[], Result], bool,
     function = _with_output_options(load_command(name))
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), _plain_help():
             return tyro.cli(function, prog=f"vitreous {name}", args=words, config=_STYLE)
     except SystemExit as leave:
         if not leave.code:  # --help
             raise
     raise VitreousError(_parse_error(name, function, said.getvalue()))
+
+
+@contextlib.contextmanager
+def _plain_help() -> Iterator[None]:
+    """Where NO_COLOR is set, help goes through a buffer: tyro colours what it writes to a terminal, whatever NO_COLOR says."""
+    if not os.environ.get("NO_COLOR"):
+        yield
+        return
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(shown):
+            yield
+    finally:
+        print(shown.getvalue(), end="")
 
 
 def _parse_error(name: str, function: Callable[..., Any], box: str) -> str:
@@ -307,20 +318,47 @@ def _default(hint: Any) -> Any:
     return False if bare is bool else () if get_origin(bare) is tuple else None
 
 
+def _print_version(words: Sequence[str]) -> int:
+    if words not in ([], ["--verbose"]):
+        raise VitreousError(f"unexpected {' '.join(words)!r}; `vitreous --version --verbose` prints what a bug report needs")
+    if words:
+        from vitreous.commands.environment import describe_environment
+
+        print(printable_lines(describe_environment(vitreous.__version__), sys.stdout.encoding or "utf-8"))
+    else:
+        print(f"vitreous {vitreous.__version__}")
+    return 0
+
+
+def _print_completion(shell: str) -> int:
+    """A script that completes commands, options and their values; tyro writes it from the same signatures."""
+    if shell not in SHELLS:
+        raise VitreousError(f"--completion {shell!r}: must be one of {', '.join(SHELLS)}")
+    functions = {name: _with_output_options(load_command(name)) for name in COMMANDS}
+    script = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(script):
+        arguments = ["--tyro-write-completion", shell, "-"]
+        tyro.extras.subcommand_cli_from_dict(functions, prog="vitreous", args=arguments, config=_STYLE, sort_subcommands=False)
+    # None says that an optional choice is not given: nothing to type.
+    print(script.getvalue().replace("'None', ", "").replace(", 'None'", ""))
+    return 0
+
+
 def _overview() -> str:
-    lines = [
-        "usage: vitreous COMMAND ...",
-        "",
-        "Vision Transformers in PyTorch: exact models and official weights, training, evaluation and inspection.",
-        "",
-        "commands:",
-    ]
-    for name in COMMANDS:
-        summary = (inspect.getdoc(load_command(name)) or "").splitlines()[0]
-        lines.append(f"  {name:<9} {summary}")
-    lines += [
-        "",
-        "`vitreous COMMAND --help` explains a command and shows an example. Each is a function too: vitreous.predict(...)",
-        "Example: vitreous predict hf:google/vit-base-patch16-224 cat.jpg",
-    ]
-    return "\n".join(lines)
+    """All commands on one screen of 80 columns, grouped by task."""
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    lines = ["usage: vitreous COMMAND ... [--json] [--quiet]", ""]
+    for group, names in GROUPS.items():
+        lines.append(f"{group}:")
+        lines += [f"  {name:<9} {(inspect.getdoc(load_command(name)) or '').splitlines()[0]}" for name in names]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "`vitreous COMMAND --help` explains a command and shows an example.",
+            f"`vitreous --completion {'|'.join(SHELLS)}` prints a script for tab completion.",
+            "`vitreous --version --verbose` prints what a bug report needs.",
+            *textwrap.wrap(f"Exit codes: {codes}.", width=80, subsequent_indent="  "),
+            "Example: vitreous predict hf:google/vit-base-patch16-224 cat.jpg",
+        ]
+    )

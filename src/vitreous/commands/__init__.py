@@ -12,6 +12,7 @@ Modules:
     demo/         everything on built-in data, offline
     doctor        check a data set
     embed         features of a data set to a file
+    environment   versions and machine, for bug reports
     evaluate      measure a checkpoint on labelled images
     fewshot       measure frozen features with a few labels
     finetune      train from a checkpoint

@@ -40,7 +40,7 @@ def convert(
     patch: ImageSize = None,
     position_resize: PositionResize | None = None,
 ) -> Converted:
-    """Convert a checkpoint between the official, timm, Hugging Face and vitreous formats.
+    """Convert between official, timm, Hugging Face and vitreous formats.
 
     There and back gives the same bits. A model card goes with every export.
 

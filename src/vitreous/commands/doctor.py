@@ -24,7 +24,7 @@ def doctor(
     near: Annotated[bool, _NOT_NEAR] = True,
     workers: int | None = None,
 ) -> Diagnosis:
-    """Examine a data set: unreadable files, duplicates within and across splits, wrong labels, odd images.
+    """Check a data set: unreadable files, duplicates, leaks, label errors.
 
     Writes a page to look at (report.html), findings.jsonl and summary.json. Exit code 1 means that something in the data
     would corrupt a result. No image is ever changed.

@@ -27,7 +27,7 @@ def embed(
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
 ) -> Embedding:
-    """Write the features of every image of a data set to one file, for `vitreous similar` and other tools.
+    """Write the features of every image of a data set to one file.
 
     The file has features, ids, labels, and which checkpoint they come from. It is written while features are computed, in
     flat memory; killed, the same command resumes and ends with the same bytes. Several processes: torchrun.

@@ -34,7 +34,7 @@ def evaluate(
     seed: int = 0,
     data_seed: int = 0,
 ) -> EvaluationResult:
-    """Measure a checkpoint on labelled images: accuracy with its interval, every class, calibration, comparison.
+    """Measure accuracy, calibration and every class on labelled images.
 
     Every image is counted once, whatever the batch size and however many processes torchrun starts. With --out, a page shows
     the images behind every number.

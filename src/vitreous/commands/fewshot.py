@@ -39,12 +39,12 @@ def fewshot(
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
 ) -> Fewshot:
-    """Measure frozen features by a few labelled images of each class, in closed form (the paper's few-shot evaluator).
+    """Measure frozen features with few labels per class, in closed form.
 
-    A ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each class and evaluated on held-out
-    ones. The curve says whether more labels would help, or whether the features are the limit. Features are cached on
-    disk: asking again takes a moment. Images are drawn from the train split; it is evaluated on the test split, or else
-    the validation split.
+    The paper's few-shot evaluator: a ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each
+    class and evaluated on held-out ones. The curve says whether more labels would help, or whether the features are the
+    limit. Features are cached on disk: asking again takes a moment. Images are drawn from the train split; it is
+    evaluated on the test split, or else the validation split.
 
     Example: vitreous fewshot ViT-B/16@imagenet21k photos/ --shots 1,5,10,25 --out fewshot
 

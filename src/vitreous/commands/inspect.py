@@ -25,7 +25,7 @@ def inspect(
     device: str = "auto",
     seed: int = 0,
 ) -> Inspected:
-    """Look inside a checkpoint: where it looks, how far, what its filters and positions are; the paper's figures and more.
+    """Draw attention, filters and positions: the paper's figures and more.
 
     Writes a page (report.html) that says how to read each figure, what a healthy model shows and what this one shows, every
     figure as PNG and SVG, and the numbers as CSV, JSON and NumPy arrays.

@@ -33,7 +33,7 @@ def list(
         tyro.conf.arg(metavar="models|weights|recipes|data|studies"),
     ],
 ) -> Listing:
-    """List the models, the pretrained weights, the recipes, the data sets or the studies that are known by name.
+    """List known models, weights, recipes, data sets or studies.
 
     Example: vitreous list models
 

@@ -25,7 +25,7 @@ def predict(
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
 ) -> Predictions:
-    """Predict the classes of images, a few or millions, with a checkpoint of any kind.
+    """Predict the classes of images, a few or millions.
 
     Rows come in the order of the images, while they are made. An image that cannot be read is reported in its row and does
     not end the run. Killed, a command with --out resumes when it is started again. Several processes: torchrun.

@@ -14,10 +14,11 @@ def pretrain(
     objective: str | None = None,
     **options: Annotated[Any, TrainOptions],
 ) -> Run:
-    """Train a model from scratch, by labels or by masked patches (section 4.1 and appendix B.1.2 of the paper).
+    """Train a model from scratch, by labels or by masked patches.
 
-    A folder, a manifest, shards or a known set becomes a run: OUT/checkpoint is the result, OUT/report.html shows it. Kill
-    it at any moment and start the same command again: it ends with the same bytes. Several processes: torchrun.
+    Section 4.1 and appendix B.1.2 of the paper. A folder, a manifest, shards or a known set becomes a run:
+    OUT/checkpoint is the result, OUT/report.html shows it. Kill it at any moment and start the same command again: it
+    ends with the same bytes. Several processes: torchrun.
 
     Example: vitreous pretrain builtin:digits --model ViT-Ti/2 --set model.width=96,model.depth=4 --epochs 60 --out runs/digits
 

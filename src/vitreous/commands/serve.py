@@ -27,7 +27,7 @@ def serve(
     max_pixels: float = 50,
     timeout: float = 30,
 ) -> Serving:
-    """Serve models over HTTP: an API to predict, and a page to look inside them and at runs.
+    """Serve models over HTTP: API, attention explorer, live training runs.
 
     Requests at the same time are run together. Only this machine can reach the server unless --host says otherwise; nothing
     that a caller names is ever opened. Ctrl-C and SIGTERM let what is at work be finished, a second one ends it at once.

@@ -21,10 +21,10 @@ def shard(
     bad_images: BadImages = "stop",
     full_check: bool = False,
 ) -> ShardReport:
-    """Write a data set as tar shards in the webdataset layout, to be streamed from disk or from anywhere.
+    """Write a data set as tar shards, to stream from disk or from S3.
 
-    The images' bytes are copied untouched, in a shuffled order: a stream can only be shuffled a little when it is read.
-    The same data and seed give the same bytes. OUT is written whole or not at all.
+    In the webdataset layout. The images' bytes are copied untouched, in a shuffled order: a stream can only be shuffled
+    a little when it is read. The same data and seed give the same bytes. OUT is written whole or not at all.
 
     Example: vitreous shard photos/ shards/ --shard-size 100MB
 

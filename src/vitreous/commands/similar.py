@@ -24,7 +24,7 @@ def similar(
     checkpoint: str | None = None,
     device: str = "auto",
 ) -> SimilarImages | ImageClusters:
-    """Find the images of an embedded set that are most similar to others, or cluster the set.
+    """Find the nearest images of an embedded set, or cluster the set.
 
     Similarity is the cosine between features, compared exactly with every image of the file. With --clusters the whole set
     is clustered by k-means on normalised features, and the images nearest each centre represent it.

@@ -29,10 +29,11 @@ def study(
     device: str = "cpu",
     precision: Literal["float32", "bfloat16"] = "float32",
 ) -> StudyResult | CostResult | PaperResult:
-    """Re-run an experiment of the paper: a grid of small runs, a figure, and a verdict on a claim that was fixed beforehand.
+    """Re-run an experiment of the paper, with a verdict on its claim.
 
-    Kill it at any moment and start the same command again: it runs what is missing. Several processes or machines may run the
-    same command in one folder at the same time; each takes the runs that no other has.
+    A grid of small runs, a figure, and a verdict by a rule that was fixed beforehand. Kill it at any moment and start
+    the same command again: it runs what is missing. Several processes or machines may run the same command in one
+    folder at the same time; each takes the runs that no other has.
 
     `vitreous study cost` measures speed and the largest batch of the paper's models in the place of training any.
 

@@ -14,10 +14,10 @@ def verify(
     images: tuple[str, ...] = (),
     tolerance: float | None = None,
 ) -> Verification:
-    """Compare a checkpoint with a reference, operation by operation, and name the first that differs.
+    """Compare two checkpoints and name the first operation that differs.
 
-    The reference is another checkpoint of any kind, or an .npz with recorded `images` and `logits`. Both models get
-    the same images, each prepared in its own way. Exit code 1 means that they differ.
+    The reference is another checkpoint of any kind, or an .npz with recorded `images` and
+    `logits`. Both models get the same images, each prepared in its own way. Exit code 1 means that they differ.
 
     Example: vitreous verify runs/pets/checkpoint --against ViT-B_16.npz
 

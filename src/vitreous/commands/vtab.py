@@ -33,7 +33,7 @@ def vtab(
     seed: int = 0,
     data_seed: int = 0,
 ) -> SuiteResult:
-    """Transfer a model to the 19 tasks of VTAB-1k, a thousand examples each, or to a suite of your own.
+    """Transfer to the 19 tasks of VTAB-1k, or to your own suite.
 
     The paper's protocol: the same settings for all tasks, three seeds, the mean of the test accuracies, beside its Table 9.
     Kill it at any moment and start the same command again: it does what is missing. Several processes: torchrun.

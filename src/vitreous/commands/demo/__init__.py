@@ -60,7 +60,7 @@ class Demo:
 
 
 def demo(out: str = "demo") -> Demo:
-    """Show all that exists so far, offline, on built-in data: build, convert, verify, examine, train, measure, look inside.
+    """Show the whole package at work, offline, on built-in data.
 
     Example: vitreous demo --out demo
 
