@@ -30,6 +30,7 @@ def evaluate(
     workers: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
+    merge_tokens: int = 0,
     bad_images: BadImages = "stop",
     seed: int = 0,
     data_seed: int = 0,
@@ -60,6 +61,7 @@ def evaluate(
         workers: processes that read images; one for each core if not given, 0 for none.
         device: cpu, cuda, mps; the best there is if not given.
         precision: float32 is exact; auto takes bfloat16 where it is faster.
+        merge_tokens: merge so many similar tokens in each layer: faster, a little less accurate; not in --compare.
         seed: random seed of the bootstrap.
         data_seed: random seed of the images for --robustness.
     """
@@ -84,6 +86,7 @@ def evaluate(
             workers=workers,
             device=device,
             precision=precision,
+            merge_tokens=merge_tokens,
             bad_images=bad_images,
             seed=seed,
             data_seed=data_seed,

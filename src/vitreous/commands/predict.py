@@ -24,6 +24,7 @@ def predict(
     workers: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
+    merge_tokens: int = 0,
 ) -> Predictions:
     """Predict the classes of images, a few or millions.
 
@@ -43,6 +44,7 @@ def predict(
         workers: processes that decode; as many as there are cores if not given, 0 for none.
         device: cpu, cuda, mps; the best there is if not given.
         precision: auto takes bfloat16 where it is faster; digits are lost.
+        merge_tokens: merge so many similar tokens in each layer: faster, a little less accurate; 0 merges none.
     """
     from vitreous.inference.predict_run import PredictOptions, run_prediction
 
@@ -56,6 +58,7 @@ def predict(
         workers=workers,
         device=device,
         precision=precision,
+        merge_tokens=merge_tokens,
     )
 
     def load_model() -> Classifier:

@@ -21,6 +21,7 @@ def serve(
     examples: str | None = None,
     image_size: ImageSize = None,
     device: str = "auto",
+    merge_tokens: int = 0,
     max_batch: int = 16,
     queue: int = 64,
     upload_mb: float = 20,
@@ -42,6 +43,7 @@ def serve(
         examples: DATA of which the page offers a few images; drawn scenes (and scikit-learn's photographs) if not given.
         image_size: run the models at another size than the checkpoints'.
         device: cpu, cuda, mps; the best there is if not given.
+        merge_tokens: merge so many similar tokens in each layer: faster, a little less accurate; 0 merges none.
         max_batch: how many images to run at once.
         queue: how many may wait; more are refused with 503 and the time to come back.
         upload_mb: how large an uploaded image may be, in megabytes.
@@ -61,6 +63,7 @@ def serve(
     if not 0 <= port <= 65_535:
         raise VitreousError(f"--port {port}: must be from 0 to 65535; 0 takes any that is free")
     check_at_least(1, max_batch=max_batch, queue=queue)
+    check_at_least(0, merge_tokens=merge_tokens)
     for name, amount in (("upload-mb", upload_mb), ("max-pixels", max_pixels), ("timeout", timeout)):
         if not 0 < amount < 1e6:
             raise VitreousError(f"--{name} {amount:g}: must be above 0")
@@ -87,5 +90,6 @@ def serve(
         examples=examples,
         image_size=image_size,
         device=device,
+        merge_tokens=merge_tokens,
         limits=limits,
     )

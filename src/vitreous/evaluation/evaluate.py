@@ -27,6 +27,7 @@ from vitreous.evaluation.predictions import Predictions, classes_there, natural_
 from vitreous.evaluation.robustness import measure_robustness
 from vitreous.inference.features import compute_features
 from vitreous.inference.precision import agreed_precision
+from vitreous.models.token_merging import set_token_merging
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,14 @@ class EvaluateOptions:
     workers: int | None = None
     device: str = "auto"
     precision: PrecisionOption = "float32"
+    merge_tokens: int = 0  # of the first checkpoint; `compare` is measured as it is
     bad_images: Policy = "stop"
     seed: int = 0
     data_seed: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size, robustness_images=self.robustness_images)
-        check_at_least(0, workers=self.workers)
+        check_at_least(0, workers=self.workers, merge_tokens=self.merge_tokens)
         if self.nearest is not None and self.out is None:
             raise VitreousError("--nearest shows images on a page, which needs a place: give --out DIR")
 
@@ -94,6 +96,7 @@ def _evaluate(options: EvaluateOptions, world: World) -> tuple[dict[str, Any], t
         splits = open_data(options.nearest, bad_shards=options.bad_images).splits
         training = splits["train"] if "train" in splits else next(iter(splits.values()))
     own = _load_subject(options.checkpoint, source, options, options.image_size, options.preprocess)
+    set_token_merging(own.clf.model, options.merge_tokens)
     other = _load_subject(options.compare, source, options) if options.compare is not None else None
     how: dict[str, Any] = {"batch_size": options.batch_size, "workers": options.workers, "precision": precision.name}
     how |= {"device": world.device, "world": world}
@@ -152,6 +155,7 @@ def _measure(
     return predictions, numbers | {
         "preprocess": str(subject.preprocess),
         "precision": how["precision"],
+        **({"merge_tokens": merging} if (merging := getattr(subject.clf.model, "merge_tokens", 0)) else {}),
         "device": str(how["device"]),
         "mapping": options.mapping and str(options.mapping),
         "among": options.among,

@@ -39,6 +39,7 @@ from vitreous.evaluation.majority import describe_majority
 from vitreous.evaluation.saved_head import SavedHead, check_left_out, check_save_folder, format_l2, save_head
 from vitreous.inference.precision import agreed_precision
 from vitreous.models.config import Size
+from vitreous.models.token_merging import set_token_merging
 
 RECORD, MADE_BY = "fewshot.json", "vitreous fewshot"
 FILES = (RECORD, "learning_curve.png", "learning_curve.svg")
@@ -68,9 +69,10 @@ class FewshotOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    merge_tokens: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(0, seed=self.seed, data_seed=self.data_seed, workers=self.workers)
+        check_at_least(0, seed=self.seed, data_seed=self.data_seed, workers=self.workers, merge_tokens=self.merge_tokens)
         check_at_least(1, seeds=self.seeds, subset=self.subset, per_class=self.per_class, batch_size=self.batch_size)
         if self.subset is not None and self.per_class is not None:
             raise VitreousError("--subset and --per-class both choose images; give one of them")
@@ -80,6 +82,8 @@ class FewshotOptions:
             for folder in map(find_data_folder, self.names):
                 check_result_folder(self.out, RECORD, MADE_BY, FILES, folder)
         if self.save is not None:
+            if self.merge_tokens:
+                raise VitreousError("--save writes a head for all tokens; leave out --merge-tokens, and give it to `predict`")
             if len(self.names) > 1:
                 raise VitreousError(f"--save {self.save}: a head is for one data set; name one")
             if self.shots is not None and (len(self.shots) > 1 or self.shots == (1,)):
@@ -140,6 +144,7 @@ class Fewshot:
 
 def run_fewshot(options: FewshotOptions) -> Fewshot:
     clf = load(options.checkpoint, image_size=options.image_size)
+    set_token_merging(clf.model, options.merge_tokens)
     preprocess = choose_preprocess(clf, options.preprocess)
     with init_distributed(choose_device(options.device)) as world:
         precision = agreed_precision(options.precision, world)
@@ -184,6 +189,7 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
             "checkpoint": options.checkpoint,
             "preprocess": str(preprocess),
             "precision": precision.name,
+            **({"merge_tokens": options.merge_tokens} if options.merge_tokens else {}),
             **{name: getattr(options, name) for name in ("l2", "draw", "data_seed", "subset", "per_class")},
         }
         out = None if options.out is None else str(options.out)

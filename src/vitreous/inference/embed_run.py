@@ -35,6 +35,7 @@ from vitreous.inference.precision import agreed_precision
 from vitreous.inference.resumable_output import about_path, read_about, refuse_difference, write_done
 from vitreous.inference.rows import whole_lines
 from vitreous.inference.runner import FeatureKind, LoadedModel, check_feature_kind, default_batch_size
+from vitreous.models.token_merging import set_token_merging
 
 BATCHES = 32  # of a segment: what a kill loses at most
 _TOKEN_BATCHES = 4  # the same of patch tokens, which are hundreds of times as large
@@ -55,6 +56,7 @@ class EmbedOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    merge_tokens: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size)
@@ -122,6 +124,7 @@ def run_embedding(options: EmbedOptions, load: Callable[[], LoadedModel]) -> Emb
     with init_distributed(choose_device(options.device)) as world:
         clf = load()
         check_feature_kind(clf.model, options.kind)
+        set_token_merging(clf.model, options.merge_tokens)
         precision = agreed_precision(options.precision, world)
         notes = (*clf.notes, clf.preprocessing_note(), *([precision.note] if precision.note else []), *dataset.summary())
         about: dict[str, Any] = {}

@@ -36,6 +36,7 @@ from vitreous.inference.feature_file import FeatureFile, Features, write_feature
 from vitreous.inference.runner import FeatureKind
 from vitreous.models.build import Model
 from vitreous.models.config import config_to_json
+from vitreous.models.vit import ViT
 
 VERSION = 3  # of the entries; to be raised when they, or a model's features, come out otherwise than before
 MOST_BYTES = 20_000_000_000  # in all; beyond, what was not used for longest goes
@@ -51,6 +52,8 @@ def folder() -> Path:
 
 def describe(model: Model, preprocess: Preprocess, precision: Precision, kind: FeatureKind) -> dict[str, Any]:
     """What features follow from, beside the data."""
+    # Only where there is something to say, so that entries of before stay valid.
+    merging = {"merge_tokens": model.merge_tokens} if isinstance(model, ViT) and model.merge_tokens else {}
     return {
         "weights": weights_hash(model),
         "config": config_to_json(model.config),
@@ -58,6 +61,7 @@ def describe(model: Model, preprocess: Preprocess, precision: Precision, kind: F
         "channels": preprocess.channels,
         "precision": precision,
         "kind": kind,
+        **merging,
     }
 
 

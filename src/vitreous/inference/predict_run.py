@@ -27,6 +27,7 @@ from vitreous.inference.resumable_output import claim, forget_parts, format_of, 
 from vitreous.inference.rows import Row, Writing, read_rows, writing
 from vitreous.inference.runner import LoadedModel, default_batch_size
 from vitreous.inference.throughput import report_throughput
+from vitreous.models.token_merging import set_token_merging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +43,11 @@ class PredictOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    merge_tokens: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top, batch_size=self.batch_size)
-        check_at_least(0, workers=self.workers)
+        check_at_least(0, workers=self.workers, merge_tokens=self.merge_tokens)
         if self.out is not None and self.csv:
             raise VitreousError(
                 f"--csv says how rows are printed, and --out {self.out} writes them by its ending; leave one out"
@@ -167,6 +169,7 @@ def run_prediction(options: PredictOptions, load: Callable[[], LoadedModel]) -> 
 
 
 def _build_predictor(options: PredictOptions, clf: LoadedModel, world: World) -> tuple[Predictor, tuple[str, ...]]:
+    set_token_merging(clf.model, options.merge_tokens)
     precision = agreed_precision(options.precision, world)  # before the first forward pass
     workers = max(1, default_workers() // local_world_size(world)) if options.workers is None else options.workers
     batch_size = options.batch_size or default_batch_size(clf.preprocess, world.device)
@@ -196,6 +199,7 @@ def _describe(options: PredictOptions, predictor: Predictor) -> dict[str, Any]:
         "preprocess": str(clf.preprocess),
         "image_size": list(clf.model.config.image_size),
         "precision": predictor.precision,
+        **({"merge_tokens": options.merge_tokens} if options.merge_tokens else {}),
         "top": predictor.top,
         "images": list(options.images),
         "folder": None if absolute else str(Path.cwd()),  # what relative names are relative to

@@ -27,6 +27,7 @@ from vitreous.inference.nearest_neighbours import Floats, nearest_neighbours
 from vitreous.inference.runner import LoadedModel, Runner, default_batch_size
 from vitreous.inference.similar_page import Section, render_sections
 from vitreous.models.config import Size
+from vitreous.models.token_merging import set_token_merging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +192,7 @@ def _embed_queries(
 ) -> tuple[Floats, tuple[str, ...]]:
     """The features of images in the way that the file's were made."""
     clf, about = _load_recorded(options, file, load), file.about
+    set_token_merging(clf.model, about.get("merge_tokens", 0))
     preprocess, device = Preprocess(about["preprocess"], about["channels"]), choose_device(options.device)
     found = []
     with Runner(clf.model, device, about["precision"], lean=True, kind=about["kind"]) as runner:

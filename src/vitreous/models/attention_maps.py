@@ -52,6 +52,7 @@ def watch_attention(
     Probabilities (B, heads, N, N) are of that layer alone; what `look` does not keep is gone when the next one comes.
     """
     every = list(attention_layers(model))
+    vit = require_attention(model)
 
     def hook(layer: int, spread: Spread | None, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         probabilities = module.probabilities(inputs[0], grid)  # type: ignore[operator]
@@ -59,6 +60,9 @@ def watch_attention(
 
     wanted = range(len(every)) if layers is None else layers
     with ExitStack() as hooks:
+        # Merged tokens have no place in an image: what is shown is the attention of the model that merges none.
+        hooks.callback(setattr, vit, "merge_tokens", vit.merge_tokens)
+        vit.merge_tokens = 0
         for layer in wanted:
             attention, spread = every[layer]
             hooks.enter_context(attention.register_forward_pre_hook(partial(hook, layer, spread)))

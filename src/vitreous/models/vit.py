@@ -35,6 +35,7 @@ from vitreous.models.pooling import AttentionPool
 from vitreous.models.positions import InnerPositions, RelativePositions, build_inner_positions, build_positions
 from vitreous.models.resnet import Trunk
 from vitreous.models.rotary import RotaryPositions
+from vitreous.models.token_merging import encode_merging
 
 
 class Attention(nn.Module):
@@ -113,9 +114,12 @@ class ViT(nn.Module):
     Set `lean` to compute, in the last layer, only the tokens that the head reads: `features` and the model itself give the
     same numbers and gradients for less work. A class token alone spares three quarters of that layer. It is off at first,
     because the whole network is what the paper's table 6 counts (cost.py) and what `tokens` returns.
+
+    With `merge_tokens`, so many of the most similar tokens are merged in each layer outside of training (token_merging.py).
     """
 
     lean: bool = False
+    merge_tokens: int = 0
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -196,6 +200,8 @@ class ViT(nn.Module):
 
     def encode(self, z_BND: Tensor, grid: Size, leading: int | None = None) -> Tensor:
         """z_L from z_0: equations (2) and (3), layer after layer; of the last only the first `leading` tokens, if given."""
+        if self.merge_tokens and not self.training:
+            return encode_merging(self, z_BND, leading)
         for layer, block in enumerate(self.blocks):
             if layer > 0:
                 z_BND = self.add_positions(z_BND, grid, layer)

@@ -116,13 +116,14 @@ def build_server(
     examples: str | None,
     image_size: Size | None,
     device: str,
+    merge_tokens: int,
     limits: Limits,
 ) -> Serving:
     """Everything that can fail happens here, the socket first: a port in use is known before a model is loaded."""
     listening = bind_socket(host, port)
     try:
         private = is_loopback(listening)
-        models = load_models(checkpoints, image_size, device)
+        models = load_models(checkpoints, image_size, device, merge_tokens)
         shown = load_examples(examples, models[0].clf.config.channels) if models else ()
         hosts = {*LOOPBACK, f"[{host}]" if ":" in host else host} if private else None
         app = build_app(models, limits=limits, examples=shown, runs=runs, hosts=hosts)

@@ -19,6 +19,7 @@ from vitreous.inference.batches import check_fixed_size
 from vitreous.inspection.file_names import number_repeated
 from vitreous.models.attention_maps import attention_layers
 from vitreous.models.config import Size, ViTConfig
+from vitreous.models.token_merging import set_token_merging
 from vitreous.weights.transfer import adapt
 
 SCALE = 1 / 127  # of a cosine in a byte
@@ -82,7 +83,7 @@ class ServedModel:
 
 
 def load_models(
-    checkpoints: Sequence[str], image_size: int | Size | None = None, device: str = "auto"
+    checkpoints: Sequence[str], image_size: int | Size | None = None, device: str = "auto", merge_tokens: int = 0
 ) -> tuple[ServedModel, ...]:
     """Every checkpoint, loaded where it will run, under names that differ."""
     where = choose_device(device)
@@ -93,6 +94,7 @@ def load_models(
         check_fixed_size(clf.preprocess)  # images of several requests become one batch
         if clf.preprocess.size != clf.config.image_size:  # positions are resized here, once, and not in every pass
             clf = Classifier(adapt(clf.checkpoint, image_size=clf.preprocess.size), copy=False)
+        set_token_merging(clf.model, merge_tokens)
         clf.model.to(where).eval()
         out.append(ServedModel(name, clf, where))
     return tuple(out)
