@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Two processes on two cores, no threads that wait, files kept together, and what is compiled once is kept.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test fuzz lint clean
+.PHONY: demo test fuzz lint bench clean docs docs-test
 
 demo: $(VENV)/.demo
 	$(BIN)/vitreous demo --out demo
@@ -16,6 +16,18 @@ test: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	VITREOUS_FUZZ=long $(PYTEST) -m "fuzz or hypothesis"
+
+# A quarter of an hour; nothing else should run meanwhile.
+bench: $(VENV)/.test
+	$(BIN)/vitreous bench --precision float32,bfloat16 --out docs/benchmarks.md
+
+# The site is build/site/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/python docs/build_site.py
+
+# Every command and code block of the README and the tutorials.
+docs-test: $(VENV)/.test
+	$(PYTEST) tests/test_readme.py tests/tutorials.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -39,5 +51,9 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.torch
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo,serve,test,lint]"
 	touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[demo,serve,docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,7 +27,7 @@ data = open_data(sys.argv[1])
 source = data.source("all")
 """
 THEIRS = """
-from torchvision_schemas import declare_torchvision
+from vitreous.bench.torchvision_import import declare_torchvision
 declare_torchvision()
 from torchvision.datasets import ImageFolder
 before, start = resident(), time.perf_counter()
@@ -58,8 +58,7 @@ def main() -> None:
         environment = {**os.environ, "VITREOUS_CACHE": f"{temporary}/cache"}
         for name, code in (("vitreous", OURS), ("vitreous, again", OURS), ("torchvision", THEIRS)):
             command = [sys.executable, "-c", START + code + END, str(root)]
-            here = Path(__file__).parent  # where torchvision_schemas is
-            found = subprocess.run(command, env=environment, cwd=here, capture_output=True, text=True, check=True)
+            found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             print(f"{name:16s}", found.stdout, end="")
 
 

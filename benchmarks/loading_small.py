@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 import torch
-from loading import compare
 from PIL import Image
-from torchvision_schemas import declare_torchvision
 
+from vitreous.bench.torchvision_import import declare_torchvision
 from vitreous.data.loading.loader import Loader
 from vitreous.data.sources.arrays import Arrays
 
@@ -60,6 +61,34 @@ def torchvision(source: Arrays, size: int, batch: int, workers: int) -> Iterator
         _Torchvision(source, size), batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=True
     )
     return (len(images) for _ in itertools.count() for images, _ in loader)
+
+
+def speed(make: Callable[[], Iterator[int]], images: int) -> float:
+    """Images per second after the first tenth, which starts processes and fills queues."""
+    running = make()
+    done, start, begun = 0, 0.0, 0
+    for count in running:
+        done += count
+        if not start and done >= images / 10:
+            start, begun = time.perf_counter(), done
+        elif start and done - begun >= images:
+            break
+    elapsed = time.perf_counter() - start
+    del running
+    return (done - begun) / elapsed
+
+
+def compare(makers: Mapping[str, Callable[[], Iterator[int]]], images: int, rounds: int) -> None:
+    """In turns, round after round; then medians, and ours ("vitreous") to each in the same round."""
+    speeds: dict[str, list[float]] = {name: [] for name in makers}
+    for number in range(rounds):
+        for name, make in makers.items():
+            speeds[name].append(speed(make, images))
+        print(f"round {number + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in speeds.items()), flush=True)
+    print(f"\n{'images/s, median':24s}{'':10s}vitreous is")
+    for name, found in speeds.items():
+        ratio = statistics.median(a / b for a, b in zip(speeds["vitreous"], found, strict=True))
+        print(f"{name:24s}{statistics.median(found):8.0f}  {ratio:.2f} x")
 
 
 def main() -> None:

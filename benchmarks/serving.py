@@ -26,27 +26,22 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from vitreous.bench.serving_load import Load
+from vitreous.bench.serving_load import clients as run_clients
 
-@dataclass
-class Load:
-    """What the clients saw."""
 
-    statuses: Counter[str] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)  # of answers with 200
-    lasted: float = 0.0
+def pace(load: Load) -> float:
+    return load.statuses["200"] / load.lasted
 
-    @property
-    def pace(self) -> float:
-        return self.statuses["200"] / self.lasted
 
-    def percentile(self, share: float) -> float:
-        return float(np.quantile(self.seconds, share)) if self.seconds else float("nan")
+def percentile(load: Load, share: float) -> float:
+    return float(np.quantile(load.seconds, share)) if load.seconds else float("nan")
 
 
 def random_checkpoint(folder: Path) -> str:
@@ -96,43 +91,8 @@ def metrics(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^([a-z_]+) ([0-9.e+]+)$", text, re.MULTILINE)}
 
 
-def request(host: str) -> bytes:
-    boundary = "vitreous-benchmark"
-    body = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'.encode()
-    body += photograph() + f"\r\n--{boundary}--\r\n".encode()
-    head = f"POST /predict HTTP/1.1\r\nHost: {host}\r\nContent-Type: multipart/form-data; boundary={boundary}\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-async def client(host: str, asked: bytes, until: float, load: Load) -> None:
-    """Bytes on a socket: the clients must cost next to nothing beside the server."""
-    name, _, port = host.partition(":")
-    reader, writer = await asyncio.open_connection(name, int(port))
-    try:
-        while (began := time.perf_counter()) < until:
-            writer.write(asked)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            assert length
-            await reader.readexactly(int(length[1]))
-            status = head[9:12].decode()
-            load.statuses[status] += 1
-            if status == "200":
-                load.seconds.append(time.perf_counter() - began)
-            if wait := re.search(rb"retry-after: (\d+)", head, re.IGNORECASE):
-                await asyncio.sleep(min(int(wait[1]), max(0.0, until - time.perf_counter())))
-    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        load.statuses[type(error).__name__] += 1
-    finally:
-        writer.close()
-
-
 async def clients(url: str, count: int, seconds: float) -> Load:
-    load, host = Load(), url.removeprefix("http://")
-    asked, began = request(host), time.perf_counter()
-    await asyncio.gather(*(client(host, asked, began + seconds, load) for _ in range(count)))
-    load.lasted = time.perf_counter() - began
-    return load
+    return await run_clients(url.removeprefix("http://"), photograph(), count, seconds)
 
 
 @dataclass(frozen=True)
@@ -172,10 +132,10 @@ def long_run(url: str, count: int, seconds: float) -> tuple[Load, list[tuple[flo
 
 
 def show(name: str, load: Load, spent: Cost) -> None:
-    latency = "  ".join(f"p{round(100 * share)} {1000 * load.percentile(share):,.0f} ms" for share in (0.5, 0.95, 0.99))
+    latency = "  ".join(f"p{round(100 * share)} {1000 * percentile(load, share):,.0f} ms" for share in (0.5, 0.95, 0.99))
     statuses = "  ".join(f"{status}: {count:,}" for status, count in sorted(load.statuses.items()))
     processor = f"{1000 * spent.processor:.1f} ms of the processor an image"
-    print(f"{name:<9}{load.pace:7,.1f} images/s  {processor}  mean batch {spent.batch:.1f}  {latency}  {statuses}", flush=True)
+    print(f"{name:<9}{pace(load):7,.1f} images/s  {processor}  mean batch {spent.batch:.1f}  {latency}  {statuses}", flush=True)
 
 
 def main() -> int:
@@ -221,7 +181,7 @@ def compared(batched: str, single: str, count: int, rounds: int, seconds: float,
             load = asyncio.run(clients(url, count, seconds))
             spent = cost(before, metrics(url))
             show(name, load, spent)
-            seen[url], statuses = (load.pace, spent.processor), statuses + load.statuses
+            seen[url], statuses = (pace(load), spent.processor), statuses + load.statuses
         faster.append(seen[batched][0] / seen[single][0])
         cheaper.append(seen[single][1] / seen[batched][1])
     for words, ratios in (("images in the same time", faster), ("images for the same time of the processor", cheaper)):

@@ -32,7 +32,7 @@ def small_checkpoint(folder: Path, seed_image_size: int = 32) -> str:
     return str(folder / "c")
 
 
-def picture(path: Path, seed: int = 0, mode: str = "RGB", size: tuple[int, int] = (40, 50), **options: object) -> Path:
+def make_image(path: Path, seed: int = 0, mode: str = "RGB", size: tuple[int, int] = (40, 50), **options: object) -> Path:
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).convert(mode).save(path, **options)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def picture(path: Path, seed: int = 0, mode: str = "RGB", size: tuple[int, int] 
 
 
 def photographs(folder: Path, count: int) -> list[str]:
-    return [str(picture(folder / f"{number:04d}.png", number)) for number in range(count)]
+    return [str(make_image(folder / f"{number:04d}.png", number)) for number in range(count)]
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_features_are_after_the_representation_layer() -> None:
     assert torch.allclose(features @ clf.model.head.weight.T + clf.model.head.bias, reference.logits(), atol=1e-5)
 
 
-def test_a_grey_model_takes_any_picture() -> None:
+def test_a_grey_model_takes_any_image() -> None:
     clf = Classifier(random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, channels=1))
     assert clf.prepare(PIXELS[0]).shape == (1, 1, 32, 32)
 

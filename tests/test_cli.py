@@ -38,7 +38,7 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "c")
 
 
-def picture(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50), mode: str = "RGB") -> Path:
+def make_image(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50), mode: str = "RGB") -> Path:
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).convert(mode).save(path)
@@ -46,7 +46,7 @@ def picture(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50), mode: s
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_verb_is_a_function_with_help_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_a_function_with_help_and_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert getattr(vitreous, name) is load_command(name)
     with pytest.raises(SystemExit) as leave:
         main([name, "--help"])
@@ -103,7 +103,7 @@ def test_optional_packages_of_a_bug_report_are_those_of_the_extras() -> None:
     [
         ("fin", {"finetune"}),
         ("predict x --prec", {"--precision"}),
-        ("convert a b --format ", {"vitreous", "official", "timm", "huggingface"}),
+        ("convert a b --format ", {"vitreous", "official", "timm", "huggingface", "onnx", "openvino"}),
     ],
 )
 def test_completion_in_bash(words: str, expected: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ ALL = f"the commands are {', '.join(COMMANDS)}"
             "convert a b --fromat timm",
             "unknown option '--fromat'; did you mean '--format'? `vitreous convert --help`",
         ),
-        ("convert a b --format=x", "--format 'x': must be one of huggingface, official, timm, vitreous"),
+        ("convert a b --format=x", "--format 'x': must be one of huggingface, official, onnx, openvino, timm, vitreous"),
         ("convert a", "TO missing; for example: vitreous convert "),
         ("evaluate", "CHECKPOINT and DATA missing; for example: vitreous evaluate "),
         ("vtab x", "--out missing; for example: vitreous vtab "),
@@ -225,9 +225,9 @@ def test_help_tells_defaults_in_words(name: str, capsys: pytest.CaptureFixture[s
 
 
 def test_predict(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = picture(tmp_path / "photos" / "a.png")
-    picture(tmp_path / "photos" / "deep" / "b.jpg", 1, mode="L")
-    picture(tmp_path / "photos" / ".hidden" / "c.jpg")
+    first = make_image(tmp_path / "photos" / "a.png")
+    make_image(tmp_path / "photos" / "deep" / "b.jpg", 1, mode="L")
+    make_image(tmp_path / "photos" / ".hidden" / "c.jpg")
     (tmp_path / "photos" / "d.png").write_bytes(first.read_bytes()[:60])
     assert main(["predict", checkpoint, str(tmp_path / "photos"), str(tmp_path / "none.png"), "--json", "--top", "2"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -317,6 +317,8 @@ def test_names_that_are_no_unicode_and_names_with_brackets(tmp_path: Path, capsy
     from vitreous.core.table import table
 
     assert "a[/b].jpg" in table(("path",), [("a[/b].jpg",)])
+    long = "/data/photographs/of/last/summer/[and]/this/IMG_2041.jpg"  # on one line, to be copied
+    assert table(("n",), [(1,)], title=long).splitlines()[0] == long
     (tmp_path / "photos" / "a").mkdir(parents=True)
     for number in range(2):
         (tmp_path / "photos" / "a" / os.fsdecode(b"\xff%d.jpg" % number)).write_bytes(b"")

@@ -32,6 +32,8 @@ SMALLER = {  # appended, where the example itself would take long, or meet what 
     "vtab": "--tasks camelyon --workers 0",
     "predict": "--workers 0",
     "embed": "--workers 0",
+    "choose": "--workers 0",
+    "bench": "--image-size 32 --batch-size 1",
     "inspect": "--count 2 --projection none",
     "serve": "--port 0 --examples photos",
 }
@@ -48,6 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(36):  # of which 25 remain where 30 % are held out
             Image.fromarray(rng.integers(0, 256, (32, 40, 3), np.uint8)).save(folder / "photos" / label / f"{number}.png")
     shutil.copy(folder / "photos" / "cat" / "0.png", folder / "cat.jpg")
+    shutil.copytree(folder / "photos" / "dog", folder / "more-photos")
     tiny = random_checkpoint("ViT-B/16", width=24, depth=1, heads=3, mlp=24, image_size=32, classes=3, names=PETS)
     for place in ("runs/pets/checkpoint", "runs/older/checkpoint"):
         write_checkpoint(tiny, folder / place)

@@ -31,6 +31,8 @@ _PUBLIC = {
     "attention_distance": "vitreous.inspection.distance",
     "filters": "vitreous.inspection.embedding_filters",
     "position_similarity": "vitreous.inspection.position_embeddings",
+    "choose": "vitreous.commands.choose",
+    "bench": "vitreous.commands.bench",
     "convert": "vitreous.commands.convert",
     "demo": "vitreous.commands.demo",
     "doctor": "vitreous.commands.doctor",
@@ -55,6 +57,8 @@ __all__ = sorted(_PUBLIC)
 if TYPE_CHECKING:
     from vitreous.classifier import Classifier as Classifier
     from vitreous.classifier import load as load
+    from vitreous.commands.bench import bench as bench
+    from vitreous.commands.choose import choose as choose
     from vitreous.commands.convert import convert as convert
     from vitreous.commands.demo import demo as demo
     from vitreous.commands.doctor import doctor as doctor

@@ -29,9 +29,9 @@ from vitreous.core.untrusted_json import json_line
 
 GROUPS = {
     "start": ("demo", "list"),
-    "data": ("doctor", "shard"),
+    "data": ("doctor", "choose", "shard"),
     "train": ("pretrain", "finetune"),
-    "measure": ("evaluate", "fewshot", "vtab", "study"),
+    "measure": ("evaluate", "fewshot", "vtab", "study", "bench"),
     "look inside": ("inspect", "verify"),
     "deploy": ("predict", "embed", "similar", "serve", "convert"),
 }
@@ -55,12 +55,14 @@ _SYNONYMS = {  # what people type for a command, in whole words
     "inspect": "explain attention visualize visualise rollout saliency look",
     "fewshot": "knn few-shot ridge shots",
     "convert": "export save onnx timm huggingface import",
+    "choose": "active-learning active annotate annotation labelling labeling select next sample",
     "doctor": "check lint duplicates clean deduplicate dedup audit",
     "list": "models weights recipes data datasets ls show zoo",
     "serve": "server web ui app api dashboard runs tensorboard",
     "shard": "tar webdataset pack",
     "verify": "diff",
     "study": "experiment experiments paper ablation ablations grid",
+    "bench": "benchmark speed throughput latency profile",
     "demo": "example tutorial quickstart start",
 }
 
@@ -97,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         _complain("out of memory; use a smaller model, image or batch size")
         return 2
-    except BrokenPipeError:  # the reader has left, as `| head` does; nobody is there to be told
+    except BrokenPipeError:  # the reader has left, as `| head` does; there is nobody to print for
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a name that is too long, a folder that may not be read

@@ -11,12 +11,12 @@ from vitreous.cli import COMMANDS, load_command, main, parameter_types
 from vitreous.commands.types import BadImages
 from vitreous.training.options import TrainOptions
 
-HAVE = ("pretrain", "finetune", "embed", "evaluate", "fewshot", "shard")
+HAVE = ("pretrain", "finetune", "choose", "embed", "evaluate", "fewshot", "shard")
 
 
 def test_one_type_and_one_default() -> None:
     plain = {name for name in COMMANDS if "bad_images" in inspect.signature(load_command(name)).parameters}
-    assert plain == {"embed", "evaluate", "fewshot", "shard"}
+    assert plain == {"choose", "embed", "evaluate", "fewshot", "shard"}
     for name in plain:
         assert inspect.signature(load_command(name)).parameters["bad_images"].default == "stop"
         assert parameter_types(load_command(name))["bad_images"] == BadImages

@@ -99,7 +99,7 @@ def test_against(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "data/train/dog/0.png" in kept
 
 
-def test_notes_of_both_are_told_each_with_its_name(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_of_both_are_reported_each_with_its_name(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("one.csv").write_text("path,label,mood\ndata/train/cat/0.png,cat,merry\n")
     Path("two.csv").write_text("path,label,weight\ndata/test/dog/0.png,dog,3\n")
     make(Path("odd"), {"a": 5}, count=1)

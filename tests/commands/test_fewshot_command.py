@@ -130,7 +130,7 @@ def test_subset_and_per_class_choose_the_images_that_training_chooses(checkpoint
 
 
 def test_the_majority_class_is_said(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The largest class of the training images, whatever is largest among those that are judged."""
+    """The largest class of the training images, whatever is largest among those that are evaluated."""
     data = photos(tmp_path / "x", train=dict(a=3, b=5), test=dict(a=6, b=2))
     assert main(["fewshot", checkpoint, data, "--shots", "1,2", "--workers", "0"]) == 0
     assert "the largest class alone: 25.0%" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from PIL import Image
 
 import vitreous
 from html_page import Page
+from vitreous import inspection
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.inspection import figures
@@ -46,7 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
     for seed, name in enumerate(("a/cat.png", "b/cat.png", "c/dog.jpg")):
-        picture(folder / name, seed)
+        make_image(folder / name, seed)
     return folder
 
 
@@ -69,7 +70,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_module, "figures", Blank())
 
 
-def picture(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50)) -> Path:
+def make_image(path: Path, seed: int = 0, size: tuple[int, int] = (40, 50)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
     return path
@@ -101,9 +102,12 @@ def test_the_folder_holds_what_the_functions_give(
     assert "means over so few images (3)" in err
     each = {f"{kind}/{stem}.{ending}" for kind in ("rollout", "gradient_rollout") for stem in ("cat", "cat-2", "dog")
             for ending in ("npy", "png")}  # fmt: skip
-    each |= {f"attention/{stem}.{ending}" for stem in ("cat", "cat-2", "dog") for ending in ("npy", "png", "svg")}
+    each |= {f"{kind}/{stem}.{ending}" for kind in ("attention", "patch_similarity") for stem in ("cat", "cat-2", "dog")
+             for ending in ("npy", "png", "svg")}  # fmt: skip
+    each |= {f"patch_components/{stem}.{ending}" for stem in ("cat", "cat-2", "dog") for ending in ("npy", "png")}
     each |= {f"animation/{stem}.webp" for stem in ("cat", "cat-2", "dog")}
-    drawn = ("rollout", "attention_distance", "entropy", "filters", "position_similarity", "token_norms", "token_similarity")
+    drawn = ("rollout", "attention_distance", "entropy", "filters", "position_similarity", "token_norms", "token_similarity",
+             "patch_components", "patch_similarity")  # fmt: skip
     each |= {f"figures/{name}.{ending}" for name in drawn for ending in ("png", "svg")}
     tables = {"attention_distance.csv", "entropy.csv", "token_norms.csv", "token_similarity.csv"}
     assert files(out) == each | tables | {"filters.npy", "position_similarity.npy", "inspect.json", "report.html"}
@@ -135,10 +139,16 @@ def test_the_folder_holds_what_the_functions_give(
 
     assert np.array_equal(np.load(out / "filters.npy"), vitreous.filters(clf))
     assert np.array_equal(np.load(out / "position_similarity.npy"), vitreous.position_similarity(clf))
+    components = inspection.patch_components(clf, paths)
     for stem, path in zip(("cat", "cat-2", "dog"), paths, strict=True):
         assert np.allclose(np.load(out / "rollout" / f"{stem}.npy"), vitreous.rollout(clf, path)[0], atol=1e-6)
         gradient = np.load(out / "gradient_rollout" / f"{stem}.npy")
         assert np.allclose(gradient, vitreous.gradient_rollout(clf, path)[0], atol=1e-6)
+        alike = np.load(out / "patch_similarity" / f"{stem}.npy")
+        assert alike.dtype == np.float16
+        assert np.allclose(alike, inspection.patch_similarity(clf, path)[0], atol=1e-3)
+        own = np.load(out / "patch_components" / f"{stem}.npy")
+        assert np.allclose(own, components[paths.index(path)], atol=1e-4)
         heads = np.load(out / "attention" / f"{stem}.npy")
         assert heads.dtype == np.float16
         assert np.allclose(heads, class_token_attention(clf.model, clf.prepare(path))[:, 0], atol=1e-3)
@@ -208,8 +218,8 @@ def test_the_record(model: str, photos: Path, tmp_path: Path, capsys: pytest.Cap
 def test_a_map_of_the_data(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     for seed in range(9):
-        picture(data / "test" / ("=cmd()", "<b>bold", "c")[seed % 3] / f"{seed}.png", seed, (30, 40 + seed))
-        picture(data / "train" / ("=cmd()", "<b>bold", "c")[seed % 3] / f"{seed + 100}.png", seed + 100)
+        make_image(data / "test" / ("=cmd()", "<b>bold", "c")[seed % 3] / f"{seed}.png", seed, (30, 40 + seed))
+        make_image(data / "train" / ("=cmd()", "<b>bold", "c")[seed % 3] / f"{seed + 100}.png", seed + 100)
     (data / "test" / "c" / "broken.png").write_bytes(b"no image")
     out = tmp_path / "inside"
     code, text, err = run(capsys, model, "--data", data, "--out", out, "--images", "5", "--projection", "pca")
@@ -247,7 +257,7 @@ def test_a_map_of_the_data(model: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_shards(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They can only be read from their beginnings: some of each."""
     for seed in range(20):
-        picture(tmp_path / "photos" / ("a", "b")[seed % 2] / f"{seed}.png", seed)
+        make_image(tmp_path / "photos" / ("a", "b")[seed % 2] / f"{seed}.png", seed)
     assert main(["shard", str(tmp_path / "photos"), str(tmp_path / "shards"), "--shard-size", "40KB"]) == 0
     shards = len(list((tmp_path / "shards").glob("*.tar")))
     assert shards > 2
@@ -352,7 +362,7 @@ def test_images_of_another_size_than_the_model_was_built_for(
 @pytest.mark.usefixtures("undrawn")
 def test_another_size_and_many_images(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(CLOSELY + 4):
-        picture(tmp_path / "many" / f"{number:02d}.png", number)
+        make_image(tmp_path / "many" / f"{number:02d}.png", number)
     out = tmp_path / "inside"
     code, _, err = run(capsys, model, tmp_path / "many", "--out", out, "--image-size", "40,16", "--count", "14", "--seed", "3")
     assert code == 0
@@ -387,7 +397,7 @@ def test_a_bad_image_is_named_and_left_out(
 def test_hostile_names(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], model: str) -> None:
     names = ["<img src=x onerror=alert(1)>.png", ".hidden.png", "con.png", "-rf.png", "caf\udce9.png", "a b\n.png"]
     for seed, name in enumerate(names):
-        picture(tmp_path / "photos" / f"{seed}" / "x.png", seed).rename(tmp_path / "photos" / name)
+        make_image(tmp_path / "photos" / f"{seed}" / "x.png", seed).rename(tmp_path / "photos" / name)
     out = tmp_path / "inside"
     code, _, _ = run(capsys, model, *(tmp_path / "photos" / name for name in names), "--out", out)
     assert code == 0

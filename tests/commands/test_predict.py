@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 import vitreous
-from predicting import NAMES, photographs, picture, small_checkpoint
+from predicting import NAMES, make_image, photographs, small_checkpoint
 from vitreous.classifier import Classifier, load
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
@@ -61,7 +61,7 @@ def test_files_of_a_folder_that_are_left_out_are_counted_and_named(
 ) -> None:
     """At the end: before, nobody knows. What Pillow reads is tried, whatever it is called."""
     photographs(tmp_path / "photos", 1)
-    picture(tmp_path / "photos" / "b.png").rename(tmp_path / "photos" / "c.psd")
+    make_image(tmp_path / "photos" / "b.png").rename(tmp_path / "photos" / "c.psd")
     for name in ("d.txt", "e.heic"):
         (tmp_path / "photos" / name).write_text("x")
     more = ["--out", str(tmp_path / "rows.csv")] if out else []
@@ -85,7 +85,7 @@ def test_equal_probabilities_are_in_the_order_of_the_logits(
     made = random_checkpoint("ViT-Ti/4", width=12, depth=1, heads=1, mlp=12, image_size=8, classes=3, names=NAMES)
     head = {"head.weight": torch.zeros(3, 12), "head.bias": torch.tensor(bias)}
     Classifier(dataclasses.replace(made, tensors={**made.tensors, **head}, outputs=outputs)).save(tmp_path / "c")
-    name = str(picture(tmp_path / "a.png"))
+    name = str(make_image(tmp_path / "a.png"))
     expected = tuple(NAMES[number] for number in order)
     assert vitreous.predict(str(tmp_path / "c"), [name], top=3, workers=0).rows[0].classes == expected
     assert load(tmp_path / "c").predict(name, top=3).classes == expected
@@ -93,7 +93,7 @@ def test_equal_probabilities_are_in_the_order_of_the_logits(
 
 def test_everything_that_can_be_wrong_with_an_image_is_one_row(checkpoint: str, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
-    whole = picture(folder / "fine.png")
+    whole = make_image(folder / "fine.png")
     (folder / "truncated.png").write_bytes(whole.read_bytes()[:200])
     (folder / "zero.jpg").write_bytes(b"")
     (folder / "page.jpg").write_text("<html>not found</html>")
@@ -102,11 +102,11 @@ def test_everything_that_can_be_wrong_with_an_image_is_one_row(checkpoint: str, 
     Image.new("1", (14_000, 13_000)).save(folder / "bomb.png")
     frames = [Image.new("RGB", (40, 40), colour) for colour in ("red", "blue")]
     frames[0].save(folder / "animated.gif", save_all=True, append_images=frames[1:])
-    picture(folder / "cmyk.jpg", mode="CMYK")
+    make_image(folder / "cmyk.jpg", mode="CMYK")
     Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40).save(folder / "sixteen.png")
-    picture(folder / 'new\nline, "quoted".png')
+    make_image(folder / 'new\nline, "quoted".png')
     odd = os.fsencode(folder) + b"/\xe9t\xe9.png"
-    os.rename(picture(folder / "odd.png"), odd)  # noqa: PTH104
+    os.rename(make_image(folder / "odd.png"), odd)  # noqa: PTH104
     if hasattr(os, "mkfifo"):
         os.mkfifo(folder / "pipe.png")  # nobody ever writes to it
     rows = {Path(row.path).name: row for row in vitreous.predict(checkpoint, [str(folder)], workers=0).rows}
@@ -138,7 +138,7 @@ def test_a_file_that_may_not_be_opened_is_a_row(checkpoint: str, tmp_path: Path,
 
     opened = decode.check_file
     monkeypatch.setattr(decode, "check_file", guarded)
-    names = [str(picture(tmp_path / name)) for name in ("a.png", "secret.png", "z.png")]
+    names = [str(make_image(tmp_path / name)) for name in ("a.png", "secret.png", "z.png")]
     names.insert(1, str(tmp_path / ("x" * 300)))
     rows = vitreous.predict(checkpoint, names, workers=0).rows
     assert [row.error for row in rows] == [
@@ -160,7 +160,7 @@ class _Deadly(Preprocess):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
-def test_a_picture_that_kills_its_decoder_is_a_row(tmp_path: Path) -> None:
+def test_a_image_that_kills_its_decoder_is_a_row(tmp_path: Path) -> None:
     names = photographs(tmp_path, 90)
     deadly = _Deadly(str(PREPROCESS))
     decoded = list(decode_images(iter(map(NamedImage, names)), deadly, workers=2))
@@ -232,7 +232,7 @@ def test_batches_hold_so_many_readable_images() -> None:
 
 
 def test_csv_on_the_command_line(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [str(picture(tmp_path / name, seed)) for seed, name in enumerate(("a.png", 'b, "c"\n.png'))]
+    names = [str(make_image(tmp_path / name, seed)) for seed, name in enumerate(("a.png", 'b, "c"\n.png'))]
     (tmp_path / "bad.jpg").write_bytes(b"")
     words = [checkpoint, *names, str(tmp_path / "bad.jpg"), "--csv"]
     assert main(["predict", *words, "--top", "2"]) == 0
@@ -275,7 +275,7 @@ def test_rows_are_printed_while_they_are_made(checkpoint: str, tmp_path: Path, m
 def test_an_image_and_names_on_standard_input(
     checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = picture(tmp_path / "a.png")
+    file = make_image(tmp_path / "a.png")
     for given, name in ((file.read_bytes(), "-"), (f"{file}\n".encode(), str(file))):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         assert main(["predict", checkpoint, "-", "--json"]) == 0
@@ -302,7 +302,7 @@ def test_predictions_can_be_read_once_or_kept(checkpoint: str, tmp_path: Path) -
 
 
 def test_bad_options(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = str(picture(tmp_path / "a.png"))
+    name = str(make_image(tmp_path / "a.png"))
     for words, why in (
         (["--batch-size", "0"], "--batch-size 0"), (["--workers", "-1"], "--workers -1"), (["--top", "0"], "--top 0"),
         (["--out", "rows.txt"], ".jsonl or .csv"), (["--out", "rows.csv", "--csv"], "leave one out"),
@@ -315,7 +315,7 @@ def test_bad_options(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_another_image_size(checkpoint: str, tmp_path: Path) -> None:
-    name = str(picture(tmp_path / "a.png"))
+    name = str(make_image(tmp_path / "a.png"))
     row = vitreous.predict(checkpoint, [name], image_size=(48, 64)).rows[0]
     assert row.probabilities == pytest.approx(load(checkpoint, image_size=(48, 64)).predict(name).probabilities, abs=1e-6)
     assert row.probabilities != vitreous.predict(checkpoint, [name]).rows[0].probabilities

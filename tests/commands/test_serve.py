@@ -23,7 +23,7 @@ import pytest
 import torch
 
 import vitreous
-from predicting import picture, small_checkpoint
+from predicting import make_image, small_checkpoint
 from vitreous.classifier import load
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
@@ -91,7 +91,7 @@ def started(folder: Path, *words: str) -> Iterator[Command]:
 def data(folder: Path) -> Path:
     """Images to show as examples; those that come with the software take longer to draw."""
     for number, name in enumerate(("ant/1", "ant/2", "bee/1")):
-        picture(folder / "data" / f"{name}.png", number)
+        make_image(folder / "data" / f"{name}.png", number)
     return folder / "data"
 
 
@@ -115,7 +115,7 @@ forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this sy
 @forking
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_what_is_in_flight_be_answered(checkpoint: str, tmp_path: Path, number: int, code: int) -> None:
-    content = picture(tmp_path / "a.png").read_bytes()
+    content = make_image(tmp_path / "a.png").read_bytes()
     expected = load(checkpoint).predict(str(tmp_path / "a.png"))
     with started(tmp_path, checkpoint, "--examples", str(data(tmp_path))) as command:
         line = command.said()
@@ -148,7 +148,7 @@ def test_a_second_signal_ends_it_at_once_and_json_tells_the_address(checkpoint: 
         record = json.loads(command.said())
         assert record["state"] == "serving"
         assert record["models"] == ["c"]
-        made, _ = half_sent(record["url"], picture(tmp_path / "a.png").read_bytes())
+        made, _ = half_sent(record["url"], make_image(tmp_path / "a.png").read_bytes())
         with made:
             while not at_work(record["url"]):
                 pass
@@ -176,7 +176,7 @@ def test_a_process_of_its_own_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_in_python_it_serves_inside_a_with(checkpoint: str, tmp_path: Path) -> None:
-    picture(tmp_path / "a.png")
+    make_image(tmp_path / "a.png")
     expected = load(checkpoint).predict(str(tmp_path / "a.png"), top=2)
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -249,7 +249,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_listening_to_everybody_is_said(tmp_path: Path) -> None:
     server = vitreous.serve(runs=str(tmp_path), host="0.0.0.0", port=0)
-    assert any("whoever can reach this machine" in note for note in server.notes)
+    assert any("anyone who can reach this machine" in note for note in server.notes)
     with server:
         assert httpx.get(f"{server.url}/health", headers={"Host": "models.example"}).status_code == 200
     assert not vitreous.serve(runs=str(tmp_path), port=0).notes

@@ -78,7 +78,7 @@ def run(tiny: str, out: Path, **options: Any) -> Any:
         return vitreous.vtab(tiny, out=str(out), **{**OPTIONS, **options})
 
 
-def test_a_suite_from_end_to_end_interrupted_and_gone_on_with(
+def test_a_suite_from_end_to_end_interrupted_and_resumed(
     tiny: str, suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -106,7 +106,7 @@ def test_a_suite_from_end_to_end_interrupted_and_gone_on_with(
     assert found.records()[-1]["accuracy"] == pytest.approx(matrix.mean(), abs=1e-12)
     assert found.records()[-1]["spread"] == pytest.approx(matrix.mean(axis=0).std(ddof=1), abs=1e-12)
 
-    # What the runs were: judged by the whole test split, trained on the suite's draw, and no weights left behind.
+    # What the runs were: evaluated on the whole test split, trained on the suite's draw, and no weights left behind.
     assert {(row["arm"], row["n_train"], row["n"]) for row in rows(out)} == {("digits", 60, 500), ("fewer", 40, 500)}
     config = json.loads((out / "runs" / "fewer" / "seed-1" / "config.json").read_text())
     assert (config["recipe"]["lr"], config["recipe"]["steps"], config["recipe"]["warmup"]) == (0.01, 4, 1)

@@ -1,4 +1,4 @@
-"""Names from strangers in tables: a spreadsheet runs none of them, and each comes back as it was."""
+"""Untrusted names in tables: a spreadsheet runs none of them, and each comes back as it was."""
 
 from __future__ import annotations
 

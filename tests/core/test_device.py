@@ -380,7 +380,7 @@ for name, before in cases.items():
 
 @needs_fork
 @needs_onednn
-def test_the_limit_is_heeded_until_the_first_product() -> None:
+def test_the_limit_takes_effect_until_the_first_product() -> None:
     done = run(_TRAP)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # the deaths leave no trace
@@ -393,3 +393,20 @@ def test_the_limit_is_heeded_until_the_first_product() -> None:
         assert said[case].startswith("--precision bfloat16: it does not run in this process (a trial of it died of SIGILL)"), (
             case
         )
+
+
+@pytest.mark.parametrize(("fault", "limit"), [("a trial of it died of SIGILL", machine.LIMIT), ("no memory", None)])
+def test_the_amx_trap_is_avoided_for_other_libraries(
+    fault: str, limit: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """AMX is claimed and its trial dies, even with the limit, because torch's oneDNN has read it: others' has not."""
+    (tmp_path / "cpuinfo").write_text("flags : amx_tile amx_bf16")
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "try_bfloat16", lambda: machine.Trial(fault=fault))
+    monkeypatch.setenv(machine.VARIABLE, "")
+    monkeypatch.delenv(machine.VARIABLE)
+    machine.avoid_amx_trap()
+    assert os.environ.get(machine.VARIABLE) == limit
+    monkeypatch.setattr(machine, "try_bfloat16", lambda: pytest.fail("the limit is set already"))
+    if limit:
+        machine.avoid_amx_trap()

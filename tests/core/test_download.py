@@ -115,7 +115,7 @@ def test_a_copied_cache_with_other_dates_counts_as_intact(server: Server, target
 # Trouble on the way ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_download_goes_on_where_it_stopped(server: Server, target: Path) -> None:
+def test_a_cut_download_resumes_where_it_stopped(server: Server, target: Path) -> None:
     server.scripts["/w"] = [ok(sent=HALF), ok()]
     fetch(f"{server.url}/w", target)
     assert target.read_bytes() == BODY
@@ -839,7 +839,7 @@ def test_a_vitreous_checkpoint_on_the_hub_loads_too(server: Server, tmp_path: Pa
     assert (clf.classes, clf.checkpoint.licence) == (("cat", "dog", "eel"), "CC0-1.0")
 
 
-def test_empty_and_absent_repositories_are_told_apart(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_and_absent_repositories_are_distinguished(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     with pytest.raises(VitreousError, match=r"hf:me/gone@v1: no config\.json at .*revision 'v1'"):
         locate("hf:me/gone@v1")
@@ -848,7 +848,7 @@ def test_empty_and_absent_repositories_are_told_apart(server: Server, monkeypatc
         locate("hf:me/empty")
 
 
-def test_a_hub_out_of_reach_is_told_with_folder_and_variable(
+def test_a_hub_out_of_reach_is_reported_with_folder_and_variable(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.url)

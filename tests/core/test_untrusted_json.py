@@ -1,4 +1,4 @@
-"""The one reader of JSON from files and strangers; and that there is no other."""
+"""The one reader of untrusted JSON; and that there is no other."""
 
 from __future__ import annotations
 

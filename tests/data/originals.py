@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 
-def picture(seed: int, size: tuple[int, int] = (12, 9)) -> bytes:
+def make_image(seed: int, size: tuple[int, int] = (12, 9)) -> bytes:
     """A JPEG file; another seed, another image."""
     low = np.random.default_rng(seed).integers(0, 256, (3, 3, 3), dtype=np.uint8)
     file = io.BytesIO()
@@ -136,20 +136,20 @@ ARRAY_SETS: dict[str, Callable[[Path], Arrays]] = {
 
 # Images: for each split, the id, the name of the class and the bytes of each item, in its order --------------------------
 
-Pictures = dict[str, list[tuple[str, str, bytes]]]
+Images = dict[str, list[tuple[str, str, bytes]]]
 
 
-def pets(root: Path) -> Pictures:
+def pets(root: Path) -> Images:
     breeds = ["Abyssinian", "american_bulldog", "wheaten_terrier"]
     lists = {"train": [(1, 1), (1, 2), (2, 10), (3, 7)], "test": [(3, 1), (2, 1), (1, 100)]}
-    found: Pictures = {}
+    found: Images = {}
     images, texts = {"images/stray.mat": b"?"}, {"annotations/README": b"read me", "annotations/trimaps/a.png": b"?"}
     for split, file in (("train", "trainval"), ("test", "test")):
         lines = []
         found[split] = []
         for label, number in lists[split]:
             name = f"{breeds[label - 1]}_{number}"
-            images[f"images/{name}.jpg"] = content = picture(100 * label + number)
+            images[f"images/{name}.jpg"] = content = make_image(100 * label + number)
             lines.append(f"{name} {label} {1 if label == 1 else 2} {label}")
             found[split].append((f"images/{name}.jpg", breeds[label - 1].replace("_", " "), content))
         texts[f"annotations/{file}.txt"] = ("\n".join(lines) + "\n").encode()
@@ -163,10 +163,10 @@ def pets(root: Path) -> Pictures:
 FLOWERS = {1: "pink primrose", 51: "petunia", 102: "blackberry lily"}
 
 
-def flowers102(root: Path) -> Pictures:
+def flowers102(root: Path) -> Images:
     labels = [1, 51, 102, 51, 1, 102, 102, 1]
     sets = {"train": [8, 4, 3], "validation": [1, 2], "test": [5, 6, 7]}
-    files = {f"jpg/image_{n:05d}.jpg": picture(n) for n in range(1, 9)}
+    files = {f"jpg/image_{n:05d}.jpg": make_image(n) for n in range(1, 9)}
     tar(root / "102flowers.tgz", files)
     scipy.io.savemat(root / "imagelabels.mat", {"labels": np.array([labels], np.uint8)})
     keys = {"trnid": sets["train"], "valid": sets["validation"], "tstid": sets["test"]}
@@ -177,37 +177,37 @@ def flowers102(root: Path) -> Pictures:
     }
 
 
-def dtd(root: Path) -> Pictures:
+def dtd(root: Path) -> Images:
     lists = {
         "train": ["banded/banded_0002.jpg", "zigzagged/zigzagged_0001.jpg"],
         "validation": ["banded/banded_0004.jpg", "lined/lined_0003.jpg"],
         "test": ["zigzagged/zigzagged_0009.jpg", "lined/lined_0001.jpg", "banded/banded_0001.jpg"],
     }
     files: dict[str, bytes] = {"dtd/imdb/imdb.mat": b"?", "dtd/labels/train2.txt": b"banded/banded_0001.jpg\n"}
-    found: Pictures = {}
+    found: Images = {}
     for split, short in (("train", "train"), ("validation", "val"), ("test", "test")):
         files[f"dtd/labels/{short}1.txt"] = ("\n".join(lists[split]) + "\n").encode()
         found[split] = []
         for line in lists[split]:
-            files[f"dtd/images/{line}"] = picture(sum(line.encode()))
+            files[f"dtd/images/{line}"] = make_image(sum(line.encode()))
             found[split].append((f"images/{line}", line.split("/")[0], files[f"dtd/images/{line}"]))
     tar(root / "dtd-r1.0.1.tar.gz", files)
     return found
 
 
-def eurosat(root: Path) -> Pictures:
+def eurosat(root: Path) -> Images:
     names = [("AnnualCrop", 1), ("AnnualCrop", 2), ("Forest", 1), ("SeaLake", 1), ("SeaLake", 10), ("SeaLake", 2)]
-    listed = [(f"{name}/{name}_{n}.jpg", name, picture(n + len(name), (64, 64))) for name, n in names]
+    listed = [(f"{name}/{name}_{n}.jpg", name, make_image(n + len(name), (64, 64))) for name, n in names]
     zipped(root / "EuroSAT.zip", {f"2750/{path}": content for path, _, content in listed})
     return {"all": listed}
 
 
-def caltech101(root: Path) -> Pictures:
+def caltech101(root: Path) -> Images:
     names = [("Faces", 1), ("Faces", 2), ("accordion", 1), ("accordion", 2), ("accordion", 3), ("yin_yang", 1)]
-    listed = [(f"{name}/image_{n:04d}.jpg", name, picture(n + len(name))) for name, n in names]
+    listed = [(f"{name}/image_{n:04d}.jpg", name, make_image(n + len(name))) for name, n in names]
     inner = root / "inner.tar.gz"
     files = {f"101_ObjectCategories/{path}": content for path, _, content in listed}
-    files["101_ObjectCategories/BACKGROUND_Google/image_0001.jpg"] = picture(5)
+    files["101_ObjectCategories/BACKGROUND_Google/image_0001.jpg"] = make_image(5)
     files["101_ObjectCategories/BACKGROUND_Google/tmp"] = b"a stray file that is really there"
     tar(inner, files)
     content = {
@@ -221,7 +221,7 @@ def caltech101(root: Path) -> Pictures:
     return {"all": listed}
 
 
-PICTURE_SETS: dict[str, Callable[[Path], Pictures]] = {
+IMAGE_SETS: dict[str, Callable[[Path], Images]] = {
     "pets": pets,
     "flowers102": flowers102,
     "dtd": dtd,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.sampling import derive_key, example_items, item_generator, permute
+from vitreous.data.sampling import balanced_items, derive_key, example_items, item_generator, permute
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 100))
@@ -63,3 +63,27 @@ def test_another_process_agrees() -> None:
     code = "from vitreous.data.sampling import *; import numpy as np; print(permute(np.arange(50), 50, 9, 4).tolist())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == str(permute(np.arange(50), 50, 9, 4).tolist())
+
+
+def test_balanced_batches_have_every_class_equally_often_and_each_class_goes_through_its_items() -> None:
+    targets = np.array([0] * 20 + [-1] + [1] * 3 + [3] * 7)  # class 2 has no images, one image no label
+    items, passes = balanced_items(np.arange(3 * 40), targets, 5)
+    assert np.array_equal(np.bincount(targets[items]), [40, 40, 0, 40])
+    for step in range(40):  # one of each class, in varying order
+        assert sorted(targets[items[3 * step : 3 * step + 3]]) == [0, 1, 3]
+    assert len({tuple(targets[items[3 * step : 3 * step + 3]]) for step in range(40)}) > 3
+    for label, count in ((0, 20), (1, 3), (3, 7)):
+        own, turn = items[targets[items] == label], passes[targets[items] == label]
+        assert np.array_equal(turn, np.arange(40) // count)  # so that augmentation differs from pass to pass
+        for number in range(40 // count):
+            assert sorted(own[turn == number]) == sorted(np.flatnonzero(targets == label))
+
+
+def test_a_balanced_order_is_a_function_of_seed_and_number_alone() -> None:
+    targets = np.random.default_rng(0).integers(0, 4, 50)
+    whole = balanced_items(np.arange(200), targets, 1)[0]
+    assert np.array_equal(whole[117:133], balanced_items(np.arange(117, 133), targets, 1)[0])
+    assert np.array_equal(whole[1::2], balanced_items(np.arange(1, 200, 2), targets, 1)[0])  # one of two processes
+    assert not np.array_equal(whole, balanced_items(np.arange(200), targets, 2)[0])
+    with pytest.raises(VitreousError, match="needs labelled images"):
+        balanced_items(np.arange(2), np.array([-1, -1]), 0)

@@ -45,7 +45,7 @@ from vitreous.doctor.thumbnails import make_thumbnails
 PLAIN = Preprocess("resize(24)|range(-1,1)")
 
 
-def picture(seed: int, width: int = 80, height: int = 60) -> Image.Image:
+def make_image(seed: int, width: int = 80, height: int = 60) -> Image.Image:
     """Broad waves of colour with a few shapes on them; two seeds have nothing in common."""
     random = np.random.default_rng(seed)
     image = Image.fromarray(random.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize(
@@ -73,7 +73,7 @@ def folder(root: Path, files: dict[str, Any]) -> Path:
         elif isinstance(content, Image.Image):
             content.save(path)
         else:
-            picture(content).save(path)
+            make_image(content).save(path)
     return root
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_found_where_nothing_is_wrong(sound: Path) -> None:
 
 
 def test_every_kind_of_bad_file_is_named_and_nothing_else(sound: Path) -> None:
-    content, good = (encoded(picture(seed, 200, 150), format) for seed, format in ((7, "JPEG"), (8, "PNG")))
+    content, good = (encoded(make_image(seed, 200, 150), format) for seed, format in ((7, "JPEG"), (8, "PNG")))
     bad = {
         "train/cat/empty.jpg": b"",
         "train/cat/page.jpg": b"<html>not found</html>",
@@ -131,7 +131,7 @@ def test_a_huge_file_is_reported_without_being_read(sound: Path, monkeypatch: py
     """4 GB with an image at its beginning; sparse, so that it takes no room on the disk."""
     for ending, format in ((".png", "PNG"), (".jpg", "JPEG")):
         with (sound / f"train/cat/huge{ending}").open("wb") as file:
-            file.write(encoded(picture(1), format))
+            file.write(encoded(make_image(1), format))
             file.truncate(4 << 30)
         with pytest.raises(BadImage, match="too large a file") as refused:
             decode(sound / f"train/cat/huge{ending}")
@@ -154,18 +154,18 @@ def test_what_is_listed_but_not_there_is_missing(sound: Path) -> None:
     assert [(f.kind, f.splits, f.paths) for f in found] == [("missing", ("test",), ("test/dog/1.png",))]
 
 
-def test_unusual_pictures_are_advice(tmp_path: Path) -> None:
+def test_unusual_images_are_advice(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
-    frames = [picture(50 + i, 200, 150).convert("P") for i in range(2)]
+    frames = [make_image(50 + i, 200, 150).convert("P") for i in range(2)]
     root = folder(
         tmp_path / "flat",
-        {f"{i}.png": picture(i, 400, 300) for i in range(5)}
-        | {"alpha.png": picture(10, 400, 300).convert("RGBA"), "blank.png": Image.new("RGB", (400, 300), "red")}
-        | {"long.png": picture(11, 400, 70), "tiny.png": picture(12, 20, 18)},
+        {f"{i}.png": make_image(i, 400, 300) for i in range(5)}
+        | {"alpha.png": make_image(10, 400, 300).convert("RGBA"), "blank.png": Image.new("RGB", (400, 300), "red")}
+        | {"long.png": make_image(11, 400, 70), "tiny.png": make_image(12, 20, 18)},
     )
-    picture(13, 400, 300).save(root / "turned.jpg", exif=turned)
-    picture(14, 400, 300).save(root / "named.jpg", "PNG")
+    make_image(13, 400, 300).save(root / "turned.jpg", exif=turned)
+    make_image(14, 400, 300).save(root / "named.jpg", "PNG")
     frames[0].save(root / "moving.gif", save_all=True, append_images=frames[1:])
     (root / "more.jpg").write_bytes((root / "turned.jpg").read_bytes()[:-2] + b"\xff\xd9trailing")
     found = told(root)
@@ -201,7 +201,7 @@ def test_classes_that_differ_are_named(tmp_path: Path) -> None:
     assert [line for line in told(root) if line[0] == "empty-class"] == [("empty-class", "", ("gnu",))]
 
 
-def test_a_class_of_the_list_that_no_split_has_is_told_once() -> None:
+def test_a_class_of_the_list_that_no_split_has_is_reported_once() -> None:
     classes = ("a", "b", "c")
 
     def pixels(split: str, labels: list[int]) -> Arrays:
@@ -233,7 +233,7 @@ def test_what_was_left_out_goes_by_its_kind_not_by_its_words(sound: Path) -> Non
     assert [(f.paths, f.count) for f in left_out_findings(many)] == [(("x",), 1), ((), 29)]
 
 
-def test_copies_are_told_in_groups_conflicts_first(sound: Path) -> None:
+def test_copies_are_reported_in_groups_conflicts_first(sound: Path) -> None:
     def copy(old: str, new: str) -> None:
         shutil.copy(sound / old, sound / new)
 
@@ -241,8 +241,8 @@ def test_copies_are_told_in_groups_conflicts_first(sound: Path) -> None:
     copy("test/cat/1.png", "train/dog/wrong.png")
     copy("train/dog/0.png", "train/dog/again.png")
     copy("train/dog/0.png", "train/dog/and again.png")
-    ImageOps.mirror(picture(150)).save(sound / "train/dog/mirrored.jpg", quality=90)  # of test/dog/0.png
-    picture(51).resize((160, 120), Image.Resampling.BICUBIC).save(sound / "train/dog/larger.webp", quality=90)
+    ImageOps.mirror(make_image(150)).save(sound / "train/dog/mirrored.jpg", quality=90)  # of test/dog/0.png
+    make_image(51).resize((160, 120), Image.Resampling.BICUBIC).save(sound / "train/dog/larger.webp", quality=90)
     found = diagnose(open_data(str(sound)), preprocess=PLAIN).findings
     assert [(f.kind, f.splits, set(f.paths), f.corrupts) for f in found] == [
         ("label-conflict", ("train", "test"), {"test/cat/1.png", "train/dog/wrong.png"}, True),
@@ -267,7 +267,7 @@ def test_copies_are_told_in_groups_conflicts_first(sound: Path) -> None:
 def test_a_copy_of_a_copy_in_another_split_is_not_lost(sound: Path) -> None:
     """b is near a, and a has an equal twin in test: so b leaks too."""
     shutil.copy(sound / "test/cat/0.png", sound / "train/cat/a.png")
-    picture(100).save(sound / "train/cat/b.jpg", quality=92)
+    make_image(100).save(sound / "train/cat/b.jpg", quality=92)
     found = list(find_copies(scan_dataset(open_data(str(sound)))))
     assert sorted((f.kind, f.splits, set(f.paths)) for f in found) == [
         ("duplicate", ("train", "test"), {"train/cat/a.png", "test/cat/0.png"}),
@@ -277,7 +277,7 @@ def test_a_copy_of_a_copy_in_another_split_is_not_lost(sound: Path) -> None:
 
 def test_copies_across_splits_that_were_turned_or_framed(sound: Path) -> None:
     """The copies that were missed: 90 and 180 degrees, 40 pixels of white and 120 of black around."""
-    large = {seed: picture(seed, 320, 240) for seed in (900, 901, 902, 903)}
+    large = {seed: make_image(seed, 320, 240) for seed in (900, 901, 902, 903)}
     for seed, image in large.items():
         image.save(sound / f"train/cat/{seed}.png")
     large[900].transpose(Image.Transpose.ROTATE_90).save(sound / "test/cat/900.jpg", quality=90)
@@ -294,9 +294,9 @@ def test_copies_across_splits_that_were_turned_or_framed(sound: Path) -> None:
     }
 
 
-def test_what_fingerprints_propose_the_pictures_decide(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fingerprints_propose_the_images_decide(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is wrong in three of four cases: only the true pair is told, also when pairs are looked at in parts."""
-    picture(2).save(sound / "train/cat/near.jpg", quality=90)  # of train/cat/2.png
+    make_image(2).save(sound / "train/cat/near.jpg", quality=90)  # of train/cat/2.png
     (sound / "train/dog/0.png").unlink()
     seen = scan_dataset(open_data(str(sound)))
     number = {seen.id(item): item for item in range(len(seen))}
@@ -318,7 +318,7 @@ def test_what_fingerprints_propose_the_pictures_decide(sound: Path, monkeypatch:
 
 
 def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {f"{label}/{i}.png": picture(1).resize((80 + i, 60 + i + (label == "b"))) for label in "ab" for i in range(12)}
+    files = {f"{label}/{i}.png": make_image(1).resize((80 + i, 60 + i + (label == "b"))) for label in "ab" for i in range(12)}
     seen = scan_dataset(open_data(str(folder(tmp_path / "data", files | {"b/other.png": 2}))))
     looked = []
     real = confirmation_module.confirm
@@ -335,7 +335,7 @@ def test_many_copies_do_not_take_a_look_at_every_pair(tmp_path: Path, monkeypatc
 
 
 def test_every_long_part_shows_its_progress_to_the_end(sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture(2).save(sound / "train/cat/near.jpg", quality=90)
+    make_image(2).save(sound / "train/cat/near.jpg", quality=90)
     Image.new("RGB", (80, 60)).save(sound / "train/cat/flat.png")  # never compared
     other = folder(tmp_path / "other", {"x/near.jpg": 51, "x/fresh.png": 900, "x/flat.png": Image.new("RGB", (80, 60))})
     monkeypatch.setattr(confirmation_module, "TOGETHER", 1)
@@ -375,7 +375,7 @@ def test_no_label_contradicts_nothing(tmp_path: Path) -> None:
 
 def test_against_another_set(sound: Path, tmp_path: Path) -> None:
     other = folder(
-        tmp_path / "other", {"test/x/same.png": 0, "test/x/fresh.png": 900, "test/y/near.jpg": picture(51).resize((120, 90))}
+        tmp_path / "other", {"test/x/same.png": 0, "test/x/fresh.png": 900, "test/y/near.jpg": make_image(51).resize((120, 90))}
     )
     found = diagnose(open_data(str(sound)), open_data(str(other)), preprocess=PLAIN)
     assert [(f.kind, f.splits, f.paths) for f in found.findings] == [
@@ -474,7 +474,7 @@ def test_a_broken_shard_is_a_finding_and_the_rest_is_examined(sound: Path) -> No
 
 
 def test_arrays(tmp_path: Path) -> None:
-    images = np.stack([np.asarray(picture(i, 32, 32)) for i in range(6)])
+    images = np.stack([np.asarray(make_image(i, 32, 32)) for i in range(6)])
     images[5] = images[0]
     source = Arrays("pixels", "train", ("a", "b"), images, np.array([0, 0, 0, 1, 1, 1]))
     found = diagnose(Dataset("pixels", ("a", "b"), {"train": source}), preprocess=PLAIN)
@@ -618,8 +618,8 @@ def test_the_manifest_leaves_the_bad_ones_out_and_can_be_read(sound: Path, tmp_p
     shutil.copy(sound / "test/cat/0.png", sound / "train/cat/leak.png")
     shutil.copy(sound / "test/cat/1.png", sound / "train/dog/wrong.png")
     shutil.copy(sound / "train/dog/0.png", sound / 'train/dog/again, and "again".png')
-    picture(152).save(sound / "train/dog/near.jpg", quality=92)  # of test/dog/2.png
-    picture(53).save(sound / "train/dog/near within.jpg", quality=92)  # of train/dog/3.png: both stay
+    make_image(152).save(sound / "train/dog/near.jpg", quality=92)  # of test/dog/2.png
+    make_image(53).save(sound / "train/dog/near within.jpg", quality=92)  # of train/dog/3.png: both stay
     (sound / "test/dog/empty.png").write_bytes(b"")
     before = {path: path.read_bytes() for path in sorted(sound.rglob("*.*"))}
     found = diagnose(open_data(str(sound)), preprocess=PLAIN)
@@ -766,7 +766,7 @@ ODD = [
 def test_the_page_is_whole_and_needs_nothing(tmp_path: Path) -> None:
     files: dict[str, Any] = {f"train/<b>class</b>/{name}": 1 for name in ODD} | {f"train/x/{name}": b"" for name in ODD}
     files |= {f"train/x/fine{i}.png": 10 + i for i in range(3)}
-    files |= {f"test/x/{i}.png": 20 + i for i in range(2)} | {"test/<b>class</b>/1.png": picture(30, 300, 200)}
+    files |= {f"test/x/{i}.png": 20 + i for i in range(2)} | {"test/<b>class</b>/1.png": make_image(30, 300, 200)}
     root = folder(tmp_path / "data <i>", files)
     (root / os.fsdecode(b"train/x/bytes\xff\xfe.png")).write_bytes(b"no image")
     found = diagnose(open_data(str(root)), preprocess=Preprocess("inception_crop(32)|flip|range(-1,1)"))
@@ -800,7 +800,7 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path) -> None:
 
 def test_the_page_stays_small(tmp_path: Path) -> None:
     files: dict[str, Any] = {f"{i:04}.png": b"" for i in range(400)}
-    pair = [np.asarray(picture(i, 32, 32)) for i in range(150)]
+    pair = [np.asarray(make_image(i, 32, 32)) for i in range(150)]
     for i, pixels in enumerate(pair):
         for copy in "ab":
             files[f"x{i}{copy}.png"] = Image.fromarray(pixels)
@@ -813,7 +813,7 @@ def test_the_page_stays_small(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "findings.jsonl").read_text().splitlines()) == 550
 
 
-def test_thumbnails_show_the_pictures(sound: Path) -> None:
+def test_thumbnails_show_the_images(sound: Path) -> None:
     seen = scan_dataset(open_data(str(sound)))
     made = make_thumbnails(seen, [0, 3, 9], workers=2)
     assert set(made) == {0, 3, 9}
@@ -826,7 +826,7 @@ def test_thumbnails_show_the_pictures(sound: Path) -> None:
 
 def test_previews(tmp_path: Path) -> None:
     root = folder(
-        tmp_path / "data", {"small.png": picture(0, 20, 16), "large.png": picture(1, 300, 200), "mid.png": picture(2)}
+        tmp_path / "data", {"small.png": make_image(0, 20, 16), "large.png": make_image(1, 300, 200), "mid.png": make_image(2)}
     )
     seen = scan_dataset(open_data(str(root)), near=False)
     random = Preprocess("inception_crop(40)|flip|range(-1,1)")
@@ -842,7 +842,7 @@ def test_previews(tmp_path: Path) -> None:
 
 
 def test_the_numbers_of_the_summary(tmp_path: Path) -> None:
-    root = folder(tmp_path / "data", {f"a/{i}.png": i for i in range(3)} | {"b/9.png": picture(9, 80, 60).convert("L")})
+    root = folder(tmp_path / "data", {f"a/{i}.png": i for i in range(3)} | {"b/9.png": make_image(9, 80, 60).convert("L")})
     found = diagnose(open_data(str(root)), preprocess=PLAIN, near=False)
     about = found.summary["splits"]["all"]
     assert about["classes"] == {"a": 3, "b": 1}

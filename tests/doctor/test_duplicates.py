@@ -1,4 +1,4 @@
-"""Near duplicates: copies are found and named, strangers are not, and the search misses nothing that brute force finds."""
+"""Near duplicates: copies are found and named, other images are not, and the search misses nothing that brute force finds."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
         layers = [Image.fromarray(random.standard_normal((coarse, coarse)).astype(np.float32)) for _ in range(4)]
         light, *tints = (np.asarray(layer.resize(size, Image.Resampling.BICUBIC)) for layer in layers)
         pixels += strength * (light[:, :, None] + 0.4 * np.stack(tints, axis=2))
-    picture = Image.fromarray(np.clip(110 + 0.6 * pixels, 0, 255).astype(np.uint8))
-    pen = ImageDraw.Draw(picture)
+    image = Image.fromarray(np.clip(110 + 0.6 * pixels, 0, 255).astype(np.uint8))
+    pen = ImageDraw.Draw(image)
     for _ in range(5):
         x, y = random.uniform(0, width), random.uniform(0, height)
         w, h = random.uniform(8, width / 3), random.uniform(8, height / 3)
         colour = tuple(int(c) for c in random.integers(20, 235, 3))
         (pen.ellipse if random.random() < 0.5 else pen.rectangle)((x, y, x + w, y + h), fill=colour)
-    return picture
+    return image
 
 
-def prints_of(pictures: list[Image.Image]) -> NDArray[np.uint8]:
-    return np.stack([compute_fingerprint(picture) for picture in pictures])
+def prints_of(images: list[Image.Image]) -> NDArray[np.uint8]:
+    return np.stack([compute_fingerprint(image) for image in images])
 
 
 def pairs_of(prints: NDArray[np.uint8], others: NDArray[np.uint8] | None = None) -> list[Pair]:
@@ -60,9 +60,9 @@ def prints(scenes: list[Image.Image]) -> NDArray[np.uint8]:
 
 
 def encoded(kind: str, quality: int) -> Callable[[Image.Image], Image.Image]:
-    def change(picture: Image.Image) -> Image.Image:
+    def change(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
-        picture.save(file, kind, quality=quality)
+        image.save(file, kind, quality=quality)
         return Image.open(file).convert("RGB")
 
     return change
@@ -98,9 +98,9 @@ CHANGES: dict[str, tuple[Callable[[Image.Image], Image.Image], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_copies_are_found_and_strangers_are_not(change: str, scenes: list[Image.Image], prints: NDArray[np.uint8]) -> None:
+def test_copies_are_found_and_other_images_are_not(change: str, scenes: list[Image.Image], prints: NDArray[np.uint8]) -> None:
     make, how = CHANGES[change]
-    copies = [make(picture) for picture in scenes]
+    copies = [make(image) for image in scenes]
     found = pairs_of(prints, prints_of(copies))
     assert [(p.first, p.second) for p in found if p.first != p.second] == []
     assert len(found) >= 0.97 * COUNT
@@ -118,14 +118,14 @@ FRAMES: dict[str, Callable[[Image.Image], Image.Image]] = {
 }
 
 
-def all_prints_of(pictures: list[Image.Image]) -> Fingerprints:
-    rows = [(item, row) for item, picture in enumerate(pictures) for row in compute_fingerprints(picture)]
+def all_prints_of(images: list[Image.Image]) -> Fingerprints:
+    rows = [(item, row) for item, image in enumerate(images) for row in compute_fingerprints(image)]
     return Fingerprints(np.stack([row for _, row in rows]), np.array([item for item, _ in rows]))
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_copies_with_a_border_are_found_and_strangers_are_not(frame: str, scenes: list[Image.Image]) -> None:
-    copies = [FRAMES[frame](picture) for picture in scenes]
+def test_copies_with_a_border_are_found_and_other_images_are_not(frame: str, scenes: list[Image.Image]) -> None:
+    copies = [FRAMES[frame](image) for image in scenes]
     found = find_near_duplicates(all_prints_of(scenes), all_prints_of(copies))
     assert [(p.first, p.second) for p in found if p.first != p.second] == []
     assert len(found) >= 0.97 * COUNT
@@ -167,7 +167,7 @@ def test_pairs_are_ordered_and_named_from_the_callers_side(prints: NDArray[np.ui
 
 def test_the_forest_finds_what_comparing_all_finds(scenes: list[Image.Image], monkeypatch: pytest.MonkeyPatch) -> None:
     more = scenes + [scene(seed, (80, 60)) for seed in range(1000, 1060)]
-    copies = [cut(0.04, 0.01, 0.0, 0.05)(encoded("JPEG", 50)(picture)) for picture in more]
+    copies = [cut(0.04, 0.01, 0.0, 0.05)(encoded("JPEG", 50)(image)) for image in more]
     both = prints_of(more + copies)
     hashed = search(both)
     monkeypatch.setattr(neighbours, "CROWD", 10**9)  # one leaf: everything is compared with everything
@@ -195,7 +195,7 @@ def test_work_grows_far_slower_than_the_product_of_the_sizes(prints: NDArray[np.
     assert large < len(WINDOWS) * 4000 * 400 / 20
 
 
-def test_flat_pictures_are_counted_and_left_out() -> None:
+def test_flat_images_are_counted_and_left_out() -> None:
     random = np.random.default_rng(1)
     plain = [Image.new("RGB", (50, 40), tuple(int(c) for c in random.integers(0, 255, 3))) for _ in range(30)]
     noisy = [Image.fromarray(random.integers(127, 130, (60, 60, 3)).astype(np.uint8)) for _ in range(30)]
@@ -205,7 +205,7 @@ def test_flat_pictures_are_counted_and_left_out() -> None:
     assert confirm(plain[0], plain[0]) == 0.0
 
 
-def test_tiny_pictures_of_one_kind_are_not_copies_but_their_copies_are() -> None:
+def test_tiny_images_of_one_kind_are_not_copies_but_their_copies_are() -> None:
     from sklearn.datasets import load_digits
 
     digits = [Image.fromarray((image * 15.9).astype(np.uint8)) for image in load_digits().images[:150]]
@@ -217,7 +217,7 @@ def test_tiny_pictures_of_one_kind_are_not_copies_but_their_copies_are() -> None
     assert sum(p.first != p.second for p in found) <= 3
 
 
-def test_the_same_outline_is_not_the_same_picture() -> None:
+def test_the_same_outline_is_not_the_same_image() -> None:
     def garment(seed: int) -> Image.Image:
         """A shirt on a white ground, cut alike, of another cloth."""
         random = np.random.default_rng(seed)
@@ -239,10 +239,10 @@ def test_the_same_outline_is_not_the_same_picture() -> None:
     assert len(sure) >= 29
 
 
-def test_another_colour_is_another_picture(scenes: list[Image.Image], prints: NDArray[np.uint8]) -> None:
-    def tinted(picture: Image.Image, blue: int, red: int) -> Image.Image:
-        grey = picture.convert("L")
-        bands = [grey, *(Image.new("L", picture.size, value) for value in (blue, red))]
+def test_another_colour_is_another_image(scenes: list[Image.Image], prints: NDArray[np.uint8]) -> None:
+    def tinted(image: Image.Image, blue: int, red: int) -> Image.Image:
+        grey = image.convert("L")
+        bands = [grey, *(Image.new("L", image.size, value) for value in (blue, red))]
         return Image.merge("YCbCr", bands).convert("RGB")
 
     reddish, bluish = (prints_of([tinted(p, *tint) for p in scenes]) for tint in ((110, 165), (165, 110)))
@@ -250,7 +250,7 @@ def test_another_colour_is_another_picture(scenes: list[Image.Image], prints: ND
     assert len(pairs_of(reddish, reddish)) == COUNT
 
 
-def test_very_many_equal_pictures_are_chained(prints: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_equal_images_are_chained(prints: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch) -> None:
     count = 100
     monkeypatch.setattr(duplicates, "MANY", 8)
     found = pairs_of(np.repeat(prints[:1], count, axis=0))
@@ -275,7 +275,7 @@ def test_empty_sets_and_progress(prints: NDArray[np.uint8]) -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (8, 8), (3, 900), (20_000, 10), (400, 300)])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_every_picture_has_a_fingerprint(size: tuple[int, int], mode: str) -> None:
+def test_every_image_has_a_fingerprint(size: tuple[int, int], mode: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     print_ = compute_fingerprint(Image.fromarray(noise).convert(mode))
     assert print_.shape == (LENGTH,)
@@ -286,7 +286,7 @@ def test_every_picture_has_a_fingerprint(size: tuple[int, int], mode: str) -> No
 def test_alignment_recovers_a_crop(scenes: list[Image.Image]) -> None:
     left, top, right, bottom = 8 / 160, 0.0, 4 / 160, 6 / 120
     first = greys(prints_of(scenes))
-    second = greys(prints_of([cut(left, top, right, bottom)(picture) for picture in scenes]))
+    second = greys(prints_of([cut(left, top, right, bottom)(image) for image in scenes]))
     start = Windows(np.zeros((COUNT, 2), np.float32), np.ones((COUNT, 2), np.float32))
     result = align(first, second, start)
     assert np.abs(np.median(result.windows.shift, axis=0) - [(top - bottom) / 2, (left - right) / 2]).max() < 0.002
@@ -294,19 +294,19 @@ def test_alignment_recovers_a_crop(scenes: list[Image.Image]) -> None:
     assert (result.detail > 0.95).mean() > 0.95
 
 
-def test_description_of_a_window_is_that_of_the_cut_picture(prints: NDArray[np.uint8]) -> None:
-    pictures = greys(prints)
-    flipped = np.ascontiguousarray(pictures[:, :, ::-1])
+def test_description_of_a_window_is_that_of_the_cut_image(prints: NDArray[np.uint8]) -> None:
+    images = greys(prints)
+    flipped = np.ascontiguousarray(images[:, :, ::-1])
     window = Window((0.05, 0.05), (0.025, 0.075), False)
     mirrored = Window(window.rows, window.columns, True)
-    assert np.allclose(describe_images(flipped, (window,)), describe_images(pictures, (mirrored,)), atol=1e-5)
+    assert np.allclose(describe_images(flipped, (window,)), describe_images(images, (mirrored,)), atol=1e-5)
     whole = Window((0.0, 0.0), (0.0, 0.0), False)  # two pixels less on every side are exactly the central window
-    assert np.allclose(describe_images(pictures, (CENTRAL,)), describe_images(pictures[:, 2:-2, 2:-2], (whole,)), atol=1e-5)
+    assert np.allclose(describe_images(images, (CENTRAL,)), describe_images(images[:, 2:-2, 2:-2], (whole,)), atol=1e-5)
 
 
 def test_tangents_are_orthonormal_and_hold_the_description(prints: NDArray[np.uint8]) -> None:
-    pictures = greys(prints)
-    planes = tangents(pictures, WINDOWS[7])
+    images = greys(prints)
+    planes = tangents(images, WINDOWS[7])
     assert np.allclose(planes @ planes.swapaxes(1, 2), np.eye(5), atol=0.02)
-    seen = describe_images(pictures, (WINDOWS[7],), LONG)[:, 0]
+    seen = describe_images(images, (WINDOWS[7],), LONG)[:, 0]
     assert (np.linalg.norm(np.einsum("nkd,nd->nk", planes, seen), axis=1) > 0.999).all()

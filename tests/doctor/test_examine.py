@@ -16,7 +16,7 @@ from vitreous.doctor import examine as module
 from vitreous.doctor.examine import REDUCED, examine
 
 
-def picture(seed: int = 0, width: int = 320, height: int = 240) -> Image.Image:
+def make_image(seed: int = 0, width: int = 320, height: int = 240) -> Image.Image:
     """Neither flat nor noise: a few broad waves of colour, as a photograph has."""
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
@@ -40,11 +40,11 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF"])
 @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
-def test_a_good_picture_is_seen_upright_and_as_it_is(format: str, orientation: int, decoder: str) -> None:
+def test_a_good_image_is_seen_upright_and_as_it_is(format: str, orientation: int, decoder: str) -> None:
     notes = Image.Exif()
     notes[0x0112] = orientation
     turnable = format in ("JPEG", "PNG", "WEBP", "TIFF")
-    data = encoded(picture(), format, **({"exif": notes} if turnable else {}))
+    data = encoded(make_image(), format, **({"exif": notes} if turnable else {}))
     found = examine(data, f"a.{format.lower()}")
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
     assert (found.problem, found.odd, found.format, found.misnamed) == ("", "", format, False)
@@ -64,11 +64,11 @@ def test_a_good_picture_is_seen_upright_and_as_it_is(format: str, orientation: i
     ("mode", "format"),
     [("P", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("1", "PNG"), ("I;16", "PNG"), ("CMYK", "JPEG"), ("L", "JPEG")],
 )
-def test_modes_are_told_and_brought_to_rgb(mode: str, format: str, decoder: str) -> None:
+def test_modes_are_reported_and_converted_to_rgb(mode: str, format: str, decoder: str) -> None:
     if mode == "I;16":
         image = Image.fromarray((np.linspace(0, 65535, 200 * 160).reshape(160, 200)).astype(np.uint16))
     else:
-        image = picture(1, 200, 160).convert(mode)
+        image = make_image(1, 200, 160).convert(mode)
     found = examine(encoded(image, format), f"a.{format.lower()}")
     assert (found.problem, found.mode, found.width, found.height) == ("", mode, 200, 160)
     if mode == "I;16":
@@ -76,7 +76,7 @@ def test_modes_are_told_and_brought_to_rgb(mode: str, format: str, decoder: str)
 
 
 def test_pixels_without_a_file() -> None:
-    pixels = np.asarray(picture(2, 40, 30))
+    pixels = np.asarray(make_image(2, 40, 30))
     found = examine(pixels, "train/000001")
     assert (found.mode, found.width, found.height, found.problem) == ("RGB", 40, 30, "")
     np.testing.assert_allclose(found.mean, pixels.astype(float).mean((0, 1)), rtol=1e-6)
@@ -97,8 +97,8 @@ def _bomb(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(999))) + chunk(b"IEND", b"")
 
 
-JPEG, PNG = encoded(picture(3), "JPEG", quality=90), encoded(picture(3), "PNG")
-WEBP = encoded(picture(3), "WEBP")
+JPEG, PNG = encoded(make_image(3), "JPEG", quality=90), encoded(make_image(3), "PNG")
+WEBP = encoded(make_image(3), "WEBP")
 
 
 def _flipped(data: bytes, at: int) -> bytes:
@@ -143,7 +143,7 @@ def test_damage_inside_a_jpeg_is_heard_where_the_library_tells_it() -> None:
     assert found.width == 320
 
 
-def test_data_behind_the_picture_is_odd_and_padding_is_not(decoder: str) -> None:
+def test_data_behind_the_image_is_odd_and_padding_is_not(decoder: str) -> None:
     for data in (JPEG, PNG):
         assert examine(data + b"\0" * 50, "x").odd == ""
         found = examine(data + b"PK\x03\x04 a zip", "x")
@@ -153,9 +153,9 @@ def test_data_behind_the_picture_is_odd_and_padding_is_not(decoder: str) -> None
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 1}, {"quality": 100}])
 def test_a_jpeg_behind_a_jpeg_is_odd_and_one_among_its_notes_is_not(options: dict[str, Any], decoder: str) -> None:
-    preview = encoded(picture(5, 80, 60), "JPEG")
+    preview = encoded(make_image(5, 80, 60), "JPEG")
     notes = b"Exif\0\0" + preview + b"\xff\xd9\xff"
-    first = encoded(picture(4), "JPEG", exif=notes, comment=preview, **options)
+    first = encoded(make_image(4), "JPEG", exif=notes, comment=preview, **options)
     assert first.count(b"\xff\xd9") >= 4
     found = examine(first, "x.jpg")
     assert (found.problem, found.odd) == ("", "")
@@ -165,8 +165,8 @@ def test_a_jpeg_behind_a_jpeg_is_odd_and_one_among_its_notes_is_not(options: dic
     assert found.odd != "data follow the end of the image"
 
 
-def test_several_pictures_in_a_file_that_says_so_are_not_odd(decoder: str) -> None:
-    data = encoded(picture(6), "MPO", save_all=True, append_images=[picture(7)])
+def test_several_images_in_a_file_that_says_so_are_not_odd(decoder: str) -> None:
+    data = encoded(make_image(6), "MPO", save_all=True, append_images=[make_image(7)])
     assert (examine(data, "x.jpg").format, examine(data, "x.jpg").odd) == ("MPO", "")
     assert examine(data + b"more", "x.jpg").odd == "data follow the end of the image"
 
@@ -186,7 +186,7 @@ def test_too_little_memory_is_not_the_fault_of_the_file(monkeypatch: pytest.Monk
 
 
 def test_frames_names_and_formats() -> None:
-    frames = [picture(seed, 40, 30) for seed in range(3)]
+    frames = [make_image(seed, 40, 30) for seed in range(3)]
     assert examine(encoded(frames[0], "GIF", save_all=True, append_images=frames[1:]), "a.gif").frames == 3
     assert examine(encoded(frames[0], "TIFF", save_all=True, append_images=frames[1:]), "a.tif").frames == 3
     assert examine(encoded(frames[0], "MPO", save_all=True, append_images=frames[1:]), "a.jpg").frames == 1
@@ -201,7 +201,7 @@ def test_any_bytes_give_an_answer() -> None:
     random = np.random.default_rng(0)
     kinds = set()
     for format in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"):
-        good = encoded(picture(4, 48, 36), format)
+        good = encoded(make_image(4, 48, 36), format)
         for _ in range(40):
             data = bytearray(good)
             for at in random.integers(0, len(data), 4):

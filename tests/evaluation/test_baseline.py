@@ -113,14 +113,14 @@ def uneven() -> Arrays:
 
 
 def test_the_sample_has_every_class_in_its_share() -> None:
-    judged = module._sample(uneven(), 100, seed=0, every_class=False)
-    fitted = module._sample(uneven(), 100, seed=0, every_class=True)
-    assert isinstance(judged, Source)
+    evaluated = module.sample_images(uneven(), 100, seed=0, every_class=False)
+    fitted = module.sample_images(uneven(), 100, seed=0, every_class=True)
+    assert isinstance(evaluated, Source)
     assert isinstance(fitted, Source)
-    assert judged.counts().tolist() == [70, 30, 0]
+    assert evaluated.counts().tolist() == [70, 30, 0]
     assert fitted.counts().tolist() == [69, 30, 1]
-    assert module._sample(uneven(), 1000, seed=0, every_class=True).counts().tolist() == [700, 298, 2]  # type: ignore[union-attr]
-    ids = [[judged.id(i) for i in range(100)] for judged in (judged, module._sample(uneven(), 100, 1, False))]  # type: ignore[union-attr]
+    assert module.sample_images(uneven(), 1000, seed=0, every_class=True).counts().tolist() == [700, 298, 2]  # type: ignore[union-attr]
+    ids = [[evaluated.id(i) for i in range(100)] for evaluated in (evaluated, module.sample_images(uneven(), 100, 1, False))]  # type: ignore[union-attr]
     assert ids[0] == sorted(set(ids[0]))
     assert ids[0] != ids[1]
 

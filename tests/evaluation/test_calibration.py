@@ -34,15 +34,15 @@ def test_the_definition() -> None:
     mass = sum(len(part) / len(sure) * abs(sure[part].astype(float).mean() - right[part].mean()) for part in parts)
     assert found.ece_equal_mass == pytest.approx(mass, abs=1e-9)
     gap = 100 * (sure.mean() - right.mean())
-    assert describe_confidence_gap(found.confidence, found.accuracy) == f"on the whole too sure, by {gap:.1f} points"
+    assert describe_confidence_gap(found.confidence, found.accuracy) == f"on the whole overconfident, by {gap:.1f} points"
 
 
 def test_a_calibrated_model_has_little_error() -> None:
     sure, right = drawn(50_000, power=1.0)
     found = compute_calibration(sure, right)
     assert found.ece < 0.01 < compute_calibration(*drawn(50_000)).ece
-    assert describe_confidence_gap(found.confidence, found.accuracy) == "on the whole as sure as it is right"
-    assert describe_confidence_gap(0.85, 0.9) == "on the whole too modest, by 5.0 points"
+    assert describe_confidence_gap(found.confidence, found.accuracy) == "on the whole as confident as it is accurate"
+    assert describe_confidence_gap(0.85, 0.9) == "on the whole underconfident, by 5.0 points"
 
 
 def test_the_edges_of_bins() -> None:

@@ -177,7 +177,7 @@ def decoded(uri: str | None) -> np.ndarray[Any, Any]:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition("base64,")[2]))))
 
 
-def test_a_picture_is_what_the_model_saw_and_the_heat_where_it_looked(tmp_path: Path) -> None:
+def test_a_image_is_what_the_model_saw_and_the_heat_where_it_looked(tmp_path: Path) -> None:
     clf = classifier(("ant", "bee"), "resize_small(12)|central_crop(8)|range(-1,1)")
     source = source_of(2, ("ant", "bee"), side=16)
     made = Case(clf, source, predict_dataset(clf, source, workers=0))
@@ -188,10 +188,10 @@ def test_a_picture_is_what_the_model_saw_and_the_heat_where_it_looked(tmp_path: 
         re.DOTALL,
     )
     assert {name for _, _, name in views} == {"test/000000", "test/000001"}
-    for picture, overlay, name in views:
+    for photo, overlay, name in views:
         image = source.images[int(name[-1])]
         expected = Image.fromarray(image).resize((12, 12), Image.Resampling.BILINEAR).crop((2, 2, 10, 10))
-        assert np.array_equal(decoded(picture), np.asarray(expected))
+        assert np.array_equal(decoded(photo), np.asarray(expected))
         looked = attention_map(clf.model, clf.preprocess(image)[None])[0].numpy()
         assert np.abs(decoded(overlay)[..., 3] / 190 - looked).max() < 0.01
         assert looked.shape == (2, 2)
@@ -225,9 +225,9 @@ def test_the_nearest_training_images(tmp_path: Path, kept: bool) -> None:
     for figure in figures:
         row = made.answers.ids.index(re.findall(r'id">(test/\d+)', figure)[0])
         assert re.findall(r'<li title="(train/\d+), similarity', figure) == [training.id(k) for k in rows[row]]
-        pictures = re.findall(r'<li title="train[^>]*><img[^>]*src="([^"]+)"><span>(\w+)</span>', figure)
-        assert [label for _, label in pictures] == [training.classes[k % 3] for k in rows[row]]
-        assert np.array_equal(decoded(pictures[0][0]), training.images[rows[row, 0]])
+        photos = re.findall(r'<li title="train[^>]*><img[^>]*src="([^"]+)"><span>(\w+)</span>', figure)
+        assert [label for _, label in photos] == [training.classes[k % 3] for k in rows[row]]
+        assert np.array_equal(decoded(photos[0][0]), training.images[rows[row, 0]])
     without, _ = made.write(tmp_path, training=known)  # no images at hand: the labels alone
     assert re.findall(r'<li title="train/\d+, similarity [^"]+"><span>', without)
     assert "--nearest" not in page.said
@@ -328,7 +328,7 @@ def test_with_many_classes_pairs_are_chosen(tmp_path: Path) -> None:
 
 
 def test_classes_that_do_not_occur_are_not_shown(tmp_path: Path) -> None:
-    """A model of a hundred classes, judged by three of them."""
+    """A model of a hundred classes, evaluated on three of them."""
     classes = tuple(f"class {k}" for k in range(100))
     clf, source = classifier(classes), source_of(12, classes[7:10])
     answers = predict_dataset(clf, source, workers=0)
@@ -371,7 +371,7 @@ def test_two_checkpoints_and_where_they_disagree(tmp_path: Path) -> None:
 
 
 def test_two_checkpoints_have_the_intervals_of_their_numbers(tmp_path: Path) -> None:
-    """An interval by the bootstrap is not another one a section below; what only one can be judged by is nobody's victory."""
+    """An interval by the bootstrap is not another one a section below; what only one has labels for is nobody's victory."""
     made = mostly_right(case(24))
     labels = [own[0] for own in made.answers.labels]
     other = with_guesses(made.answers, [(label + 1) % 3 for label in labels])

@@ -38,8 +38,8 @@ def test_accuracy_loss_and_the_worst_mistakes() -> None:
     wrong = sorted((i for i in range(1, 20) if not right[i]), key=lambda i: -losses[i])[:4]
     assert [mistake.id for mistake in found.mistakes] == [str(i) for i in wrong]
     worst, row = found.mistakes[0], wrong[0]
-    assert worst.picture.shape == (4, 4, 3)
-    assert (worst.picture == row).all()  # the pixel values as they were, not stretched
+    assert worst.pixels.shape == (4, 4, 3)
+    assert (worst.pixels == row).all()  # the pixel values as they were, not stretched
     assert worst.truth == tuple(CLASSES[label] for label in labels[row])
     assert worst.guesses[0][0] == CLASSES[guesses[row]]
     assert np.isclose(sum(share for _, share in worst.guesses), 1)

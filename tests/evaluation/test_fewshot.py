@@ -172,7 +172,7 @@ def test_refusals_of_a_task() -> None:
         FewshotTask("made", train, Features(test.values * np.nan, test.labels, test.ids, test.numbers, CLASSES))
     with pytest.raises(VitreousError, match="different classes"):
         FewshotTask("made", train, Features(test.values, test.labels, test.ids, test.numbers, ("a", "b", "c", "e")))
-    missing = FewshotTask("made", train.some([0, 1, 2, 4, 5, 6]), test)  # class d is judged and never seen
+    missing = FewshotTask("made", train.some([0, 1, 2, 4, 5, 6]), test)  # class d is tested and never seen
     with pytest.raises(VitreousError, match=r"class 'd' of made has 0 training images; remove it, or give it some"):
         fewshot([missing], shots=(1,))
 
@@ -252,7 +252,7 @@ def test_one_number_of_shots_is_no_curve() -> None:
     assert "give several" in found.sentence
 
 
-def test_the_picture(tmp_path: Path) -> None:
+def test_the_image(tmp_path: Path) -> None:
     rounds = [a_round(n, seed, share(0.5 + n / 50 + seed / 50), data=name) for name in "xy" for n in (1, 5) for seed in (0, 1)]
     draw_curve(rounds, "a title", tmp_path)
     draw_curve(rounds, "a title", tmp_path / "again")

@@ -89,7 +89,7 @@ def test_against_the_definition(classes: int) -> None:
 
 @pytest.fixture(scope="module")
 def planted() -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Digits of which one in twenty has a wrong label; each judged by a model that never saw it."""
+    """Digits of which one in twenty has a wrong label; each predicted by a model that never saw it."""
     images, truth = load_digits(return_X_y=True)
     random = np.random.default_rng(0)
     wrong = np.sort(random.permutation(len(truth))[: len(truth) // 20])

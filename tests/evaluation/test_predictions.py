@@ -42,7 +42,7 @@ def classifier(names: tuple[str, ...] | None = NAMES, outputs: str = "softmax", 
     return Classifier(dataclasses.replace(checkpoint, outputs=outputs))
 
 
-def pictures(count: int = 53, classes: tuple[str, ...] = NAMES, ids: list[str] | None = None) -> Arrays:
+def make_images(count: int = 53, classes: tuple[str, ...] = NAMES, ids: list[str] | None = None) -> Arrays:
     rng = np.random.default_rng(1)
     targets = rng.integers(0, len(classes), count)
     targets[3] = -1
@@ -85,7 +85,7 @@ def same(one: Predictions, two: Predictions) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_rows_are_what_the_model_says(batch_size: int) -> None:
-    clf, data = classifier(), pictures()
+    clf, data = classifier(), make_images()
     clf.model.train()
     found = predict_dataset(clf, data, batch_size=batch_size, workers=0, features=True)
     assert clf.model.training
@@ -119,7 +119,7 @@ def test_rows_are_what_the_model_says(batch_size: int) -> None:
 
 
 def test_a_stream_comes_in_its_own_order() -> None:
-    clf, data = classifier(), pictures()
+    clf, data = classifier(), make_images()
     same(predict_dataset(clf, data, workers=0), predict_dataset(clf, Shards(data), batch_size=4, workers=0))
 
 
@@ -142,7 +142,7 @@ def together(folder: Path, clf: Classifier, data: Source | Stream) -> list[Predi
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_two_processes_find_what_one_does(tmp_path: Path, streamed: bool) -> None:
-    clf, source = classifier(), pictures()
+    clf, source = classifier(), make_images()
     data = Shards(source) if streamed else source
     alone = predict_dataset(clf, data, workers=0, features=True)
     for found in together(tmp_path, clf, data):
@@ -154,7 +154,7 @@ def test_two_processes_find_what_one_does(tmp_path: Path, streamed: bool) -> Non
 
 
 def test_more_processes_than_images(tmp_path: Path) -> None:
-    clf, data = classifier(), pictures().subset([4])
+    clf, data = classifier(), make_images().subset([4])
     alone = predict_dataset(clf, data, workers=0)
     for found in together(tmp_path, clf, data):
         assert isinstance(found, Predictions)
@@ -185,7 +185,7 @@ def test_equal_logits_name_the_first_classes() -> None:
     with torch.no_grad():
         clf.model.head.weight.zero_()
         clf.model.head.bias.zero_()
-    found = predict_dataset(clf, pictures(), workers=0)
+    found = predict_dataset(clf, make_images(), workers=0)
     assert (found.top == np.arange(5)).all()
     np.testing.assert_allclose(found.probabilities, 1 / 8, atol=1e-6)
     assert found.counts.top1 == pytest.approx(found.right().sum() / 52)
@@ -198,7 +198,7 @@ def test_sigmoid_outputs_and_several_labels() -> None:
         def labels(self, index: int) -> tuple[int, ...]:
             return ((), (2,), (1, 5))[index % 3]
 
-    plain = pictures()
+    plain = make_images()
     data = Several("drawn", "test", NAMES, plain.images, plain.targets())
     found = predict_dataset(clf, data, workers=0, batch_size=16)
     logits, _ = by_hand(clf, data)
@@ -221,7 +221,7 @@ def test_sigmoid_outputs_and_several_labels() -> None:
 
 def test_names_in_another_order_and_only_those_that_are_mapped() -> None:
     clf = classifier()
-    some = pictures(classes=("f", "B ", "d"))
+    some = make_images(classes=("f", "B ", "d"))
     found = predict_dataset(clf, some, workers=0)
     meant = {0: 5, 1: 1, 2: 3}
     assert [own for own in found.labels if own] == [(meant[label],) for label in some.targets().tolist() if label >= 0]
@@ -249,13 +249,13 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_measured() -> None:
-    data = pictures()
+    data = make_images()
     with pytest.raises(VitreousError, match="is random"):
         predict_dataset(classifier(), data, preprocess=Preprocess("inception_crop(8)|flip|range(-1,1)", 1))
     with pytest.raises(VitreousError, match=r"1 images have the name of another .7. and would be counted twice"):
-        predict_dataset(classifier(), pictures(ids=[*map(str, range(52)), "7"]))
+        predict_dataset(classifier(), make_images(ids=[*map(str, range(52)), "7"]))
     with pytest.raises(VitreousError, match="would be counted twice"):
-        predict_dataset(classifier(), Shards(pictures(ids=[*map(str, range(52)), "7"])), workers=0)
+        predict_dataset(classifier(), Shards(make_images(ids=[*map(str, range(52)), "7"])), workers=0)
     broken = classifier()
     with torch.no_grad():
         broken.model.head.bias[2] = float("nan")
@@ -264,7 +264,7 @@ def test_what_cannot_be_measured() -> None:
 
 
 def test_a_mapping_to_nothing_leaves_images_out() -> None:
-    clf, data = classifier(), pictures()
+    clf, data = classifier(), make_images()
     mapping = align_classes(NAMES, NAMES)
     part = dataclasses.replace(mapping, to=(*mapping.to[:4], (), (), (6, 7), ()))
     found = predict_dataset(clf, data, workers=0, mapping=part)

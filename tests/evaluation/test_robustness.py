@@ -57,7 +57,7 @@ def test_blur_is_gaussian(percent: float) -> None:
         assert np.abs(pixels(photo()) - expected).mean() > 2 * np.abs(found - expected).mean()
 
 
-def test_blur_is_relative_to_the_picture() -> None:
+def test_blur_is_relative_to_the_image() -> None:
     """Twice the image, twice the blur: made small, both look the same."""
     large = photo().resize((160, 120), Image.Resampling.BICUBIC)
     small = pixels(blur(large, 4.0, 224).resize((80, 60), Image.Resampling.BOX))
@@ -79,7 +79,7 @@ def test_crop_keeps_the_middle(percent: float, down: int, across: int) -> None:
     assert np.array_equal(np.asarray(crop(photo(), percent, 224)), np.asarray(photo())[down:-down, across:-across])
 
 
-def test_crop_does_not_move_a_small_picture() -> None:
+def test_crop_does_not_move_a_small_image() -> None:
     """8 pixels, as a digit has: nothing, one, one, two and two of them are cut on either side."""
     assert [crop(photo(8, 8), percent, 8).size for percent in (90, 80, 70, 60, 50)] == [(8, 8), (6, 6), (6, 6), (4, 4), (4, 4)]
     centred = np.pad(np.ones((2, 2), np.uint8), 3)
@@ -97,7 +97,7 @@ def test_resolution_is_measured_by_what_the_model_takes_in() -> None:
     assert resolution(photo(), 75.0, 224).size == (80, 60)  # an image is never enlarged
 
 
-def test_a_tiny_picture_survives_everything() -> None:
+def test_a_tiny_image_survives_everything() -> None:
     for corruption in CORRUPTIONS:
         for strength in corruption.strengths:
             for mode in ("RGB", "L"):
@@ -246,7 +246,7 @@ def test_bad_input() -> None:
         measure_robustness(clf, bare, predict_dataset(clf, bare, workers=0))
 
 
-def test_nothing_goes_by_chance() -> None:
+def test_every_result_is_deterministic() -> None:
     preprocess = Preprocess("resize(8)|range(-1,1)")
     for corruption in CORRUPTIONS:
         twice = [Corrupted(arrays(2), corruption, corruption.strengths[-1], preprocess).read(1) for _ in range(2)]

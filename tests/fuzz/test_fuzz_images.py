@@ -66,9 +66,9 @@ def _read(data: bytes) -> bool:
         good = False
     if data[:2] == b"\xff\xd8":
         try:
-            picture = open_image_data(data, 3, "x", True)
-            assert min(size_of(picture)) > 0
-            assert to_bytes(resize(picture, 8, 8, "bilinear")).shape == (8, 8, 3)
+            image = open_image_data(data, 3, "x", True)
+            assert min(size_of(image)) > 0
+            assert to_bytes(resize(image, 8, 8, "bilinear")).shape == (8, 8, 3)
         except VitreousError:
             pass
     return good

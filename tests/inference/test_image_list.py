@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from predicting import picture
+from predicting import make_image
 from vitreous.core.errors import VitreousError
 from vitreous.inference.image_list import NamedImage, image_list, is_encoded_image
 
@@ -112,8 +112,8 @@ def test_names_on_standard_input() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "webp", "bmp", "tif", "avif"])
-def test_an_image_on_standard_input_is_told_from_names(tmp_path: Path, suffix: str) -> None:
-    content = picture(tmp_path / f"a.{suffix}").read_bytes()
+def test_an_image_on_standard_input_is_distinguished_from_names(tmp_path: Path, suffix: str) -> None:
+    content = make_image(tmp_path / f"a.{suffix}").read_bytes()
     assert list(image_list(["-"], io.BytesIO(content))) == [NamedImage("-", content)]
 
 

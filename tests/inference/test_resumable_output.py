@@ -1,4 +1,4 @@
-"""--out: killed at any moment and started again, the file is what an undisturbed run writes; of several processes too."""
+"""--out: killed at any moment and started again, the file is what an uninterrupted run writes; of several processes too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import vitreous
-from predicting import command, photographs, picture, small_checkpoint, together, wait_for_bytes
+from predicting import command, make_image, photographs, small_checkpoint, together, wait_for_bytes
 from vitreous.cli import main
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
@@ -35,9 +35,9 @@ def run(checkpoint: str, images: list[str], out: Path, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_cut_anywhere_and_gone_on_with_it_is_the_same_file(checkpoint: str, tmp_path: Path, ending: str) -> None:
+def test_cut_anywhere_and_resumed_it_is_the_same_file(checkpoint: str, tmp_path: Path, ending: str) -> None:
     names = photographs(tmp_path / "photos", 9)
-    names[3:3] = [str(tmp_path / "none.jpg"), str(picture(tmp_path / 'two\nlines, "quoted".png'))]
+    names[3:3] = [str(tmp_path / "none.jpg"), str(make_image(tmp_path / 'two\nlines, "quoted".png'))]
     whole = run(checkpoint, names, tmp_path / f"whole.{ending}")
     assert (whole.count, whole.errors, whole.already, whole.exit_code) == (11, 1, False, 0)
     expected = (tmp_path / f"whole.{ending}").read_bytes()

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from vitreous.core.errors import VitreousError
+from vitreous.inference.outputs import Outputs
 from vitreous.inference.predictions import top_classes, top_predictions
-from vitreous.inference.runner import Outputs, Runner
+from vitreous.inference.runner import Runner
 from vitreous.models.build import Model, create
 
 SMALL = dict(image_size=8, width=12, depth=2, heads=2, mlp=8)
@@ -68,7 +69,7 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
             runner.run(images)
 
 
-def test_outputs_that_are_not_finite_are_told_by_image() -> None:
+def test_outputs_that_are_not_finite_are_reported_by_image() -> None:
     logits = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [float("inf"), 0.0]])
     assert Outputs(logits, logits).finite().tolist() == [True, False, False]
 

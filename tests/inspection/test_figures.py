@@ -29,6 +29,8 @@ from vitreous.inspection.figures import (
     plot_attention_entropy,
     plot_data_map,
     plot_filters,
+    plot_patch_components,
+    plot_patch_similarity,
     plot_position_similarity,
     plot_rollout,
     plot_token_norms,
@@ -36,6 +38,7 @@ from vitreous.inspection.figures import (
     save,
 )
 from vitreous.inspection.overlay import heat, overlay
+from vitreous.inspection.patches import component_colours
 
 RNG = np.random.default_rng(0)
 START = RNG.bit_generator.state
@@ -64,6 +67,12 @@ def rolled(count: int, names: bool = True, gradient: bool = True, size: tuple[in
     maps = RNG.random((2, count, 4, 5))
     said = [ODD[number % len(ODD)] for number in range(count)] if names else None
     return plot_rollout([photograph(*size)] * count, maps[0], maps[1] if gradient else None, said)
+
+
+def compared(count: int, places: int = 3, size: tuple[int, int] = (96, 96)) -> Figure:
+    said = [ODD[number % len(ODD)] for number in range(count)]
+    where = [[(0, 0), (3, 4), (2, 2)][:places]] * count
+    return plot_patch_similarity([photograph(*size)] * count, RNG.uniform(-1, 1, (count, places, 4, 5)), where, said)
 
 
 def similarities(rows: int, columns: int) -> NDArray[np.float64]:
@@ -102,6 +111,16 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "rollout of digits": lambda: rolled(5, size=(8, 8)),
     "rollout of wide images": lambda: rolled(2, size=(40, 160)),
     "rollout of tall images": lambda: rolled(2, size=(300, 50)),
+    **{
+        f"components of {count}": lambda count=count: plot_patch_components(
+            [photograph()] * count, RNG.normal(size=(count, 4, 5, 3)), ODD * 2 if count > 4 else None
+        )
+        for count in (1, 4, 16)
+    },
+    "components, all alike": lambda: plot_patch_components([photograph(8, 8)], np.zeros((1, 2, 2, 3))),
+    **{f"patch similarity of {count}": lambda count=count: compared(count) for count in (1, 3, 12)},
+    "patch similarity of one patch": lambda: plot_patch_similarity([photograph()], np.ones((1, 1, 1, 1)), [[(0, 0)]]),
+    "patch similarity of wide images": lambda: compared(2, 2, (40, 160)),
     **{
         f"attention {shape}": lambda shape=shape: plot_attention(photograph(), RNG.random(shape))
         for shape in (
@@ -230,6 +249,8 @@ NAN = np.nan
         (lambda: plot_filters(np.full((1, 2, 2, 3), NAN)), "filters: 12 of 12"),
         (lambda: plot_filters(np.ones((2, 2, 3))), "filters: shape"),
         (lambda: plot_position_similarity(np.full((2, 2, 2, 2), NAN)), "position similarity"),
+        (lambda: plot_patch_components([photograph()], np.full((1, 2, 2, 3), NAN)), "patch components: 12 of 12"),
+        (lambda: plot_patch_similarity([photograph()], np.full((1, 1, 2, 2), NAN), [[(0, 0)]]), "patch similarity: 4 of 4"),
         (
             lambda: plot_rollout([photograph()], np.ones((1, 2, 2)), np.full((1, 2, 2), NAN)),
             "gradient-weighted rollout: 4 of 4",
@@ -351,6 +372,21 @@ def test_rollouts_stand_beside_their_pictures() -> None:
         np.testing.assert_array_equal(seen, np.asarray(enlarged))
         np.testing.assert_array_equal(attention, overlay(seen, maps[0, index]))
         np.testing.assert_array_equal(gradient, overlay(seen, maps[1, index]))
+
+
+def test_patches_are_blocks_of_colour_and_the_chosen_one_is_framed() -> None:
+    components, maps = RNG.normal(size=(1, 4, 5, 3)), RNG.uniform(0, 0.5, (1, 2, 4, 5))
+    places = [(1, 2), (3, 0)]
+    maps[0, 0, 1, 2] = maps[0, 1, 3, 0] = 1
+    _, coloured = sheets(plot_patch_components([photograph(100, 100)], components))
+    tall, wide = 300 // 4, 300 // 5
+    np.testing.assert_array_equal(coloured[tall // 2 :: tall, wide // 2 :: wide], component_colours(components)[0])
+    _, *found = sheets(plot_patch_similarity([photograph(100, 100)], maps, [places]))
+    for similarity, (row, column) in zip(found, places, strict=True):
+        inner = similarity[tall // 2 :: tall, wide // 2 :: wide]
+        expected = matplotlib.colormaps["viridis"](1.0, bytes=True)[:3]
+        assert tuple(inner[row, column]) == tuple(expected)
+        assert (similarity[row * tall + tall // 2, (column + 1) * wide] == 255).all()  # its frame
 
 
 def test_columns_are_layers_and_rows_are_heads() -> None:

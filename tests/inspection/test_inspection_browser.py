@@ -115,6 +115,6 @@ def test_it_fits_a_phone_and_reads_without_its_script(chromium: Any, report: Pat
     bare = chromium.new_context(java_script_enabled=False).new_page()
     bare.goto(report.as_uri())
     assert bare.locator(".map title").count() == 4
-    assert bare.locator("img.drawn").count() == 6
-    assert bare.get_by_text("What is healthy").count() == 8
+    assert bare.locator("img.drawn").count() == 8
+    assert bare.get_by_text("What is healthy").count() == 10
     bare.close()

@@ -106,7 +106,7 @@ def test_every_figure_says_how_to_read_it_and_what_is_healthy(folder: Path) -> N
         reading = READINGS[name]
         assert reading.how in page.said
         assert reading.healthy in page.said
-    assert page.said.count("This model") == 8
+    assert page.said.count("This model") == 10
     assert all(image.get("alt") is not None for image in page.of("img"))
     headings = [tag for tag, _ in page.elements if tag in ("h1", "h2", "h3")]
     assert headings[0] == "h1"

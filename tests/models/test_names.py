@@ -51,6 +51,21 @@ def test_both_ways_of_forming_the_sequence() -> None:
     assert stage4.grid == (7, 7)
 
 
+@pytest.mark.parametrize(
+    ("name", "stem", "patch"), [("C4x32+ViT-256x4/8", (32, 64, 128, 256), 1), ("C2x16+ViT-Ti/4", (16, 32), 2)]
+)
+def test_a_stem_of_convolutions(name: str, stem: tuple[int, ...], patch: int) -> None:
+    config = parse_name(name, image_size=32, classes=10)
+    assert isinstance(config, ViTConfig)
+    assert (config.name, config.stem, config.patch) == (name, stem, (patch, patch))
+    assert config.grid == (32 // int(name.rpartition("/")[2]),) * 2
+    assert config_from_json(config_to_json(config)) == config
+    with pytest.raises(VitreousError, match="4 convolutions halve 3 times; /12 must be a multiple of 8"):
+        parse_name("C4x32+ViT-256x4/12")
+    with pytest.raises(VitreousError, match="in groups of 16; use multiples of 16"):
+        parse_name("C1x40+ViT-Ti/4")
+
+
 def test_overrides() -> None:
     model = create("ViT-B/16", width=24, depth=3, heads=4, mlp=40, patch=8, channels=1, classes=5, image_size=(16, 24))
     config = model.config

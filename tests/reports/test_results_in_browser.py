@@ -143,7 +143,7 @@ def test_headings_sort_the_classes(opened: Opened, tmp_path: Path) -> None:
     assert shares == sorted(shares)
 
 
-def test_names_of_strangers_stay_text_on_a_runs_page(opened: Opened, tmp_path: Path) -> None:
+def test_untrusted_names_stay_text_on_a_runs_page(opened: Opened, tmp_path: Path) -> None:
     page = opened(run_page(tmp_path))
     assert page.locator("h1").inner_text() == HOSTILE
     assert page.locator("img").evaluate_all("all => all.every((one) => one.src.startsWith('data:image/'))")
@@ -180,7 +180,7 @@ def seen(page: Any) -> list[str]:
     ]
 
 
-def test_a_cell_of_the_confusion_shows_its_pictures(opened: Opened, evaluation: Path) -> None:
+def test_a_cell_of_the_confusion_shows_its_images(opened: Opened, evaluation: Path) -> None:
     page = opened(evaluation)
     every = cells(page)
     assert len(every) > 3
@@ -222,7 +222,7 @@ def test_arrow_keys_go_from_cell_to_cell(opened: Opened, evaluation: Path) -> No
     page.wait_for_function("wanted => document.querySelector('details.here [id]').id === wanted", arg=below[1:])
 
 
-def test_one_switch_lays_the_attention_over_all_pictures(opened: Opened, evaluation: Path) -> None:
+def test_one_switch_lays_the_attention_over_all_images(opened: Opened, evaluation: Path) -> None:
     page = opened(evaluation)
     switches = page.locator("input.looked")
     assert switches.count() >= 1
@@ -236,7 +236,7 @@ def test_one_switch_lays_the_attention_over_all_pictures(opened: Opened, evaluat
     page.wait_for_function("() => getComputedStyle(document.querySelector('details.here img.heat')).opacity === '0'")
 
 
-def test_names_of_strangers_stay_text_on_an_evaluations_page(opened: Opened, evaluation: Path) -> None:
+def test_untrusted_names_stay_text_on_an_evaluations_page(opened: Opened, evaluation: Path) -> None:
     page = opened(evaluation)
     page.locator("table.matrix a").last.click()
     assert page.locator('img[src="x"]').count() == 0

@@ -31,7 +31,8 @@ from small_server import (
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inference.runner import Outputs, Runner
+from vitreous.inference.outputs import Outputs
+from vitreous.inference.runner import Runner
 from vitreous.serving import pipeline
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
@@ -268,7 +269,9 @@ def test_no_name_becomes_a_path(folder: str, tried: str, tmp_path: Path) -> None
             assert answer.request.url.path in ("/", "/runs", "/models")
 
 
-def test_an_unexpected_error_is_told_by_a_reference(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_reported_by_a_reference(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("secret of /home/somebody")
 
@@ -351,7 +354,7 @@ def test_only_names_of_this_machine_are_answered_to_on_loopback() -> None:
         assert served.get("/health", headers={"Host": "models.example"}).status_code == 200
 
 
-def test_a_page_elsewhere_cannot_send_pictures() -> None:
+def test_a_page_elsewhere_cannot_send_images() -> None:
     with client(loaded()) as served:
         for origin in ("http://localhost", "https://localhost"):
             assert post(served, "/predict", picture(), headers={"Origin": origin}).status_code == 200
@@ -510,7 +513,7 @@ def test_what_a_caller_has_left_is_not_run() -> None:
     assert made.close(10)
 
 
-def test_while_it_stops_only_health_is_told() -> None:
+def test_while_it_stops_only_health_responds() -> None:
     with client(loaded()) as served:
         service(served).stopping = True
         answer = served.get("/health")

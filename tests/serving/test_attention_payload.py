@@ -13,10 +13,11 @@ from PIL import Image
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
+from vitreous.inspection import component_colours, patch_components, patch_similarity
 from vitreous.inspection.attention_rollout import probe_attention, rollout, select_head_rows
 from vitreous.inspection.gradient_weights import gradient_rollout
 from vitreous.models.attention_maps import attention_maps
-from vitreous.serving.attention_payload import build_attention_payload, picture_uri, quantise
+from vitreous.serving.attention_payload import build_attention_payload, image_uri, quantise
 from vitreous.serving.served_model import ServedModel
 
 from conftest import random_checkpoint
@@ -86,6 +87,14 @@ def test_every_number_agrees_with_the_functions_that_stand_alone(kind: str) -> N
     assert rolled.shape == by_layer.shape
     assert (np.abs(rolled - by_layer) <= peaks[:, None, None] / 510 + 1e-6).all()
     assert answer["gradient_rollout"]["values"] == pytest.approx(gradient_rollout(loaded.clf, images)[0].reshape(-1), abs=1e-6)
+    similarity = unpacked(answer["similarity"]) * answer["similarity"]["scale"]
+    assert similarity.shape == (tokens, tokens)
+    expected_similarity = patch_similarity(loaded.clf, images)[0].reshape(12, 12)
+    prefix = answer["prefix_tokens"]
+    assert np.abs(similarity[prefix:, prefix:] - expected_similarity).max() <= 0.5 / 127 + 1e-4
+    assert np.diag(similarity) == pytest.approx(1)
+    assert np.array_equal(similarity, similarity.T)
+    assert np.array_equal(unpacked(answer["patch_colours"]), component_colours(patch_components(loaded.clf, images))[0])
     if kind == "no head":
         assert (answer["classes"], answer["probabilities"]) == ([], [])
     else:
@@ -122,12 +131,12 @@ def test_beyond_the_limit_heads_are_averaged_and_then_it_is_refused() -> None:
         build_attention_payload(loaded, images, most=3 * tokens**2 - 1)
 
 
-def test_the_picture_is_what_the_model_saw() -> None:
+def test_the_image_is_what_the_model_saw() -> None:
     answer = build_attention_payload(tiny(), tiny().clf.prepare(PIXELS))
     head, _, data = answer["picture"].partition(",")
     assert head == "data:image/png;base64"
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), PIXELS)
-    assert picture_uri(np.zeros((100, 100, 3), np.uint8)).startswith("data:image/jpeg;base64,")
+    assert image_uri(np.zeros((100, 100, 3), np.uint8)).startswith("data:image/jpeg;base64,")
 
 
 def test_sigmoid_heads_and_inference_mode() -> None:
@@ -153,7 +162,7 @@ def test_looking_leaves_the_model_as_it_was() -> None:
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in loaded.clf.model.modules())
 
 
-def test_faults_are_told() -> None:
+def test_faults_are_reported() -> None:
     resnet = ServedModel("resnet", Classifier(random_checkpoint("R26x1", width=32, units=(1, 1), image_size=32, classes=3)))
     with pytest.raises(VitreousError, match="no attention"):
         build_attention_payload(resnet, torch.zeros(1, 3, 32, 32))

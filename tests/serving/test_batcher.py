@@ -199,7 +199,7 @@ async def test_when_all_that_waited_was_given_up_the_others_are_run(model: Model
 
 
 @in_loop
-async def test_a_caller_who_leaves_while_the_model_runs_disturbs_nobody(model: Model) -> None:
+async def test_a_caller_who_leaves_while_the_model_runs_affects_no_other(model: Model) -> None:
     made = batcher(model)
     await busy(made, model)
     both = [made.submit("a", number) for number in (1, 2)]
@@ -213,7 +213,7 @@ async def test_a_caller_who_leaves_while_the_model_runs_disturbs_nobody(model: M
 
 
 @in_loop
-async def test_an_error_is_told_to_its_own_batch_only(model: Model) -> None:
+async def test_an_error_is_reported_to_its_own_batch_only(model: Model) -> None:
     made = batcher(model)
     await busy(made, model)
     bad = [made.submit("a", item) for item in ("fail", 1)]

@@ -248,6 +248,7 @@ def test_the_crosshair_reads_every_run_by_pointer_and_by_keys(opened: Opened, tm
     assert page.locator("[data-key=lr] .cursor").count() == 1  # the same place in every chart
     assert page.locator("[data-key=lr] .reading").is_hidden()
     page.get_by_role("radio", name="time").check()
+    page.locator("[data-key=loss] svg").get_by_text("time", exact=True).wait_for()  # the axis is drawn in the next frame
     page.mouse.move(box["x"] + 58 + (box["width"] - 72) / 2, box["y"] + 61)
     assert reading.inner_text().startswith("25 s")
     page.get_by_role("radio", name="step").check()
@@ -345,7 +346,7 @@ def test_the_table_sorts_filters_and_keeps_a_choice_within_bounds(opened: Opened
 # Mistakes ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_mistakes_are_shown_as_pictures_or_it_is_said_why_not(opened: Opened, tmp_path: Path) -> None:
+def test_mistakes_are_shown_as_images_or_it_is_said_why_not(opened: Opened, tmp_path: Path) -> None:
     new = run(tmp_path / "runs", "new", history(20))
     run(tmp_path / "runs", "old", history(20), changed=OLD - 1)
     run(tmp_path / "runs", "masked", history(20), changed=OLD - 2, objective="masked-patch")
@@ -458,7 +459,7 @@ def test_a_run_that_is_deleted_is_named(opened: Opened, tmp_path: Path) -> None:
     in_time(page, "document.querySelectorAll('#runs tbody tr').length === 1")
 
 
-def test_an_address_from_a_stranger_does_no_harm(opened: Opened, tmp_path: Path) -> None:
+def test_an_untrusted_address_does_no_harm(opened: Opened, tmp_path: Path) -> None:
     run(tmp_path / "runs", "a", history(10))
     page = opened(expected=("404",))
     address = page.url.partition("#")[0]

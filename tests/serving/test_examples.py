@@ -45,7 +45,7 @@ def test_without_scikit_learn_scenes_are_drawn(monkeypatch: pytest.MonkeyPatch) 
     assert len(load_examples(None, 1)) == 8
 
 
-def test_a_folder_gives_pictures_from_all_its_classes(tmp_path: Path) -> None:
+def test_a_folder_gives_images_from_all_its_classes(tmp_path: Path) -> None:
     photographs(tmp_path, {f"kind {letter}": 30 for letter in "abcdef"})
     found = load_examples(str(tmp_path), 3)
     assert len(found) == MOST
@@ -58,7 +58,7 @@ def test_the_test_split_is_preferred(tmp_path: Path) -> None:
     assert {opened(example.content).size for example in load_examples(str(tmp_path), 3)} == {(19, 17)}
 
 
-def test_pictures_are_made_small_and_lose_what_cameras_write(tmp_path: Path) -> None:
+def test_images_are_made_small_and_lose_what_cameras_write(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     photo = Image.new("RGB", (3000, 2000), "red")
     data = Image.Exif()
@@ -72,14 +72,14 @@ def test_pictures_are_made_small_and_lose_what_cameras_write(tmp_path: Path) -> 
     assert (small.media_type, opened(small.content).size) == ("image/png", (64, 32))
 
 
-def test_broken_pictures_are_passed_over(tmp_path: Path) -> None:
+def test_broken_images_are_passed_over(tmp_path: Path) -> None:
     photographs(tmp_path, {"a": 20, "b": 20})
     for path in sorted(tmp_path.glob("*/*.png"))[::3]:
         path.write_bytes(b"no image")
     assert len(load_examples(str(tmp_path), 3)) == MOST
 
 
-def test_data_without_a_picture_is_an_error(tmp_path: Path) -> None:
+def test_data_without_a_image_is_an_error(tmp_path: Path) -> None:
     photographs(tmp_path, {"a": 2, "b": 2})
     for path in tmp_path.glob("*/*.png"):
         path.write_bytes(b"no image")

@@ -18,6 +18,7 @@ from PIL import Image
 
 from browser import Watched, served, until
 from vitreous.classifier import Classifier
+from vitreous.inspection import component_colours, patch_components, patch_features
 from vitreous.inspection.gradient_weights import gradient_rollout
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import Example
@@ -82,7 +83,7 @@ class Explorer:
         return self.page.evaluate(script, view)
 
     def place(self, row: int, column: int, view: int = 0, grid: tuple[int, int] = (ROWS, COLUMNS)) -> tuple[float, float]:
-        picture = self.page.locator(".picture").nth(view)
+        picture = self.page.locator(".frame").nth(view)
         picture.scroll_into_view_if_needed()
         box = picture.bounding_box()
         return box["x"] + (column + 0.5) / grid[1] * box["width"], box["y"] + (row + 0.5) / grid[0] * box["height"]
@@ -96,7 +97,7 @@ class Explorer:
         until(self.page, "!document.querySelector('#busy').textContent")
 
     def pixels(self) -> list[int]:
-        script = """() => { const c = document.querySelector('.picture canvas');
+        script = """() => { const c = document.querySelector('.frame canvas');
             return Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.filter((_, i) => i % 997 < 3)) }"""
         return self.page.evaluate(script)
 
@@ -163,7 +164,7 @@ def test_a_file_is_chosen_and_one_is_dropped(explorer: Explorer) -> None:
     assert explorer.bars() == guesses(explorer.site.clf, png(6))
 
 
-def test_a_picture_is_pasted_and_one_comes_from_the_camera(explorer: Explorer) -> None:
+def test_a_image_is_pasted_and_one_comes_from_the_camera(explorer: Explorer) -> None:
     page = explorer.open().page
     script = """data => {
         const transfer = new DataTransfer(), bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
@@ -183,7 +184,7 @@ def test_a_picture_is_pasted_and_one_comes_from_the_camera(explorer: Explorer) -
     assert page.evaluate("document.querySelector('video').srcObject") is None  # and the camera is off
 
 
-def test_a_huge_picture_is_made_smaller_before_it_is_sent(explorer: Explorer) -> None:
+def test_a_huge_image_is_made_smaller_before_it_is_sent(explorer: Explorer) -> None:
     script = """const real = fetch, sent = window.sent = [];
         window.fetch = (url, options) => { if (options?.body) sent.push(options.body.get('file'));
             return real(url, options); }"""
@@ -224,7 +225,7 @@ def test_hovering_shows_where_that_patch_looks_and_asks_for_nothing(explorer: Ex
     assert explorer.watched.since(count) == []
 
 
-def test_the_words_below_the_picture_are_right(explorer: Explorer) -> None:
+def test_the_words_below_the_image_are_right(explorer: Explorer) -> None:
     expected = explorer.open("#layer=3&head=1&mode=head&patch=2.3").site.attention()[2, 0, PREFIX + 6]
     best = int(expected[PREFIX:].argmax())
     told = explorer.page.locator("#told").inner_text()
@@ -256,6 +257,55 @@ def test_layers_heads_and_modes(explorer: Explorer) -> None:
     page.locator("#modes input[value=head]").check()
     page.get_by_label("Scale").select_option("same")
     until(page, "document.querySelector('#legend-high').textContent === argument", "100\N{NO-BREAK SPACE}%")
+    assert explorer.watched.since(count) == []
+
+
+def test_hovering_shows_which_patches_are_similar(explorer: Explorer) -> None:
+    """A switch away from attention: cosines between features, by numpy; and the same under the colours."""
+    page = explorer.open("#patch=2.3").page
+    picture = Image.open(io.BytesIO(explorer.site.picture))
+    features = patch_features(explorer.site.clf, picture)[0].reshape(16, -1).astype(np.float64)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    expected = unit @ unit.T
+    before, count = explorer.pixels(), len(explorer.watched.requests)
+    page.get_by_role("radio", name="Similar patches").check()
+    assert explorer.shown()["mode"] == "similar"
+    assert explorer.shown()["values"] == pytest.approx(expected[6], abs=0.005)
+    assert explorer.pixels() != before
+    seen = set()
+    for row, column in ((0, 0), (1, 2), (3, 3)):
+        explorer.hover(row, column)
+        patch = 4 * row + column
+        assert explorer.shown()["values"] == pytest.approx(expected[patch], abs=0.005)
+        others = np.where(np.arange(16) == patch, -np.inf, expected[patch])
+        best = int(others.argmax())
+        told = page.locator("#told").inner_text()
+        assert told.startswith(
+            f"Patch row {row + 1} column {column + 1}: most similar to row {best // 4 + 1} column {best % 4 + 1}"
+        )
+        assert float(re.search(r"cosine (.*?)\)", told)[1]) == pytest.approx(others.max(), abs=0.01)
+        assert float(page.locator("#legend-low").inner_text()) == pytest.approx(expected[patch].min(), abs=0.01)
+        assert page.locator("#legend-high").inner_text() == "1"
+        seen.add(tuple(explorer.pixels()))
+    assert len(seen) == 3
+    assert page.get_by_role("slider", name="Layer").is_disabled()  # these are of the last layer
+
+    page.locator("#modes input[value=colours]").check()
+    colours = component_colours(patch_components(explorer.site.clf, picture))[0]
+    page.get_by_role("slider", name="Strength").fill("100")
+    explorer.page.mouse.move(5, 5)
+    explorer.shown()
+    script = """([row, column]) => { const c = document.querySelector('.frame canvas');
+        const [x, y] = [(column + 0.5) / 4 * c.width, (row + 0.5) / 4 * c.height];
+        return Array.from(c.getContext('2d').getImageData(x, y, 1, 1).data.slice(0, 3)) }"""
+    for row, column in ((0, 0), (2, 1), (3, 3)):
+        assert page.evaluate(script, [row, column]) == colours[row, column].tolist()
+    assert page.locator("#legend").is_hidden()
+    assert page.get_by_label("Scale").is_hidden()
+    page.get_by_role("button", name="Class token").click()
+    assert "most similar to" in page.locator("#told").inner_text()
+    page.locator("#modes input[value=head]").check()
+    assert page.locator("#legend").is_visible()
     assert explorer.watched.since(count) == []
 
 
@@ -313,7 +363,7 @@ def test_playing_goes_through_the_layers(explorer: Explorer) -> None:
     assert play.get_attribute("aria-pressed") == "false"
 
 
-def test_two_models_on_one_picture(explorer: Explorer) -> None:
+def test_two_models_on_one_image(explorer: Explorer) -> None:
     page = explorer.open("#mode=mean&layer=3").page
     with page.expect_response("**/attention?model=other"):
         page.get_by_label("Compare with").select_option("other")
@@ -341,7 +391,7 @@ def test_a_resnet_predicts_and_says_why_there_is_no_more(explorer: Explorer) -> 
     until(page, "document.querySelector('#note').textContent.includes('no attention')")
     assert len(explorer.bars()) == 3
     assert page.locator("#heads").is_hidden()
-    assert page.locator(".picture").get_attribute("role") == "img"
+    assert page.locator(".frame").get_attribute("role") == "img"
     page.locator("#model").select_option("tiny")
     until(page, "vitreous.shown()[0].values")
     assert page.locator("#heads").is_visible()
@@ -403,7 +453,7 @@ def test_a_copied_link_restores_the_view(explorer: Explorer) -> None:
     assert page.get_by_label("Compare with").input_value() == "other"
 
 
-def test_the_link_of_a_picture_of_ones_own_carries_it(explorer: Explorer) -> None:
+def test_the_link_of_a_image_of_ones_own_carries_it(explorer: Explorer) -> None:
     page = explorer.open("#mode=mean&layer=1&token=2").page
     out = io.BytesIO()
     Image.linear_gradient("L").convert("RGB").resize((300, 200)).save(out, "PNG")
@@ -424,7 +474,7 @@ def test_the_link_of_a_picture_of_ones_own_carries_it(explorer: Explorer) -> Non
     assert after["values"] == pytest.approx(before["values"], abs=0.03)
 
 
-def test_a_link_from_a_stranger_does_no_harm(explorer: Explorer) -> None:
+def test_an_untrusted_link_does_no_harm(explorer: Explorer) -> None:
     for fragment in (
         "#model=%3Cscript%3E&layer=99&head=-1&mode=evil&patch=9.9&token=77&scale=x&example=../../etc/passwd&with=tiny",
         "#image=AAAA&layer=1e9&patch=0.0",
@@ -441,7 +491,7 @@ def test_a_link_from_a_stranger_does_no_harm(explorer: Explorer) -> None:
         assert len(explorer.bars()) == 5
 
 
-def test_the_picture_is_downloaded(explorer: Explorer, tmp_path: Path) -> None:
+def test_the_image_is_downloaded(explorer: Explorer, tmp_path: Path) -> None:
     explorer.open("#layer=2&head=1&mode=head&patch=1.1")
     with explorer.page.expect_download() as download:
         explorer.page.get_by_role("button", name="Download image").click()
@@ -462,7 +512,7 @@ def test_everything_can_be_done_from_the_keyboard(explorer: Explorer) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "skip"
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.className") == "picture"
+    assert page.evaluate("document.activeElement.className") == "frame"
     for key in ("ArrowDown", "ArrowDown", "ArrowLeft", "End", ","):
         page.keyboard.press(key)
     shown = explorer.shown()
@@ -572,7 +622,7 @@ def test_a_phone_has_no_need_to_scroll_sideways(chromium: Any, site: Site) -> No
 # When something is wrong ------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_server_refuses_is_told_in_its_words(explorer: Explorer) -> None:
+def test_what_the_server_refuses_is_shown_in_its_words(explorer: Explorer) -> None:
     explorer.watched.expected = ("422",)
     page = explorer.open().page
     page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not an image at all"})
@@ -584,7 +634,7 @@ def test_what_the_server_refuses_is_told_in_its_words(explorer: Explorer) -> Non
     assert len(explorer.bars()) == 5
 
 
-def test_after_a_file_that_is_no_picture_the_one_in_sight_goes_on(explorer: Explorer) -> None:
+def test_after_a_file_that_is_no_image_the_shown_one_stays(explorer: Explorer) -> None:
     explorer.watched.expected = ("422",)
     page = explorer.open().page
     page.locator("#file").set_input_files({"name": "x.png", "mimeType": "image/png", "buffer": b"not an image at all"})

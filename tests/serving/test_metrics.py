@@ -54,7 +54,7 @@ def test_buckets_are_cumulative_and_their_edges_belong_to_them() -> None:
     ]
 
 
-def test_what_is_counted_is_told() -> None:
+def test_what_is_counted_is_reported() -> None:
     made = Metrics()
     for status, seconds in ((200, 0.02), (200, 7.0), (503, 0.001)):
         made.answered("/predict", status, seconds)

@@ -54,7 +54,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_one() -> None:
         jsonschema_rs.validator_for(whole)
 
 
-def test_the_limits_are_told() -> None:
+def test_the_limits_are_reported() -> None:
     top = DESCRIBED["paths"]["/predict"]["post"]["parameters"][1]
     assert (top["name"], top["schema"]["maximum"]) == ("top", 7)
     assert "3 MB" in DESCRIBED["paths"]["/predict"]["post"]["requestBody"]["description"]

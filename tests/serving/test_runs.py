@@ -229,7 +229,7 @@ def test_curves_are_those_of_the_report(tmp_path: Path) -> None:
     assert (view["skipped"], view["complete"], view["state"]) == (0, True, "stopped")
 
 
-def test_only_later_points_are_told_again(tmp_path: Path) -> None:
+def test_only_later_points_are_sent_again(tmp_path: Path) -> None:
     path, made = run(tmp_path / "a"), records(30)
     (path / "metrics.jsonl").write_bytes(lines(made[:-1]))  # the evaluation of step 30 is not there yet
     whole = run_view(tmp_path, "a")
@@ -369,7 +369,7 @@ def test_a_file_beyond_the_budget_says_that_there_is_more(tmp_path: Path, monkey
     assert seen == list(range(1, 101))
 
 
-def test_a_stranger_cannot_make_it_keep_any_number_of_curves(tmp_path: Path) -> None:
+def test_an_untrusted_file_cannot_make_it_keep_any_number_of_curves(tmp_path: Path) -> None:
     long = {f"{'k' * 100}{k}": k for k in range(100)}  # with the same beginning: they must not become one curve
     run(tmp_path / "a", lines([{"step": 1, "split": "s" * 1000, **long, **{f"k{k}": k for k in range(500)}}]))
     view = run_view(tmp_path, "a")
@@ -378,7 +378,7 @@ def test_a_stranger_cannot_make_it_keep_any_number_of_curves(tmp_path: Path) -> 
     assert all(one["key"] == f"k{one['points'][0][1]:g}" and len(one["split"]) == 80 for one in view["series"])
 
 
-def test_watchers_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_watchers_do_not_affect_each_other(tmp_path: Path) -> None:
     path, made = run(tmp_path / "a"), records(400)
     found: list[Any] = []
 
@@ -543,7 +543,7 @@ def test_mistakes_are_kept_as_data(tmp_path: Path) -> None:
     assert (later["mistakes"], later["mistakes_at"]) == ([], view["mistakes_at"])
 
 
-def test_mistakes_of_strangers_carry_no_address_and_no_surprise(tmp_path: Path) -> None:
+def test_untrusted_mistakes_carry_no_address_and_no_surprise(tmp_path: Path) -> None:
     path = run(tmp_path / "a", lines(records(2)))
     bad = [{"picture": "https://example.org/x.png"}, {"picture": 3, "labels": 5, "guesses": {}}, 7, None, "x"]
     (path / "mistakes.json").write_text(json.dumps({"mistakes": bad, "split": 3}))

@@ -45,7 +45,7 @@ def test_a_name_has_nothing_that_an_address_would_split(tmp_path: Path, monkeypa
     assert number_repeated(["a", "a", "a-2", "a"]) == ["a", "a-2", "a-2-2", "a-3"]
 
 
-def test_another_image_size_is_told(tmp_path: Path) -> None:
+def test_another_image_size_is_reported(tmp_path: Path) -> None:
     saved(tmp_path / "run")
     (found,) = load_models([str(tmp_path / "run")], image_size=(32, 48), device="cpu")
     card = found.card()
@@ -100,7 +100,7 @@ def test_a_model_without_positions_says_so() -> None:
         _ = ServedModel("none", Classifier(random_checkpoint("ViT-Ti/16", **options))).positions
 
 
-def test_pictures_of_any_size_cannot_be_served(tmp_path: Path) -> None:
+def test_images_of_any_size_cannot_be_served(tmp_path: Path) -> None:
     clf = Classifier(random_checkpoint("ViT-Ti/16", preprocess="resize_small(32)|range(-1,1)", **TINY))
     clf.save(tmp_path / "run")
     with pytest.raises(VitreousError, match="different sizes"):

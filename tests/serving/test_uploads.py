@@ -102,7 +102,7 @@ def test_a_broken_form_is_refused_and_never_an_error(content: bytes, cut: int) -
         (b"--b0undary\r\n" + b"A" * 100_000, 400, "form"),
     ],
 )
-def test_forms_that_are_not_one_picture(body: bytes, status: int, word: str) -> None:
+def test_forms_that_are_not_one_image(body: bytes, status: int, word: str) -> None:
     refusal = refused(of_form, body)
     assert refusal.status == status
     assert word in refusal.error
@@ -152,7 +152,7 @@ def test_json_with_base64_of_every_usual_kind() -> None:
         (b'{"image": "eA==", "image": "eA=="}', 400, "twice"),
     ],
 )
-def test_json_that_is_not_one_picture(body: Any, status: int, word: str) -> None:
+def test_json_that_is_not_one_image(body: Any, status: int, word: str) -> None:
     refusal = refused(of_json, body)
     assert refusal.status == status
     assert word in refusal.error
@@ -308,7 +308,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_picture_is_read_as_a_file_is(kind: str, channels: int, tmp_path: Path) -> None:
+def test_a_image_is_read_as_a_file_is(kind: str, channels: int, tmp_path: Path) -> None:
     preprocess = Preprocess("resize_small(36,bilinear)|central_crop(32)|range(-1,1)", channels)
     content = KINDS[kind]()
     (tmp_path / "file").write_bytes(content)
@@ -339,7 +339,7 @@ def test_the_largest_size_is_read() -> None:
 @pytest.mark.parametrize(
     ("size", "format", "times"), [((4000, 4000), "BMP", 0), ((4001, 4000), "BMP", 1), ((4001, 4000), "JPEG", 1)]
 )
-def test_large_pictures_leave_no_memory_behind(
+def test_large_images_leave_no_memory_behind(
     size: tuple[int, int], format: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[None] = []
@@ -386,7 +386,7 @@ def test_a_jpeg_that_is_scanned_again_and_again_is_refused() -> None:
     ],
     ids=lambda content: repr(content[:8]),
 )
-def test_what_is_no_whole_picture_is_refused(content: bytes) -> None:
+def test_what_is_no_whole_image_is_refused(content: bytes) -> None:
     assert refused(raw_pixels, content, PREPROCESS, LIMITS).status == 422
 
 
@@ -403,7 +403,7 @@ def test_no_other_format_is_tried(format: str, monkeypatch: pytest.MonkeyPatch) 
     assert (refusal.status, refusal.error) == (422, "not an image in a known format")
 
 
-def test_a_picture_too_small_for_the_crop_says_so() -> None:
+def test_a_image_too_small_for_the_crop_says_so() -> None:
     refusal = refused(raw_pixels, picture(size=(20, 20)), Preprocess("central_crop(32)|range(-1,1)"), LIMITS)
     assert refusal.status == 422
     assert "32" in refusal.error
@@ -412,7 +412,7 @@ def test_a_picture_too_small_for_the_crop_says_so() -> None:
 @given(
     content=st.sampled_from([picture(), picture(format="JPEG"), picture(format="GIF"), picture(format="WEBP")]), data=st.data()
 )
-def test_a_damaged_picture_is_read_or_refused(content: bytes, data: st.DataObject) -> None:
+def test_a_damaged_image_is_read_or_refused(content: bytes, data: st.DataObject) -> None:
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 6))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))

@@ -77,7 +77,7 @@ def start(out: Path, runs: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_killed_study_is_resumed_and_two_processes_share_it(run: Run, tmp_path: Path) -> None:
-    out, runs = tmp_path / "disturbed", tmp_path / "runs"
+    out, runs = tmp_path / "interrupted", tmp_path / "runs"
     killed = start(out, runs)
     while len(list(out.glob("rows/*.json"))) < 2:
         assert killed.poll() is None
@@ -87,11 +87,11 @@ def test_a_killed_study_is_resumed_and_two_processes_share_it(run: Run, tmp_path
     before = len(list(out.glob("rows/*.json")))
     both = [start(out, runs) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
-    run("axial", tmp_path / "undisturbed", runs=str(tmp_path / "other runs"))
-    disturbed, undisturbed = (read_runs(tmp_path / name / "runs.csv") for name in ("disturbed", "undisturbed"))
-    assert 2 <= before < len(disturbed)
-    assert {key: row["accuracy"] for key, row in disturbed.items()} == {
-        key: row["accuracy"] for key, row in undisturbed.items()
+    run("axial", tmp_path / "uninterrupted", runs=str(tmp_path / "other runs"))
+    interrupted, uninterrupted = (read_runs(tmp_path / name / "runs.csv") for name in ("interrupted", "uninterrupted"))
+    assert 2 <= before < len(interrupted)
+    assert {key: row["accuracy"] for key, row in interrupted.items()} == {
+        key: row["accuracy"] for key, row in uninterrupted.items()
     }
 
 

@@ -218,7 +218,7 @@ def test_a_folder_without_a_test_split_holds_a_fifth_out(tmp_path: Path) -> None
     assert (images.train, images.held_out) == (parts.train, parts.test), "a run takes these and opens nothing anew"
     broken = Path(parts.test.path(0) or "")
     broken.write_bytes(b"no image")
-    with pytest.raises(VitreousError, match="1 images cannot be read"):  # every model is to be judged by the same images
+    with pytest.raises(VitreousError, match="1 images cannot be read"):  # every model is to be evaluated on the same images
         choose_images(asked, stop_early=False, dataset=parts.dataset())
 
 

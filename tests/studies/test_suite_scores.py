@@ -142,7 +142,7 @@ def test_records_are_json_one_for_each_task_and_one_mean(accuracies: np.ndarray[
 
 
 @pytest.mark.parametrize("names", [(), ("pets",)])
-def test_the_chart_is_a_picture_and_the_same_each_time(
+def test_the_chart_is_a_image_and_the_same_each_time(
     names: tuple[str, ...], accuracies: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:
     suite = vtab_suite("d", names)
@@ -157,8 +157,8 @@ def test_the_chart_is_a_picture_and_the_same_each_time(
     assert found.counted in text
     assert "costs $5 and $6_" in text
     assert "ViT-H/14 (JFT)" in text
-    with Image.open(tmp_path / "a" / "vtab.png") as picture:
-        assert min(picture.size) > 400
+    with Image.open(tmp_path / "a" / "vtab.png") as image:
+        assert min(image.size) > 400
 
 
 # The sweep -------------------------------------------------------------------------------------------------------------

@@ -72,10 +72,10 @@ def test_the_backbone_runs_once_for_each_image(checkpoint: str, tmp_path: Path, 
 
 
 def test_features_give_the_run_that_images_give(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitreous.training import linear_probe
+    from vitreous.training import closed_form_start
 
     probe(checkpoint, tmp_path / "features", set=("lr=0.01",))
-    monkeypatch.setattr(linear_probe, "features_are_fixed", lambda config, loop: False)
+    monkeypatch.setattr(closed_form_start, "features_are_fixed", lambda config, loop: False)
     probe(checkpoint, tmp_path / "images", set=("lr=0.01",))
     one, two = (vitreous.load(tmp_path / name).model.head.weight for name in ("features", "images"))
     assert torch.allclose(one, two, rtol=1e-3, atol=1e-4)

@@ -178,6 +178,42 @@ def test_steps_are_those_of_the_formula(kind: Any) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), p, rtol=2e-5, atol=1e-6)
 
 
+def test_muon_steps_along_a_matrix_of_equal_singular_values_and_adam_trains_the_rest() -> None:
+    """Against numpy: momentum 0.95 with a look ahead, then Newton and Schulz five times on the matrix (kernels: a row each)."""
+    recipe = Recipe(steps=2, optimizer="muon", lr=0.1, weight_decay=0.2, decay="kernels")
+    model = objective(stem=(16, 16), patch=2)
+    made = optimizer(model, recipe)
+    prepare_state(made, recipe)
+    kernels = {name: p for name, p in model.named_parameters() if name.startswith(("model.blocks.", "model.trunk."))}
+    kernels = {name: p for name, p in kernels.items() if p.ndim > 1}
+    assert len(kernels) == 2 + 3 * 4
+    moments = {name: {*made.state[p]} for name, p in model.named_parameters()}
+    assert all(
+        moments[name] == ({"momentum_buffer"} if name in kernels else {"step", "exp_avg", "exp_avg_sq"}) for name in moments
+    )
+    name = "model.trunk.convolutions.1.weight"
+    p, momentum = kernels[name].detach().double().numpy().reshape(16, -1).copy(), np.zeros((16, 16 * 9))
+    head = model.model.head.weight
+    for step in range(1, 3):
+        for other in model.parameters():
+            other.grad = torch.randn_like(other)
+        g = kernels[name].grad.double().numpy().reshape(16, -1)  # type: ignore[union-attr]
+        set_rate(made, 0.1 / step)
+        before = head.detach().clone()
+        made.step()
+        momentum = 0.95 * momentum + 0.05 * g
+        x = 0.05 * g + 0.95 * momentum
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+        p = p - 0.1 / step * 0.2 * p - 0.1 / step * 0.2 * math.sqrt(144) * x
+        assert not torch.equal(head, before)
+    moved = kernels[name].detach().numpy().reshape(16, -1)
+    np.testing.assert_allclose(moved, p, atol=0.01)  # torch computes it in bfloat16
+    assert np.abs(p).max() > 0.1
+
+
 def test_the_average_is_a_weighted_mean_of_the_steps_alone() -> None:
     """Whatever it began with is forgotten: weights (1 - k) k^i, divided by their sum."""
     layer = nn.Linear(2, 1)

@@ -62,7 +62,7 @@ def by_hand(start: Path, source: Any, optimizer: str, loss: str) -> tuple[dict[s
 
 def ran(out: Path, start: Path, data: str, **changes: Any) -> dict[str, Tensor]:
     options: dict[str, Any] = dict(steps=STEPS, batch_size=32, workers=0, eval_every=0, precision="float32", preprocess=FIXED)
-    common = (f"lr={LR}", f"clip={CLIP}", f"warmup={WARMUP}", "mixup=0", "class_weights=none")
+    common = (f"lr={LR}", f"clip={CLIP}", f"warmup={WARMUP}", "mixup=0", "class_weights=none", "head_start=zero")
     with silence():
         vitreous.finetune(data, from_=str(start), out=str(out), **{**options, **changes, "set": (*common, *changes["set"])})
     return load_file(out / "checkpoint" / "model.safetensors")

@@ -24,9 +24,12 @@ from vitreous.training import loop
 
 FILES = ("model.safetensors", "model.json")
 
-# Everything that goes by chance or remembers: augmentation, dropout, stochastic depth, mixup, averaging, accumulation.
+# Everything that goes by chance or remembers: augmentation, dropout, stochastic depth, mixup, averaging, accumulation, and
+# the moments of Muon (kernels of convolutions among them) and of Adam.
 EVERYTHING = dict(
     set=(
+        "model.stem=16:16",
+        "optimizer=muon",
         "model.stochastic_depth=0.1",
         "dropout=0.1",
         "mixup=0.2",

@@ -22,6 +22,7 @@ import vitreous
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import silence
 from vitreous.evaluation.ridge import Ridge
+from vitreous.training import timing
 from vitreous.training.outcomes import read_outcomes
 
 
@@ -112,6 +113,33 @@ def test_a_budget_of_flops_is_not_counted_again_on_resume(tmp_path: Path, monkey
     # As another version of torch might count them.
     monkeypatch.setattr("vitreous.training.choose_recipe.compute_cost", lambda config: pytest.fail("counted again"))
     assert pretrain(tmp_path / "run", steps=None, flops=6 * one).already
+
+
+def test_minutes_become_a_number_of_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps tried beforehand leave weights and random state alone: the bytes are those of as many steps by number."""
+    monkeypatch.setattr(timing, "SECONDS", 0.01)
+    asked: dict[str, Any] = dict(steps=None, minutes=0.5, set=("dropout=0.1",))
+    monkeypatch.setattr(timing.statistics, "median", lambda seconds: 1.2)  # of steps that were really taken
+    result = pretrain(tmp_path / "run", **asked)
+    # 30 s, less ten evaluations of 200 images at a third of the time of a trained one.
+    assert result.steps == int((30 - 10 * 200 / 32 * 1.2 / 3) / 1.2)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]["steps"] == result.steps
+    assert f"steps {result.steps}: 0.5 minutes as asked; a step took 1.2e+03 ms" in (tmp_path / "run" / "log.txt").read_text()
+    pretrain(tmp_path / "counted", steps=result.steps, set=("dropout=0.1",))
+    assert digest(tmp_path / "run") == digest(tmp_path / "counted")
+
+    monkeypatch.delattr(timing, "_time_step")  # never measured again
+    assert pretrain(tmp_path / "run", **asked).already
+    assert pretrain(tmp_path / "replayed", config=str(tmp_path / "run"), **asked).steps == result.steps
+    with pytest.raises(NameError):
+        pretrain(tmp_path / "other", **{**asked, "minutes": 0.6})
+
+
+def test_minutes_that_are_too_few_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_time_step", lambda config, world: 2.0)
+    with pytest.raises(VitreousError, match=r"--minutes 0.1: a step of 32 images takes 2 s here and the evaluations 41.7 s"):
+        pretrain(tmp_path / "run", steps=None, minutes=0.1)
+    assert not (tmp_path / "run").exists()
 
 
 def test_masked_patches_count_the_flops_of_the_same_forward_pass(tmp_path: Path) -> None:
@@ -348,7 +376,7 @@ def test_evaluation_sees_pixel_values_like_training(tmp_path: Path) -> None:
 
 
 def test_fine_tuning_begins_with_the_weights_and_a_zero_head(start: Path, tmp_path: Path) -> None:
-    finetune(tmp_path / "run", from_=str(start), set=("lr=0", "train=all"), steps=1)
+    finetune(tmp_path / "run", from_=str(start), set=("lr=0", "train=all", "head_start=zero"), steps=1)
     before, after = (load_file(run / "checkpoint" / "model.safetensors") for run in (start, tmp_path / "run"))
     assert not [name for name in after if name.startswith("representation")]  # dropped, as in section 3.2
     assert torch.equal(after["head.weight"], torch.zeros(10, 32))
@@ -392,7 +420,7 @@ def test_a_linear_probe_has_a_recipe_of_its_own_and_comes_close_to_the_closed_fo
     assert probe.top1 > np.mean(right) - 0.12
     listed = {row["name"]: row for row in vitreous.list("recipes").records()}
     assert listed["linear-probe"]["train"] == "head"
-    with pytest.raises(VitreousError, match="--train head: a head on a model from scratch"), silence():
+    with pytest.raises(VitreousError, match="--train head: a model from scratch has only random features"), silence():
         vitreous.finetune("builtin:digits", from_="scratch", model="ViT-Ti/2", train="head", out=str(tmp_path / "none"))
     with pytest.raises(VitreousError, match="--train and --set train=all both give train"), silence():
         vitreous.finetune("builtin:digits", from_=str(start), set=("train=all",), train="head", out=str(tmp_path / "none"))
@@ -412,7 +440,8 @@ def test_masked_patches_then_fine_tuning(tmp_path: Path) -> None:
 
 
 def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, tmp_path: Path) -> None:
-    result = finetune(tmp_path / "run", from_=str(start), sweep=True, set=("sweep=1e-6:0.05", "sweep_share=0.2"), steps=12)
+    changes = ("sweep=1e-6:0.05", "sweep_share=0.2", "head_start=zero")
+    result = finetune(tmp_path / "run", from_=str(start), sweep=True, set=changes, steps=12)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["recipe"]["lr"] == 0.05
     assert config["data"]["train"] == 1097  # all of them
@@ -420,7 +449,7 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
     assert trial["data"]["train"] + trial["data"]["held_out"] == 1097
     assert trial["data"]["held_out_split"] == "validation"
     assert any("the best of the sweep" in line for line in config["decisions"])
-    again = finetune(tmp_path / "run", from_=str(start), sweep=True, set=("sweep=1e-6:0.05", "sweep_share=0.2"), steps=12)
+    again = finetune(tmp_path / "run", from_=str(start), sweep=True, set=changes, steps=12)
     assert again.already
     assert again.result == result.result
 
@@ -436,6 +465,8 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(set=("lr=fast",)), "--set lr='fast' must be a finite number"),
         (dict(recipe="imagenet-ViT-B/17"), "unknown recipe"),
         (dict(steps=5, epochs=2.0), "contradict each other"),
+        (dict(minutes=1.0), "--steps 12 and --minutes 1 contradict each other; give one of them"),
+        (dict(minutes=1.0, steps=None, sweep=True), "--sweep and --minutes 1: trials must be of the run's length"),
         (dict(flops=1e9), "--steps 12 and --flops 1e+09 contradict each other; give one of them"),
         (dict(flops=1e9, steps=None, epochs=2.0), "--epochs 2 and --flops 1e+09 contradict each other"),
         (dict(flops=1e9, steps=None, set=("steps=3",)), "--flops 1e+09 and --set steps=3 contradict each other"),
@@ -471,7 +502,7 @@ def test_a_sweep_tries_rates_on_held_out_images_then_trains_on_all(start: Path, 
         (dict(set=("model.pool=a,b",)), "pool"),
         (dict(shard_group=2), "--shard-group 2 is for --parallel hybrid"),
         (dict(shard_group=2, micro_batch="8"), "--shard-group 2 is for --parallel hybrid"),
-        (dict(engine="compiled"), "--engine 'compiled': must be one of eager, compile; did you mean 'compile'"),
+        (dict(engine="compiled"), "--engine 'compiled': must be one of torch, eager, compile; did you mean 'compile'"),
         (dict(steps="2"), "--steps '2': must be a whole number"),
         (dict(extend="no"), "--extend 'no': must be true or false"),
         (dict(seed=1.5), "--seed 1.5: must be a whole number"),

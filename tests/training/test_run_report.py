@@ -66,7 +66,7 @@ def mistake(side: int | tuple[int, ...] = 8, truth: str = "cat", **more: Any) ->
     shape = side if isinstance(side, tuple) else (side, side, 3)
     picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     settings: dict[str, Any] = dict(id="test/1.png", truth=(truth,), guesses=(("dog", 0.75), (truth, 0.2)), loss=3.25)
-    return Mistake(picture=picture, **{**settings, **more})
+    return Mistake(pixels=picture, **{**settings, **more})
 
 
 # Numbers ----------------------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_thumbnails_are_small_and_tiny_pictures_are_kept_to_the_pixel(tmp_path: 
         shown = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
         assert max(shown.size) == min(160, max(shape[:2]))
         if max(shape[:2]) <= 64:
-            np.testing.assert_array_equal(np.asarray(shown), given.picture.squeeze())
+            np.testing.assert_array_equal(np.asarray(shown), given.pixels.squeeze())
 
 
 def test_a_mistake_shows_truth_guesses_and_loss(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_trials_train_by_the_recipe_of_the_run(start: Path, tmp_path: Path, monk
 
 def test_of_equal_accuracies_the_lower_loss_wins_and_a_rate_that_diverges_loses(start: Path, tmp_path: Path) -> None:
     """Of a few held-out images many rates get the same number right: then the smallest would be the least trained."""
-    changes = ("sweep=1e-8:1e-7:1e6", "sweep_share=0.2", "clip=none", "warmup=0", "schedule=constant")
+    changes = ("sweep=1e-8:1e-7:1e6", "sweep_share=0.2", "clip=none", "warmup=0", "schedule=constant", "head_start=zero")
     swept(tmp_path / "run", start, steps=4, batch_size=32, subset=100, set=changes)
     done = [tmp_path / "run" / "sweep" / f"lr-{rate}" / "state" / "done.json" for rate in ("1e-08", "1e-07")]
     trials = [json.loads(path.read_text()) for path in done]

@@ -356,6 +356,28 @@ def test_mae_features_are_the_class_token_of_all_patches_and_the_decoder_is_note
         assert relative(rebuilt(images).last_hidden_state[:, 0], clf.features(images)) < 1e-5
 
 
+# Others -------------------------------------------------------------------------------------------------------------
+
+LOOKALIKES: dict[str, dict[str, Any]] = {
+    "Siglip2VisionModel": dict(num_patches=16),
+    "MetaClip2VisionModel": {},
+    "ChineseCLIPVisionModel": {},
+    "BlipVisionModel": {},
+    "IJepaModel": {},
+    "ViTMSNModel": {},
+    "BeitModel": {},
+    "Aimv2VisionModel": {},
+    "PixtralVisionModel": {},
+}
+
+
+@pytest.mark.parametrize("kind", LOOKALIKES)
+def test_models_with_similar_arrays_that_compute_otherwise_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    theirs = save_transformers(kind, tmp_path / "hf", **LOOKALIKES[kind])
+    with pytest.raises(VitreousError, match=f"'{theirs.config.model_type}'"):  # type: ignore[union-attr]
+        load(tmp_path / "hf")
+
+
 # Rotary positions ---------------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,7 @@ def test_no_fine_tuned_huge_model_is_promised() -> None:
     ]
 
 
-def test_the_zeroed_heads_are_told() -> None:
+def test_the_zeroed_heads_are_reported() -> None:
     told = {entry.name for entry in ENTRIES.values() if "all zeros" in entry.note}
     models = ("ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "ViT-H/14", "R50+ViT-B/16")
     assert told == {f"{model}@imagenet21k" for model in models}

@@ -148,7 +148,7 @@ def test_killed_while_overwriting_leaves_the_old_or_the_new(
     expected = old if found.config == old.config else new
     assert found.classes == expected.classes
     assert all(torch.equal(found.tensors[key], tensor) for key, tensor in expected.tensors.items())
-    write_checkpoint(new, tmp_path / "x")  # and the next writer is not disturbed by what the dead one left
+    write_checkpoint(new, tmp_path / "x")  # and the next writer is not affected by what the dead one left
     assert read_checkpoint(tmp_path / "x").config == new.config
     assert not list((tmp_path / "x").glob("*.new"))
 
@@ -316,6 +316,6 @@ def test_a_field_of_the_wrong_form_is_named(change: tuple[bytes, bytes], tmp_pat
         read_path(folder)
 
 
-def test_a_string_that_goes_by_chance_is_not_stored() -> None:
+def test_a_random_string_is_not_stored() -> None:
     with pytest.raises(VitreousError, match="is random; a checkpoint keeps the string for evaluation"):
         random_checkpoint("ViT-Ti/16", depth=1, image_size=32, classes=3, preprocess="inception_crop(32)|flip|range(-1,1)")

@@ -266,7 +266,7 @@ def test_timm_crops_come_back_exactly(small: int, tmp_path: Path) -> None:
     assert str(load(tmp_path / "x").preprocess) == text
 
 
-def test_a_squashed_picture_and_grey_channels_come_back_from_timm(tmp_path: Path) -> None:
+def test_a_squashed_image_and_grey_channels_come_back_from_timm(tmp_path: Path) -> None:
     text = "resize(32,64,bicubic)|range(-1,1)"
     checkpoint = random_checkpoint("ViT-Ti/16", depth=1, image_size=(32, 64), classes=3, channels=1, preprocess=text)
     for format in ("timm", "huggingface"):
@@ -282,9 +282,9 @@ def test_timms_own_transform_gives_the_same_pixels(size: tuple[int, int], tmp_pa
     config = dict(architecture="vit_tiny_patch16_224", model_args=dict(depth=1, img_size=64))
     pretrained = dict(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], crop_pct=0.9, interpolation="bicubic", input_size=[3, 64, 64])
     clf = load(saved(model, tmp_path / "t", **config, pretrained_cfg=pretrained))
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
-    expected = timm.data.create_transform(**{**pretrained, "input_size": (3, 64, 64)})(picture)
-    assert torch.allclose(clf.prepare(picture)[0], expected, atol=1e-5)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+    expected = timm.data.create_transform(**{**pretrained, "input_size": (3, 64, 64)})(image)
+    assert torch.allclose(clf.prepare(image)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("change", [dict(pooler_act="relu"), dict(hidden_act="mish")])

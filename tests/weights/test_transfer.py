@@ -85,7 +85,7 @@ def test_every_kind_of_learned_position_is_resized(options: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("patch", [16, 24, 32])
-def test_a_larger_patch_embeds_a_larger_picture_alike(patch: int) -> None:
+def test_a_larger_patch_embeds_a_larger_image_alike(patch: int) -> None:
     """Pseudo-inverse resize: the new kernel on the enlarged patch gives what the old one gave on the original."""
     kernel = torch.randn(6, 3, 12, 12)
     pixels = torch.randn(2, 3, 12, 12)

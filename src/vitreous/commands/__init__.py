@@ -8,6 +8,8 @@ was assumed or changed on the way (the command line says them on standard error)
 result is bad news.
 
 Modules:
+    choose        images to label next
+    bench         speed and memory beside other libraries
     convert       between official, timm, Hugging Face and vitreous checkpoints
     demo/         everything on built-in data, offline
     doctor        check a data set

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.commands.types import BadImages, Checkpoint, ImageSize
+from vitreous.commands.types import BadImages, Checkpoint, EngineOption, ImageSize
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
 
@@ -26,6 +26,7 @@ def embed(
     workers: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
+    engine: EngineOption = "torch",
     merge_tokens: int = 0,
 ) -> Embedding:
     """Write the features of every image of a data set to one file.
@@ -46,8 +47,9 @@ def embed(
         batch_size: images that the model takes at once. Default: by their size.
         workers: processes that read images. Default: one for each core.
         device: cpu, cuda, mps; auto: the best there is.
-        precision: of the model; auto takes bfloat16 where it is faster, and digits are lost.
-        merge_tokens: merge so many similar tokens in each layer: faster, a little less accurate; 0 merges none.
+        precision: of the model; auto takes bfloat16, with fewer digits, where it is faster.
+        engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.
+        merge_tokens: merge this many similar tokens in each layer: faster, a little less accurate; 0 merges none.
     """
     if tokens and pool != "head":
         raise VitreousError(f"--tokens writes patch tokens as they are, and --pool {pool} one vector; leave one out")
@@ -64,6 +66,7 @@ def embed(
         workers=workers,
         device=device,
         precision=precision,
+        engine=engine,
         merge_tokens=merge_tokens,
     )
 

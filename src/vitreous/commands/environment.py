@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from vitreous.core.processor import describe_processor
+
 _CORE = ("torch", "numpy", "pillow", "safetensors", "tyro", "rich")
 _OPTIONAL = {  # package: the extra that installs it
     "scikit-learn": "demo",
@@ -20,14 +22,11 @@ _OPTIONAL = {  # package: the extra that installs it
     "wandb": "track",
 }
 _SETTINGS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "VITREOUS_DATA", "VITREOUS_MIRROR", "VITREOUS_TIMEOUT")
-_CPUINFO = Path("/proc/cpuinfo")
-# Of the many flags of a processor, those that decide which kernels torch and its libraries choose.
-_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "bf16", "i8mm", "sve")
 
 
 def describe_environment(version: str) -> str:
     rows = [("vitreous", version), ("python", f"{platform.python_implementation()} {platform.python_version()}")]
-    rows += [("platform", platform.platform()), *_describe_processor()]
+    rows += [("platform", platform.platform()), *zip(("processor", "features"), describe_processor(), strict=True)]
     rows += [(package, _version(package) or "missing") for package in _CORE if package != "torch"]
     rows += _describe_torch()
     rows += [(name, _version(name) or f"missing: pip install 'vitreous[{extra}]'") for name, extra in _OPTIONAL.items()]
@@ -42,17 +41,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _describe_processor() -> Iterator[tuple[str, str]]:
-    try:
-        lines = _CPUINFO.read_text().splitlines()
-    except OSError:
-        lines = []
-    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = set(fields.get("flags", fields.get("Features", "")).split())
-    yield "processor", f"{fields.get('model name') or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    yield "features", " ".join(name for name in _FEATURES if name in flags) or "not known"
 
 
 def _describe_torch() -> Iterator[tuple[str, str]]:

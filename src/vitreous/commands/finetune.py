@@ -16,9 +16,9 @@ def finetune(
 ) -> Run:
     """Fine-tune a pretrained model on your own data, at any resolution.
 
-    Sections 3.2 and 4.1 of the paper. First the frozen features are evaluated in closed form, which takes seconds: a
-    baseline that fine-tuning has to beat. Kill it at any moment and start the same command again: it ends with the same
-    bytes. Several processes: torchrun.
+    Sections 3.2 and 4.1 of the paper. First the frozen features are evaluated in closed form, which takes seconds: the head
+    starts from there, or has to beat it, as the recipe says. Kill it at any moment and start the same command again: it
+    ends with the same bytes. Several processes: torchrun.
 
     Example: vitreous finetune photos/ --from ViT-B/16@imagenet21k --image-size 384 --out runs/photos
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.commands.types import Checkpoint, ImageSize, as_words
+from vitreous.commands.types import Checkpoint, EngineOption, ImageSize, as_words
 from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def predict(
     checkpoint: Checkpoint,
     images: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...", help_behavior_hint="(required)")],
     top: int = 5,
+    coverage: float | None = None,
     out: str | None = None,
     csv: bool = False,
     image_size: ImageSize = None,
@@ -24,6 +25,7 @@ def predict(
     workers: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
+    engine: EngineOption = "torch",
     merge_tokens: int = 0,
 ) -> Predictions:
     """Predict the classes of images, a few or millions.
@@ -37,14 +39,16 @@ def predict(
         checkpoint: a run, a file, a folder, or a name from `vitreous list weights`.
         images: files, folders, patterns in quotes such as 'photos/**/*.jpg', or - for names on standard input.
         top: how many classes to give.
+        coverage: as 0.9: add prediction sets that hold the true class for this share of images; several classes: abstain.
         out: a file for the rows instead of printing them: .jsonl or .csv.
         csv: print rows as CSV.
         image_size: run the model at another size than the checkpoint's.
         batch_size: how many images to run at once; as many as suit their size and the device if not given.
         workers: processes that decode; as many as there are cores if not given, 0 for none.
         device: cpu, cuda, mps; the best there is if not given.
-        precision: auto takes bfloat16 where it is faster; digits are lost.
-        merge_tokens: merge so many similar tokens in each layer: faster, a little less accurate; 0 merges none.
+        precision: auto takes bfloat16, with fewer digits, where it is faster.
+        engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.
+        merge_tokens: merge this many similar tokens in each layer: faster, a little less accurate; 0 merges none.
     """
     from vitreous.inference.predict_run import PredictOptions, run_prediction
 
@@ -58,7 +62,9 @@ def predict(
         workers=workers,
         device=device,
         precision=precision,
+        engine=engine,
         merge_tokens=merge_tokens,
+        coverage=coverage,
     )
 
     def load_model() -> Classifier:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.commands.types import ImageSize, as_words
-from vitreous.core.errors import VitreousError, check_at_least
+from vitreous.commands.types import EngineOption, ImageSize, as_words
+from vitreous.core.errors import VitreousError, check_at_least, check_share
 from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ def serve(
     examples: str | None = None,
     image_size: ImageSize = None,
     device: str = "auto",
+    engine: EngineOption = "torch",
     merge_tokens: int = 0,
+    coverage: float | None = None,
     max_batch: int = 16,
     queue: int = 64,
     upload_mb: float = 20,
@@ -43,7 +45,9 @@ def serve(
         examples: DATA of which the page offers a few images; drawn scenes (and scikit-learn's photographs) if not given.
         image_size: run the models at another size than the checkpoints'.
         device: cpu, cuda, mps; the best there is if not given.
-        merge_tokens: merge so many similar tokens in each layer: faster, a little less accurate; 0 merges none.
+        engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.
+        merge_tokens: merge this many similar tokens in each layer: faster, a little less accurate; 0 merges none.
+        coverage: as 0.9: POST /predict adds prediction sets that hold the true class for this share of images.
         max_batch: how many images to run at once.
         queue: how many may wait; more are refused with 503 and the time to come back.
         upload_mb: how large an uploaded image may be, in megabytes.
@@ -64,6 +68,7 @@ def serve(
         raise VitreousError(f"--port {port}: must be from 0 to 65535; 0 takes any that is free")
     check_at_least(1, max_batch=max_batch, queue=queue)
     check_at_least(0, merge_tokens=merge_tokens)
+    check_share(coverage=coverage)
     for name, amount in (("upload-mb", upload_mb), ("max-pixels", max_pixels), ("timeout", timeout)):
         if not 0 < amount < 1e6:
             raise VitreousError(f"--{name} {amount:g}: must be above 0")
@@ -72,9 +77,11 @@ def serve(
         names = ", ".join(name.replace("_", "-") for name in missing)
         raise VitreousError(f'serving needs {names}, which is not installed; run: pip install "vitreous[serve]"')
 
+    from vitreous.inference.engines.engine import check_engine
     from vitreous.serving.limits import Limits
     from vitreous.serving.serve import build_server
 
+    check_engine(engine)
     limits = Limits(
         max_batch=max_batch,
         queue=queue,
@@ -90,6 +97,8 @@ def serve(
         examples=examples,
         image_size=image_size,
         device=device,
+        engine=engine,
         merge_tokens=merge_tokens,
+        coverage=coverage,
         limits=limits,
     )

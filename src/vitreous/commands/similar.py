@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from vitreous.commands.types import as_words
+from vitreous.commands.types import EngineOption, as_words
 from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def similar(
     data: str | None = None,
     checkpoint: str | None = None,
     device: str = "auto",
+    engine: EngineOption = "torch",
 ) -> SimilarImages | ImageClusters:
     """Find the nearest images of an embedded set, or cluster the set.
 
@@ -41,6 +42,7 @@ def similar(
         data: where the images of the file are now, for thumbnails. Default: where they were embedded.
         checkpoint: what embeds the images; it must have the same weights. Default: the one that the file names.
         device: cpu, cuda, mps; auto: the best there is.
+        engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.
     """
     from vitreous.inference.similar_run import SimilarOptions, run_similar
 
@@ -54,6 +56,7 @@ def similar(
         data=data,
         checkpoint=checkpoint,
         device=device,
+        engine=engine,
     )
 
     def load_model(name: str, image_size: tuple[int, int]) -> Classifier:

@@ -10,6 +10,7 @@ import tyro
 
 from vitreous.data.option_types import BadImages as BadImages
 from vitreous.data.option_types import Changes as Changes
+from vitreous.data.option_types import EngineOption as EngineOption
 from vitreous.data.option_types import ImageSize as ImageSize
 
 

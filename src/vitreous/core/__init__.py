@@ -11,6 +11,7 @@ Modules:
     memory          memory that is still available
     output_dir      checks of output folders before the work
     printable       untrusted text made safe to show
+    processor       its name and features
     progress        progress bar, or plain lines without a terminal
     table           text tables for people
     untrusted_json  bounded JSON reading, NaN-free writing

@@ -60,19 +60,19 @@ class Trial(NamedTuple):
 # Devices ---------------------------------------------------------------------------------------------------------------
 
 
-def choose_device(wanted: str = "auto") -> str:
+def choose_device(requested: str = "auto") -> str:
     """The device to run on. "auto" takes the first accelerator there is, "cuda:1" a certain one."""
     present = _count_devices()
-    if wanted == "auto":
+    if requested == "auto":
         return next(iter(present))
-    kind, _, index = wanted.partition(":")
+    kind, _, index = requested.partition(":")
     if kind not in present or (index and not (index.isdecimal() and int(index) < present[kind])):
         here = ", ".join(
             kind if count == 1 else f"{kind} ({count} of them, {kind}:0 to {kind}:{count - 1})"
             for kind, count in present.items()
         )
-        raise VitreousError(f"--device {wanted}: not on this machine or not in this torch; here there is {here}")
-    return wanted
+        raise VitreousError(f"--device {requested}: not on this machine or not in this torch; here there is {here}")
+    return requested
 
 
 def _count_devices() -> dict[str, int]:
@@ -121,12 +121,12 @@ def keep_memory() -> bool:
     """Let freed memory stay with the process, whatever its size; whether this C library agreed.
 
     glibc asks the kernel for every large block and returns it as soon as it is freed. The activations of a training step
-    are such blocks, so each step the kernel maps, zeroes and unmaps all of them anew, page by page, on one core while the
+    are such blocks, so each step the kernel maps, zeroes and unmaps all of them again, page by page, on one core while the
     others wait; docs/log.md has what it costs. Blocks that stay in the heap are reused as they are.
 
     The process then holds the most that it ever needed at one time, and a little more for the gaps between blocks, until it
     ends. Only glibc is like this: musl, macOS, Windows and replaced allocators are left as they are. Memory of CUDA devices
-    is kept by torch itself. Nothing is changed for child processes that are started anew; forked ones inherit it.
+    is kept by torch itself. Nothing is changed for child processes that are newly started; forked ones inherit it.
     """
     glibc = sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc"
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if glibc else None
@@ -142,27 +142,27 @@ def keep_memory() -> bool:
 # Precision -------------------------------------------------------------------------------------------------------------
 
 
-def choose_precision(wanted: PrecisionOption, device: str) -> Precision:
-    """The precision to train in: bfloat16 where it is wanted or pays, never where it would kill the process.
+def choose_precision(requested: PrecisionOption, device: str) -> Precision:
+    """The precision to train in: bfloat16 where it is requested or pays, never where it would kill the process.
 
     The weights stay float32 either way (the loop's autocast decides what is computed in bfloat16), so bfloat16 costs
     digits in the products and not in the optimiser.
     """
-    if wanted not in ("auto", "float32", "bfloat16"):
-        raise VitreousError(f"--precision {wanted}: it must be auto, float32 or bfloat16")
-    if wanted == "float32":
+    if requested not in ("auto", "float32", "bfloat16"):
+        raise VitreousError(f"--precision {requested}: it must be auto, float32 or bfloat16")
+    if requested == "float32":
         return Precision("float32", None)
     kind = device.partition(":")[0]
     if kind == "cpu":
-        return _choose_on_cpu(wanted)
-    return _choose_on_accelerator(wanted, kind, device)
+        return _choose_on_cpu(requested)
+    return _choose_on_accelerator(requested, kind, device)
 
 
-def _choose_on_accelerator(wanted: PrecisionOption, kind: str, device: str) -> Precision:
+def _choose_on_accelerator(requested: PrecisionOption, kind: str, device: str) -> Precision:
     import torch
 
     if kind == "mps":
-        if wanted == "auto":
+        if requested == "auto":
             return Precision("float32", None)
         return Precision("bfloat16", "bfloat16 on mps has not been tried by the authors of vitreous")
     module: Any = torch.xpu if kind == "xpu" else torch.cuda
@@ -170,24 +170,24 @@ def _choose_on_accelerator(wanted: PrecisionOption, kind: str, device: str) -> P
         supported = bool(module.is_bf16_supported(including_emulation=False))
     if supported:
         return Precision("bfloat16", None)
-    if wanted == "auto":
+    if requested == "auto":
         return Precision("float32", f"float32, because {device} has no bfloat16 arithmetic")
     return Precision("bfloat16", f"{device} has no bfloat16 arithmetic and only imitates it; float32 is likely to be faster")
 
 
-def _choose_on_cpu(wanted: PrecisionOption) -> Precision:
-    if wanted == "auto" and not _claims_bfloat16():
+def _choose_on_cpu(requested: PrecisionOption) -> Precision:
+    if requested == "auto" and not _claims_bfloat16():
         return Precision("float32", None)
     trial = try_bfloat16()
     if trial.speed is None:
-        if wanted == "auto":
+        if requested == "auto":
             return Precision("float32", f"float32, because bfloat16 does not run in this process ({trial.fault})")
         raise VitreousError(
             f"--precision bfloat16: it does not run in this process ({trial.fault}); "
             f"use float32, or set {VARIABLE}={LIMIT} in the environment and start again"
         )
     limit = f"; this processor's AMX is not usable, so oneDNN is limited to {LIMIT}" if trial.limited else ""
-    if wanted == "auto" and trial.speed < WORTH:
+    if requested == "auto" and trial.speed < WORTH:
         return Precision("float32", f"float32, because bfloat16 has {trial.speed:.2g} times its speed here{limit}")
     slow = "" if trial.speed >= 1 else " and saves memory only"
     return Precision("bfloat16", f"bfloat16 has {trial.speed:.2g} times the speed of float32 here{slow}{limit}")
@@ -209,7 +209,7 @@ def _claims_bfloat16() -> bool:
 def try_bfloat16() -> Trial:
     """bfloat16 in a child process, with the limit if it needs that, which then holds for this process too."""
     if not _can_fork():
-        # A fresh process tells what the processor does, but not whether a limit would still be heeded by this one.
+        # A fresh process tells what the processor does, but not whether a limit still takes effect in this one.
         return _try_in_new_process()
     first = _try_in_fork(_measure_speedup)
     if first.speed is not None or "SIGILL" not in (first.fault or ""):
@@ -222,6 +222,34 @@ def try_bfloat16() -> Trial:
     os.environ.pop(VARIABLE)
     os.environ.update(before)
     return second
+
+
+def avoid_amx_trap() -> None:
+    """Let libraries that bring a oneDNN of their own (OpenVINO) stay clear of AMX where its first tile would kill them.
+
+    Before such a library's first operation. That torch's oneDNN has run already does not matter to theirs.
+    """
+    if VARIABLE in os.environ or not _claims_amx():
+        return
+    trial = try_bfloat16()  # sets the limit where that helps
+    if trial.speed is None and "SIGILL" in (trial.fault or ""):
+        os.environ[VARIABLE] = LIMIT
+
+
+def processor_name() -> str:
+    """As the processor calls itself, where the system tells."""
+    try:
+        lines = _CPUINFO.read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _claims_amx() -> bool:
+    try:
+        return "amx_tile" in _CPUINFO.read_text()
+    except OSError:
+        return False
 
 
 def _can_fork() -> bool:

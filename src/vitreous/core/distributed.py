@@ -87,7 +87,7 @@ def broadcast_or_raise(world: World, make: Callable[[], Any]) -> Any:
             made = make()
         except VitreousError as error:
             made = error
-        except OSError as error:  # as an error of ours, or the other ranks would wait for ever
+        except OSError as error:  # as an error of ours, or the other ranks would wait forever
             made = VitreousError(f"{error.filename}: {error.strerror}; choose another place")
     made = broadcast(world, made)
     if isinstance(made, VitreousError):

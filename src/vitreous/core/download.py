@@ -105,7 +105,7 @@ def is_intact(target: Path, size: int | None = None) -> bool:
         return False
 
 
-# What is wanted, and what the server says of it ---------------------------------------------------------------------------
+# What is asked for, and what the server says of it ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

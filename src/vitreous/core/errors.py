@@ -48,6 +48,13 @@ def check_at_least(least: int, **options: int | None) -> None:
             raise VitreousError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
 
 
+def check_share(**options: float | None) -> None:
+    """The same of an option that is a share of something: neither none of it nor all."""
+    for name, value in options.items():
+        if value is not None and not 0 < value < 1:
+            raise VitreousError(f"--{name.replace('_', '-')} {value:g}: must lie between 0 and 1, as 0.9")
+
+
 def one_line(error: object, most: int = 300) -> str:
     """What an error says, as part of a line of ours: its own message may have several, or none."""
     # Our own errors escape line breaks when shown; here they become spaces. Those of others have a form of their own.

@@ -48,7 +48,7 @@ def user_path(text: str | Path) -> Path:
 @contextlib.contextmanager
 def atomic_file(target: Path) -> Iterator[Path]:
     """A path to write to; on leaving it is flushed and renamed to `target`, on any error removed and `target` untouched."""
-    handle, name = _make_part(target, tempfile.mkstemp)
+    handle, name = make_part(target, tempfile.mkstemp)
     os.close(handle)
     part = Path(name)
     try:
@@ -69,7 +69,7 @@ def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
 
     Without `replace`, what was there must be empty, also if it was put there in the meantime.
     """
-    part = Path(_make_part(target, tempfile.mkdtemp))
+    part = Path(make_part(target, tempfile.mkdtemp))
     old = part.with_suffix(".old")
     try:
         yield part
@@ -94,7 +94,7 @@ def atomic_folder(target: Path, replace: bool = True) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _make_part(target: Path, make: Callable[..., T]) -> T:
+def make_part(target: Path, make: Callable[..., T]) -> T:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         return make(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
@@ -119,13 +119,13 @@ def locked(lock: Path, refusal: str | None = None) -> Iterator[None]:
                 yield
             finally:
                 with contextlib.suppress(OSError):  # Windows removes it later
-                    lock.unlink()  # while it is held: whoever waits for it notices, and makes a new one
+                    lock.unlink()  # while it is held: a process that waits for it notices, and makes a new one
     except Timeout:
         raise Busy(refusal) from None
 
 
 def is_locked(lock: IO[bytes]) -> bool | None:
-    """Whether a process holds this lock file, opened for reading; None where that cannot be told. Asked until it is closed."""
+    """Whether a process holds this lock file, opened for reading; None where that is unknown. Held until it is closed."""
     try:
         import fcntl
 
@@ -133,6 +133,13 @@ def is_locked(lock: IO[bytes]) -> bool | None:
     except (ImportError, BlockingIOError) as error:
         return True if isinstance(error, OSError) else None
     return False
+
+
+def is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def beside(path: Path, ending: str) -> Path:

@@ -31,7 +31,7 @@ def check_result_folder(
 
 
 def check_replaceable(option: str, out: Path, files: Collection[str], ours: bool, data: Path | None = None) -> None:
-    """The folder is new, empty or `ours` with nothing but `files`, so that nobody's work is lost when it is replaced."""
+    """The folder is new, empty or `ours` with nothing but `files`, so that no other file is lost when it is replaced."""
     check_outside(out, data, option)
     try:
         inside = {entry.name for entry in os.scandir(out)} if out.exists() else set()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from vitreous.core.printable import printable
+
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None, dense: bool = False) -> str:
     """`dense`: many narrow columns, all but the first flush right and one space apart."""
@@ -15,7 +17,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
     from rich.table import Table
 
     padding = (0, 0) if dense else (0, 1)
-    drawn = Table(box=SIMPLE_HEAD, title=title and _cell(title), title_justify="left", pad_edge=False, padding=padding)
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=padding)
     rows = [tuple(row) for row in rows]
     for index, heading in enumerate(headings):
         numeric = (all(isinstance(row[index], (int, float)) for row in rows) and bool(rows)) or (dense and index > 0)
@@ -26,13 +28,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
     console = Console(width=None if terminal else 200, color_system="auto" if terminal else None, highlight=False)
     with console.capture() as capture:
         console.print(drawn)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    return "\n".join(
+        lines if title is None else [printable(title), *lines]
+    )  # rich would break a long title at the table's width
 
 
 def _cell(value: Any) -> str:
     from rich.markup import escape
-
-    from vitreous.core.printable import printable
 
     if value is None:
         return "-"

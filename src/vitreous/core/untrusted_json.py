@@ -20,7 +20,7 @@ _TOO_DEEP = f"it is nested more than {DEPTH} deep"
 
 
 def parse_json(text: str | bytes, *, most: int = MOST, **options: Any) -> Any:
-    """What `json.loads` makes of it."""
+    """The value, as `json.loads` returns it."""
     if len(text) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     try:

@@ -5,6 +5,7 @@ Modules:
     conventions   meaning of names: splits, class order, shard members
     datasets/     known data sets in their original files
     loading/      batches from worker processes
+    masks         PNG masks beside images
     open          DATA, as typed, to a data set
     option_types  option types that several packages share
     policy        stop at, or skip, unreadable images

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -41,3 +41,6 @@ BadImages = Annotated[
 
 Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE[,...]")]
 """`--set a=1,b=2 --set c=3`: one word after each `--set`, so that it never swallows DATA."""
+
+EngineOption = Literal["torch", "eager", "compile", "onnx", "openvino", "auto"]
+"""What computes a model: `eager` is another word for torch; `auto` measures."""

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.core.errors import VitreousError
+
+Sampling = Literal["uniform", "balanced"]
 
 _ROUNDS = 8  # four, which cryptographers ask for, leave a bias that a test sees where there are only a dozen items
 
@@ -68,3 +71,27 @@ def example_items(numbers: NDArray[np.int64], count: int, seed: int) -> tuple[ND
         own = epochs == epoch
         items[own] = permute(numbers[own] % count, count, seed, int(epoch))
     return items, epochs
+
+
+def balanced_items(
+    numbers: NDArray[np.int64], targets: NDArray[np.int64], seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Item numbers of these examples of a run in which every class comes equally often, and how often each item came before.
+
+    Examples come in rounds of one for each class, in an order of its own; `targets` has the class of every item. A class goes
+    through its items in permutations, one after another, so a small class begins its next one sooner. This too is a pure
+    function of seed and number.
+    """
+    classes = np.unique(targets[targets >= 0])
+    if not len(classes):
+        raise VitreousError("sampling=balanced needs labelled images, and there are none")
+    rounds, items, passes = numbers // len(classes), np.empty_like(numbers), np.empty_like(numbers)
+    turns = np.empty_like(numbers)
+    for number in np.unique(rounds):
+        own = rounds == number
+        turns[own] = permute(numbers[own] % len(classes), len(classes), derive_key("classes", seed), int(number))
+    for turn in np.unique(turns):
+        of_class, own = np.flatnonzero(targets == classes[turn]), turns == turn
+        items[own], passes[own] = example_items(rounds[own], len(of_class), derive_key("class", seed, turn))
+        items[own] = of_class[items[own]]
+    return items, passes

@@ -172,13 +172,28 @@ class Stream(ABC):
         for shard in range(len(self.shards)):
             yield from self.read(shard)
 
-    def count(self) -> int | None:
-        """How many items there are, where that is known without reading everything."""
-        return None
-
     def shard_lengths(self) -> tuple[int, ...] | None:
         """How many items each shard has, where that is known without reading everything."""
         return None
+
+    def count(self) -> int | None:
+        """How many items there are, where that is known without reading everything."""
+        lengths = self.shard_lengths()
+        return None if lengths is None else sum(lengths)
+
+
+class StreamView(Stream):
+    """Another stream, seen in another way. As it stands, in the same way."""
+
+    def __init__(self, parent: Stream) -> None:
+        self.parent, self.where, self.split, self.classes = parent, parent.where, parent.split, parent.classes
+        self.shards, self.skipped = parent.shards, parent.skipped
+
+    def read(self, shard: int) -> Iterator[Item]:
+        return self.parent.read(shard)
+
+    def shard_lengths(self) -> tuple[int, ...] | None:
+        return self.parent.shard_lengths()
 
 
 def _images(source: Source | Stream) -> str:

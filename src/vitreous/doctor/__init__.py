@@ -18,7 +18,7 @@ Modules:
     preview             preprocessing shown on the smallest and largest image
     records             fixed-size record per item
     scan                one parallel pass over a data set
-    stream_index        ids and labels of streamed items
+    stream_index        a stream that was read once, by number
     summary             `summary.json`
     thumbnails          second reading of images that are shown or compared
     union_find          groups from pairs

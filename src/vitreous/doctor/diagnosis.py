@@ -157,4 +157,4 @@ def write_doctor_dir(out: Path, diagnosis: Diagnosis, workers: int = 0) -> None:
                 file.write(json.dumps(finding.record()) + "\n")  # in ASCII: names need not be valid Unicode
         (part / "summary.json").write_text(json.dumps(diagnosis.summary, indent=2) + "\n", encoding="ascii")
         (part / "report.html").write_text(page, encoding="utf-8")
-        check_doctor_dir(out)  # once more: what somebody has put there in the meantime must not be lost
+        check_doctor_dir(out)  # once more: files put there in the meantime must not be lost

@@ -19,7 +19,7 @@ from vitreous.reports.render import format_count, render
 
 SHOWN = 100
 """Findings of one kind on the page; findings.jsonl has all."""
-PICTURES = 8
+THUMBNAILS = 8
 """Thumbnails of one finding."""
 LISTED = 40
 """Paths of one finding."""
@@ -77,19 +77,19 @@ def _facts(scan: Scan, against: Scan | None) -> str:
 def _kind_sections(scan: Scan, against: Scan | None, findings: Sequence[Finding], workers: int) -> list[dict[str, Any]]:
     grouped = {kind: [finding for finding in findings if finding.kind == kind] for kind in KINDS}
     shown = [finding for some in grouped.values() for finding in some[:SHOWN]]
-    ours = make_thumbnails(scan, (item for finding in shown for item in finding.items[:PICTURES]), workers)
+    ours = make_thumbnails(scan, (item for finding in shown for item in finding.items[:THUMBNAILS]), workers)
     theirs: dict[int, bytes] = {}
     if against is not None:
-        theirs = make_thumbnails(against, (item for finding in shown for item in finding.others[:PICTURES]), workers)
+        theirs = make_thumbnails(against, (item for finding in shown for item in finding.others[:THUMBNAILS]), workers)
 
     def card(finding: Finding) -> dict[str, Any]:
         # Paths of the data set that was compared with come last.
         mine = [(k, scan, item, ours[item]) for k, item in enumerate(finding.items) if item in ours]
         first = len(finding.items)
         other = [(first + k, against, item, theirs[item]) for k, item in enumerate(finding.others) if item in theirs]
-        pictured = [*mine[:PICTURES], *other[:PICTURES]]
-        figures = [_figure(source, finding, k, item, content) for k, source, item, content in pictured if source is not None]
-        left = [path for k, path in enumerate(finding.paths) if k not in {entry[0] for entry in pictured}]
+        shown_items = [*mine[:THUMBNAILS], *other[:THUMBNAILS]]
+        figures = [_figure(source, finding, k, item, content) for k, source, item, content in shown_items if source is not None]
+        left = [path for k, path in enumerate(finding.paths) if k not in {entry[0] for entry in shown_items}]
         about = (
             [] if finding.labels else [*finding.splits, *([format_count(finding.count, "image")] if finding.count > 1 else [])]
         )

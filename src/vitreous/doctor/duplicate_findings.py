@@ -1,6 +1,6 @@
 """Findings about exact and near duplicates within a data set and between two.
 
-Copies are told as groups, not as pairs: ten copies are one finding and not forty-five. Only one of several equal files is
+Copies are reported as groups, not as pairs: ten copies are one finding and not forty-five. Only one of several equal files is
 compared with the rest, but all of them are in the group that it falls into, so that a copy in another split is never lost.
 Near duplicates are proposed by their fingerprints and confirmed by the images.
 """

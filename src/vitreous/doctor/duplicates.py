@@ -73,7 +73,7 @@ def find_near_duplicates(
 ) -> list[Pair]:
     """The pairs of items within `prints` (first < second), or between `prints` and `others`, the most similar first.
 
-    An item with a border is looked for twice, with it and without. `advance` is told how many more fingerprints of
+    An item with a border is looked for twice, with it and without. `advance` is called with how many more fingerprints of
     `prints`, or of the smaller set, were looked up.
     """
     kept = prints if others is None else others

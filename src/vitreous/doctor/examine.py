@@ -111,7 +111,7 @@ def _examine_file(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _count_frames(data: bytes, name: str, found: dict[str, Any]) -> int:
-    """Counted in a file opened anew: that may fail or leave the reader at another frame, and only the first one is used."""
+    """Counted in a file opened again: that may fail or leave the reader at another frame, and only the first one is used."""
     try:
         with open_image(data, name) as again:
             return getattr(again, "n_frames", 1)

@@ -101,7 +101,7 @@ def file_findings(scan: Scan) -> Iterator[Finding]:
 
 
 def left_out_findings(dataset: Dataset) -> Iterator[Finding]:
-    """What the folder's index passed over, by its reasons; files of no interest are told together."""
+    """What the folder's index passed over, by its reasons; files of no interest are reported together."""
     together: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
     for entry in dataset.left_out:
         first = SPLIT_NAMES.get(entry.path.split("/")[0].lower(), "")

@@ -96,7 +96,7 @@ def _spare_copies(scan: Scan, finding: Finding) -> Iterator[int]:
     best = max(splits.values())
     kept = [item for item in finding.items if splits[item] == best]
     yield from (item for item in finding.items if splits[item] != best)
-    if finding.kind == "duplicate":  # near ones within a split are two images, and both may be wanted
+    if finding.kind == "duplicate":  # near ones within a split are two images, and both may be needed
         yield from kept[1:]
 
 

@@ -78,34 +78,22 @@ def pack_rows(rows: Sequence[Row], near: bool) -> Rows:
 
 
 class Table:
-    """Arrays that grow: to the size foretold at once, and by half of it where nobody knew."""
+    """Rows that are added up in buffers, which grow in place: there is never a second copy of them."""
 
-    def __init__(self, expected: int, near: bool) -> None:
-        self._count = self._print_count = 0
-        self._records = np.zeros(max(expected, 1), RECORD)
-        self._prints = np.zeros((max(expected, 1), LENGTH), np.uint8) if near else None
-        self._items = np.zeros(max(expected, 1), np.int64)
+    def __init__(self, near: bool) -> None:
+        self._near, self._count = near, 0
+        self._records, self._prints, self._items = bytearray(), bytearray(), bytearray()
         self._texts: dict[int, str] = {}
 
     def add(self, rows: Rows) -> None:
-        end = self._count + len(rows)
-        self._records = _grow(self._records, end)
-        self._records[self._count : end] = rows.records
-        if self._prints is not None and rows.prints is not None:
-            start, stop = self._print_count, self._print_count + len(rows.prints.rows)
-            self._prints, self._items = _grow(self._prints, stop), _grow(self._items, stop)
-            self._prints[start:stop], self._items[start:stop] = rows.prints.rows, rows.prints.items + self._count
-            self._print_count = stop
+        self._records += rows.records.data
+        if rows.prints is not None:
+            self._prints += rows.prints.rows.data
+            self._items += (rows.prints.items + self._count).data
         self._texts.update({self._count + number: text for number, text in rows.texts.items()})
-        self._count = end
+        self._count += len(rows)
 
     def finished(self) -> Rows:
-        stop = self._print_count
-        prints = Fingerprints(self._prints[:stop], self._items[:stop]) if self._prints is not None else None
-        return Rows(self._records[: self._count], prints, self._texts)
-
-
-def _grow(array: NDArray[Any], needed: int) -> NDArray[Any]:
-    if needed <= len(array):
-        return array
-    return np.resize(array, (max(needed, len(array) * 3 // 2), *array.shape[1:]))
+        rows, items = np.frombuffer(self._prints, np.uint8).reshape(-1, LENGTH), np.frombuffer(self._items, np.int64)
+        prints = Fingerprints(rows, items) if self._near else None
+        return Rows(np.frombuffer(self._records, RECORD), prints, self._texts)

@@ -21,7 +21,7 @@ from vitreous.data.transforms.decode import BadImage
 from vitreous.doctor.examine import Examination, examine
 from vitreous.doctor.fingerprint import Fingerprints
 from vitreous.doctor.records import Row, Rows, Table, make_row, pack_rows
-from vitreous.doctor.stream_index import ScannedStream, StreamIndex, join_indexes, read_shard_index
+from vitreous.doctor.stream_index import ScannedItem, ScannedStream
 
 CHUNK = 64  # items per task: large enough that sending them costs nothing, small enough that the progress moves
 CRASHES = 20  # files that may kill a decoder's process; more mean that the machine is at fault
@@ -82,23 +82,22 @@ class Scan:
 def scan_dataset(
     dataset: Dataset, *, workers: int = 0, near: bool = True, advance: Callable[[int], None] = lambda more: None
 ) -> Scan:
-    """Read and examine everything. `advance` is told how many more items are done."""
+    """Read and examine everything. `advance` is called with how many more items are done."""
     splits = tuple(dataset.splits)
     sources = tuple(dataset.splits[split] for split in splits)
-    table = Table(dataset.count() or 0, near)
-    lists: dict[str, list[StreamIndex]] = defaultdict(list)
+    table = Table(near)
+    streamed: dict[str, list[ScannedItem]] = defaultdict(list)
     starts, broken = np.zeros(len(splits) + 1, np.int64), []
     tasks = [_Task(number, *part) for number, source in enumerate(sources) for part in divide(source, CHUNK)]
     for task, batch in _batches(_Examiner(sources, near), tasks, workers):
         table.add(batch.rows)
         starts[task.split + 1 :] += len(batch.rows)
-        if batch.names is not None:
-            lists[splits[task.split]].append(batch.names)
+        streamed[splits[task.split]] += batch.streamed
         if batch.broken:
             broken.append((splits[task.split], batch.broken))
         advance(len(batch.rows))
     scanned = {
-        split: ScannedStream(source, join_indexes(lists[split])) if isinstance(source, Stream) else source
+        split: ScannedStream(source, streamed[split]) if isinstance(source, Stream) else source
         for split, source in dataset.splits.items()
     }
     rows = table.finished()
@@ -118,7 +117,7 @@ class _Task:
 @dataclass(frozen=True, eq=False)
 class _Batch:
     rows: Rows
-    names: StreamIndex | None = None  # of streamed items
+    streamed: Sequence[ScannedItem] = ()  # the items of a shard
     broken: str = ""
 
 
@@ -171,18 +170,17 @@ class _Examiner:
     def _of_shard(self, source: Stream, number: int) -> _Batch:
         shard, broken = source.shards[number], ""
         rows: list[Row] = []
-        ids: list[str] = []
-        labels: list[tuple[int, ...]] = []
+        streamed: list[ScannedItem] = []
         items = iter(()) if shard in self.deadly else source.read(number)
         before = len(source.skipped)
         try:
-            set_current_item(shard)  # until its next member is read, nobody knows that one's name
+            set_current_item(shard)  # until its next member is read, its name is unknown
             for item in items:
                 set_current_item(item.place)
                 found = _CRASHED if item.place in self.deadly else examine(item.content, item.id)
                 rows.append(make_row(found, self.near))
-                ids.append(item.id)
-                labels.append(tuple(label for label in item.labels if label >= 0))
+                labels = tuple(label for label in item.labels if label >= 0)
+                streamed.append(ScannedItem(item.id, labels, number, len(streamed)))
                 set_current_item(shard)
         except VitreousError as error:
             broken = str(error)
@@ -191,7 +189,7 @@ class _Examiner:
             broken = f"{entry.shard}: {entry.reason}; fetch or make this shard again, or leave it out"
         if shard in self.deadly:
             broken = f"{shard}: the process that read it crashed; fetch or write it again"
-        return _Batch(pack_rows(rows, self.near), read_shard_index(ids, labels, number), broken)
+        return _Batch(pack_rows(rows, self.near), streamed, broken)
 
 
 _CRASHED = Examination(problem="unreadable", why="the decoder crashed on it; replace it or leave it out")

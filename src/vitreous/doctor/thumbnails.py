@@ -39,8 +39,8 @@ def _read_again(scan: Scan, items: Iterable[int], workers: int, side: int | None
         number = scan.splits.index(split)
         source = scan.sources[split]
         if isinstance(source, ScannedStream):
-            place = source.index
-            places_of[number, int(place.shard[index])].append((item, int(place.position[index])))
+            found_at = source.scanned[index]
+            places_of[number, found_at.shard].append((item, found_at.position))
         else:
             places_of[number, -1].append((item, index))
     found: dict[int, bytes] = {}

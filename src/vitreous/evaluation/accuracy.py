@@ -98,7 +98,7 @@ def worst_classes(numbers: Mapping[str, Any], most: int = 5) -> list[Mapping[str
 
 
 def check_data(data: Source | Stream, real: Path | None = None) -> None:
-    """What can be told before the model has run for an hour."""
+    """What can be checked before the model has run for an hour."""
     if real is not None and isinstance(data, Source):
         _check_order(_attach_real_labels(data, real), [data.labels(index) for index in range(len(data))])
     elif real is not None:
@@ -123,9 +123,7 @@ def _check_classes(where: str, split: str, different: int) -> None:
 
 def _explain_no_labels(predictions: Predictions) -> str:
     if any(predictions.given):
-        return (
-            f"{predictions.where} {predictions.split}: no image has a class that maps to one of the model's; mend the mapping"
-        )
+        return f"{predictions.where} {predictions.split}: no image has a class that maps to one of the model's; fix the mapping"
     bad = f"; {len(predictions.bad):,} could not be read" if predictions.bad else ""
     return f"{predictions.where} {predictions.split}: there is no labelled image to evaluate on{bad}"
 

@@ -1,7 +1,8 @@
 """The closed-form baseline: a ridge classifier on frozen features of a sample, in seconds.
 
-`vitreous finetune` prints it before its first step. Whoever fine-tunes then knows what there is to beat, and whether it was
-worth the while. How many images are used depends on what the model costs, and the sentence says how many there were.
+`vitreous finetune` by a recipe whose head starts from zero prints it before its first step. Whoever fine-tunes then knows what
+there is to beat, and whether it was worth the while. How many images are used depends on what the model costs, and the sentence
+says how many there were.
 """
 
 from __future__ import annotations
@@ -98,8 +99,10 @@ def closed_form_baseline(
 
     with Runner(model, device, lean=True) as runner, progress_bar("closed-form baseline", few + few_test) as advance:
         reading: dict[str, Any] = {"workers": workers, "bad_images": bad_images}
-        features, labels, bad = _run(runner, _sample(train, few, seed, every_class=True), preprocess, few, advance, reading)
-        drawn = _sample(held_out, few_test, seed, every_class=False)
+        features, labels, bad = _run(
+            runner, sample_images(train, few, seed, every_class=True), preprocess, few, advance, reading
+        )
+        drawn = sample_images(held_out, few_test, seed, every_class=False)
         tests, truths, bad_tests = _run(runner, drawn, preprocess, few_test, advance, reading)
     if not tests.isfinite().all():
         raise VitreousError(f"{held_out.where}: some images have features that are not finite; the model is broken")
@@ -145,7 +148,7 @@ def _count_labelled(data: Source | Stream) -> int | None:
     return int((data.targets() >= 0).sum()) if isinstance(data, Source) else None
 
 
-def _sample(data: Source | Stream, few: int, seed: int, every_class: bool) -> Source | Stream:
+def sample_images(data: Source | Stream, few: int, seed: int, every_class: bool) -> Source | Stream:
     """Of a source, `few` labelled items drawn by the seed.
 
     The items of a class are spread evenly over 0..1 in a drawn order, so that a cut anywhere has every class in its share.

@@ -19,7 +19,7 @@ BINS = 15  # as in Guo et al. 2017, and nearly everywhere since: the number chan
 class Calibration:
     ece: float  # the mean distance between confidence and accuracy over bins of equal width, each by its images
     ece_equal_mass: float  # the same over bins of equally many images, which no crowded bin can hide in
-    confidence: float  # the mean: above the accuracy, the model is too sure
+    confidence: float  # the mean: above the accuracy, the model is overconfident
     accuracy: float
     brier: float  # mean square of confidence minus 1 where right and 0 where wrong: of the prediction alone, not of all classes
     bins: tuple[dict[str, Any], ...]
@@ -31,8 +31,8 @@ def describe_confidence_gap(confidence: float, accuracy: float) -> str:
     """What both means together say, in words."""
     gap = confidence - accuracy
     if abs(gap) < 0.005:
-        return "on the whole as sure as it is right"
-    return f"on the whole too {'sure' if gap > 0 else 'modest'}, by {100 * abs(gap):.1f} points"
+        return "on the whole as confident as it is accurate"
+    return f"on the whole {'over' if gap > 0 else 'under'}confident, by {100 * abs(gap):.1f} points"
 
 
 def compute_calibration(confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = BINS) -> Calibration:

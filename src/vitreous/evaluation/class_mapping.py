@@ -57,7 +57,7 @@ def align_classes(
     """By name; by number only where one side has nothing else, which is noted.
 
     `there`: the data classes that have images; the others need not be known. `model_named` is False where the model's names
-    are its numbers because nobody knows better.
+    are its numbers because its names are unknown.
     """
     needed = sorted(set(range(len(data)) if there is None else there))
     found = [*range(len(data))] if data == model else _by_name(data, model)

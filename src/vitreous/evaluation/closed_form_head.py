@@ -3,7 +3,7 @@
     logits = s(x) / T,   s(x) = [(x - mean) / std, 100] W   (see `ridge`)
 
 Dividing by `std`, subtracting `mean` and dividing by T are all linear, so they go into the weight and the bias of an ordinary
-layer: whoever loads or exports the head needs nothing else.
+layer: loading or exporting the head needs nothing else.
 
 T is the temperature [Guo et al. 2017] with the lowest cross-entropy of what leaving each example out in turn predicts for it:
 scores of examples that the fit has seen would be far too sure. Their number n is finite, so the targets count one example more,
@@ -22,6 +22,7 @@ from torch import Tensor
 from vitreous.evaluation.fewshot import Choice, choose_l2
 from vitreous.evaluation.ridge import BIAS, Ridge
 from vitreous.inference.features import Features
+from vitreous.inference.predictions import class_probabilities
 
 _COLDEST, _HOTTEST = 2.0**-20, 2.0**10  # temperatures that are tried; scores are about -1 and 1
 _HALVINGS = 60  # of the interval between their logarithms: more than float64 can tell apart
@@ -36,6 +37,7 @@ class ClosedFormHead:
     l2: float
     temperature: float
     left_out: float  # accuracy on each training image, by the fit to all others
+    truth: Tensor  # (n,) probability of the true class of each training image, by the fit to all others
     sigmoid: bool  # images have several labels: each class has a probability of its own
 
     def logits(self, features: Tensor) -> Tensor:
@@ -47,18 +49,27 @@ def fit_head(found: Features, l2: Choice = "leave-one-out", sigmoid: bool | None
     ridge = Ridge(torch.from_numpy(found.values), found.labels, len(found.classes))
     l2 = choose_l2(ridge, found.labels, l2)
     sigmoid = any(len(set(own)) > 1 for own in found.labels) if sigmoid is None else sigmoid
-    temperature = leave_one_out_temperature(ridge.left_out(l2), found.labels, sigmoid=sigmoid)
-    weights = ridge.weights(l2)
-    weight = weights[:-1].T / ridge.std
-    bias = BIAS * weights[-1] - weight @ ridge.mean
+    scores = ridge.left_out(l2)
+    temperature = leave_one_out_temperature(scores, found.labels, sigmoid=sigmoid)
+    shares = class_probabilities(scores / temperature, sigmoid=sigmoid)
+    truth = torch.stack([shares[row, list(own)].max() for row, own in enumerate(found.labels)])
+    weight, bias = linear_layer(ridge, l2)
     return ClosedFormHead(
         (weight / temperature).float(),
         (bias / temperature).float(),
         l2,
         temperature,
         ridge.leave_one_out([l2])[0],
+        truth,
         sigmoid,
     )
+
+
+def linear_layer(ridge: Ridge, l2: float) -> tuple[Tensor, Tensor]:
+    """Weight (C, D) and bias (C,) that give the fit's scores of features as they are; float64."""
+    weights = ridge.weights(l2)
+    weight = weights[:-1].T / ridge.std
+    return weight, BIAS * weights[-1] - weight @ ridge.mean
 
 
 def leave_one_out_temperature(scores: Tensor, labels: Sequence[tuple[int, ...]], *, sigmoid: bool = False) -> float:

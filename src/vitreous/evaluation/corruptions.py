@@ -19,41 +19,39 @@ from vitreous.data.transforms.decode import decode
 from vitreous.data.transforms.ops import Resize, ResizeSmall
 from vitreous.data.transforms.parse import Preprocess
 
-Picture = Image.Image
 
-
-def brightness(picture: Picture, factor: float, side: int) -> Picture:
+def brightness(image: Image.Image, factor: float, side: int) -> Image.Image:
     """Every value times the factor; what becomes brighter than white is white."""
-    return ImageEnhance.Brightness(picture).enhance(factor)
+    return ImageEnhance.Brightness(image).enhance(factor)
 
 
-def blur(picture: Picture, percent: float, side: int) -> Picture:
+def blur(image: Image.Image, percent: float, side: int) -> Image.Image:
     """A Gaussian whose standard deviation is so many hundredths of the shorter side."""
-    return picture.filter(ImageFilter.GaussianBlur(min(picture.size) * percent / 100))
+    return image.filter(ImageFilter.GaussianBlur(min(image.size) * percent / 100))
 
 
-def jpeg(picture: Picture, quality: float, side: int) -> Picture:
+def jpeg(image: Image.Image, quality: float, side: int) -> Image.Image:
     """Stored as JPEG at that quality, and read again."""
     stored = io.BytesIO()
-    picture.save(stored, "JPEG", quality=int(quality))
+    image.save(stored, "JPEG", quality=int(quality))
     with Image.open(io.BytesIO(stored.getvalue())) as read:
-        return read.convert(picture.mode)
+        return read.convert(image.mode)
 
 
-def crop(picture: Picture, percent: float, side: int) -> Picture:
+def crop(image: Image.Image, percent: float, side: int) -> Image.Image:
     """The middle, with about so many hundredths of the height and of the width: as much is cut on either side, or an image
     of few pixels would be moved too."""
-    across, down = (min((length - 1) // 2, round(length * (100 - percent) / 200)) for length in picture.size)
-    return picture.crop((across, down, picture.width - across, picture.height - down))
+    across, down = (min((length - 1) // 2, round(length * (100 - percent) / 200)) for length in image.size)
+    return image.crop((across, down, image.width - across, image.height - down))
 
 
-def resolution(picture: Picture, percent: float, side: int) -> Picture:
+def resolution(image: Image.Image, percent: float, side: int) -> Image.Image:
     """Made smaller, until the shorter side is so many hundredths of what the model takes in; never larger."""
-    scale = side * percent / 100 / min(picture.size)
+    scale = side * percent / 100 / min(image.size)
     if scale >= 1:
-        return picture
-    width, height = (max(1, round(length * scale)) for length in picture.size)
-    return picture.resize((width, height), Image.Resampling.BOX)
+        return image
+    width, height = (max(1, round(length * scale)) for length in image.size)
+    return image.resize((width, height), Image.Resampling.BOX)
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Corruption:
     along: str  # what the strength counts
     strengths: tuple[float, ...]  # from the weakest to the strongest, but in their natural order where there are two sides
     untouched: float | None  # the strength that changes nothing, where there is one
-    apply: Callable[[Picture, float, int], Picture]
+    apply: Callable[[Image.Image, float, int], Image.Image]
 
 
 CORRUPTIONS = (
@@ -85,8 +83,8 @@ class Corrupted(View):
         self.same_size = not any(isinstance(op, (Resize, ResizeSmall)) for op in preprocess.ops)
 
     def read(self, index: int) -> Content:
-        picture = decode(self.parent.read(index), self.channels, self.place(index))
-        changed = self.corruption.apply(picture, self.strength, self.side)
-        if self.same_size and changed.size != picture.size:
-            changed = changed.resize(picture.size, Image.Resampling.BILINEAR)
+        image = decode(self.parent.read(index), self.channels, self.place(index))
+        changed = self.corruption.apply(image, self.strength, self.side)
+        if self.same_size and changed.size != image.size:
+            changed = changed.resize(image.size, Image.Resampling.BILINEAR)
         return np.asarray(changed)

@@ -24,11 +24,12 @@ from vitreous.evaluation.predictions import Predictions
 
 MADE_BY = "vitreous evaluate"
 NUMBERS, ANSWERS, PAGE, RELABEL = "evaluation.json", "answers.csv", "report.html", "relabel.csv"
-FILES = (NUMBERS, ANSWERS, PAGE, RELABEL)
+SOUP = "checkpoint"  # the average of several
+FILES = (NUMBERS, ANSWERS, PAGE, RELABEL, SOUP)
 
 
 def check_evaluation_dir(out: Path, data: Path | None = None) -> None:
-    """Before the long work begins: the folder is new, empty or an earlier evaluation, and holds nobody's own work."""
+    """Before the long work begins: the folder is new, empty or an earlier evaluation, and holds no other files."""
     before = check_result_folder(out, NUMBERS, MADE_BY, FILES, data)
     if (out / RELABEL).exists() and before.get("relabel_sha256") != hash_file(out / RELABEL):
         raise VitreousError(f"--out {out}: its {RELABEL} was changed, which would be lost; move it, or choose a new folder")
@@ -45,7 +46,7 @@ def write_evaluation_dir(
         relabel = hash_file(part / RELABEL) if (part / RELABEL).exists() else None
         whole = {"made_by": MADE_BY, **numbers, "relabel_sha256": relabel}
         (part / NUMBERS).write_text(json.dumps(whole, allow_nan=False) + "\n", encoding="ascii")
-        check_evaluation_dir(out)  # once more: what somebody has put there in the meantime must not be lost
+        check_evaluation_dir(out)  # once more: files put there in the meantime must not be lost
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:

@@ -17,6 +17,7 @@ from vitreous.core.files import write_text
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.class_tables import CELLS, Cell, class_table, confusion_tables, rank_confusions
+from vitreous.evaluation.evaluation_result import describe_changes
 from vitreous.evaluation.headline import accuracy_headline
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.label_errors import Suspect, class_names, label_errors, write_relabel
@@ -75,7 +76,7 @@ def write_evaluation_report(
     wrong, correct = ([rows for cell, rows in shown.items() if (cell[0] == cell[1]) == same] for same in (False, True))
     disagreements = [rows for _, other, _ in others for rows in _disagreements(predictions, other)]
     # Where room or time ends, the last do without.
-    wanted = [
+    by_importance = [
         *_in_turns(wrong),
         *(suspect.row for suspect in suspects[:SUSPECTS]),
         *(row for rows in disagreements for row in rows[:DISAGREEMENTS]),
@@ -85,7 +86,7 @@ def write_evaluation_report(
         clf,
         data,
         predictions,
-        wanted,
+        by_importance,
         names=names,
         preprocess=preprocess,
         device=device,
@@ -134,6 +135,7 @@ def _facts(predictions: Predictions, numbers: Mapping[str, Any], classes: int) -
     counts, bad, ece = predictions.counts, len(predictions.bad), numbers.get("ece")
     parts = {
         f"{classes:,} classes": True,
+        **dict.fromkeys(describe_changes(numbers).values(), True),
         f"loss {counts.loss:.4g}": True,
         f"calibration error {100 * (ece or 0):.2f} %": ece is not None,
         f"{counts.unlabelled:,} images without a label that counts left out": counts.unlabelled,

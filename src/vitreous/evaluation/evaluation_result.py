@@ -11,6 +11,7 @@ from vitreous.core.printable import printable
 from vitreous.core.table import table
 from vitreous.evaluation.accuracy import worst_classes
 from vitreous.evaluation.calibration import describe_confidence_gap
+from vitreous.evaluation.coverage import describe_coverage
 from vitreous.evaluation.majority import beats_majority
 
 _SHOWN = 5  # of the worst classes and of the most confused pairs
@@ -31,7 +32,11 @@ class EvaluationResult:
         own, other = self.numbers, self.numbers.get("compare")
         both = [own] if other is None else [own, other]
         rows = [_summary(one) for one in both]
-        lines = [table(("", *(one["checkpoint"] for one in both)), [(name, *(row[name] for row in rows)) for name in rows[0]])]
+        lines = [
+            table(
+                ("", *(one["checkpoint"] for one in both)), [(name, *(row.get(name, "-") for row in rows)) for name in rows[0]]
+            )
+        ]
         if other is not None:
             lines += [other["sentence"], ""]
         if "per_data_class" in own:
@@ -51,6 +56,8 @@ class EvaluationResult:
             lines.append(table(("most confused", "taken for", "images"), pairs))
         if strength := own.get("robustness"):
             lines.append(table((f"robustness ({strength['n']:,} images)", "accuracy at each strength"), _curves(strength)))
+        if saved := own.get("calibration"):
+            lines.append(f"{saved['saved']}: calibrated on {saved['n']:,} images; measure it on others with --coverage 0.9")
         if self.out is not None:
             lines.append(f"{Path(self.out) / 'report.html'} shows the images; evaluation.json and answers.csv lie beside it")
         return "\n".join(lines)
@@ -60,12 +67,13 @@ class EvaluationResult:
 
 
 def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
-    """What is told first, line by line."""
+    """The summary, line by line."""
     ends = {name: f" ({100 * low:.2f} to {100 * high:.2f})" for name, (low, high) in numbers["intervals"].items()}
     real = numbers.get("real")
-    pace, alone = numbers["images_per_second"], numbers["model_images_per_second"]
+    rate, alone = numbers["images_per_second"], numbers["model_images_per_second"]
     rows = {
         "images": f"{numbers['n']:,} of {numbers['data']} {numbers['split']}",
+        **describe_changes(numbers),
         "top-1": _percent(numbers["top1"]) + ends["top1"],
         "top-5": "-" if numbers["top5"] is None else _percent(numbers["top5"]) + ends["top5"],
         "mean recall of the classes": _percent(numbers["mean_per_class"]["recall"]) + ends.get("mean_recall", ""),
@@ -74,12 +82,24 @@ def _summary(numbers: Mapping[str, Any]) -> dict[str, str]:
         "loss": f"{numbers['loss']:.4g}",
         "calibration error (ECE)": f"{_percent(numbers['ece'])}; "
         + describe_confidence_gap(numbers["confidence"], numbers["top1"]),
-        "images per second": f"{pace or 0:,.0f} (the model alone {alone or 0:,.0f})",
+        "images per second": f"{rate or 0:,.0f} (the model alone {alone or 0:,.0f})",
     }
+    if "coverage" in numbers:
+        rows["coverage of prediction sets"] = describe_coverage(numbers["coverage"])
     if real is not None:
         low, high = real["interval"]
         rows["ReaL"] = f"{_percent(real['top1'])} ({100 * low:.2f} to {100 * high:.2f}) of {real['n']:,}"
     return rows
+
+
+def describe_changes(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """What makes a result more than that of one checkpoint in one pass; nothing, unless it was asked for."""
+    found = {}
+    if numbers.get("tta"):
+        found["test-time augmentation"] = "outputs are means of each image's and its mirror image's"
+    if numbers.get("soup"):
+        found["soup"] = f"weights are the average of {len(numbers['soup'])} checkpoints"
+    return found
 
 
 def confusion_matrix(numbers: Mapping[str, Any]) -> str | None:

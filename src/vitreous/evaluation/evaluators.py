@@ -23,7 +23,7 @@ _TOP = 5
 
 
 class ScoredLogits(NamedTuple):
-    """Logits (B, C) and the loss of each image (B,), which whoever has computed the logits defines."""
+    """Logits (B, C) and the loss of each image (B,), defined by whatever computed the logits."""
 
     logits: Tensor
     losses: Tensor
@@ -70,7 +70,7 @@ class ClassificationEvaluator:
         (best,) = top_predictions(logits[None], self.classes, _TOP, sigmoid=self.sigmoid)
         return Mistake(
             id=batch.ids[row],
-            picture=denormalise(self.preprocess, batch.images[row]),
+            pixels=denormalise(self.preprocess, batch.images[row]),
             truth=tuple(self.classes[label] for label in batch.labels[row]),
             guesses=tuple(zip(*best, strict=True)),
             loss=loss,

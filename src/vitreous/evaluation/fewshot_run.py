@@ -37,7 +37,11 @@ from vitreous.evaluation.fewshot_curve import Point, Verdict, draw_curve, points
 from vitreous.evaluation.fewshot_tasks import choose_preprocess, load_task, open_task, possible_shots, split_names
 from vitreous.evaluation.majority import describe_majority
 from vitreous.evaluation.saved_head import SavedHead, check_left_out, check_save_folder, format_l2, save_head
+from vitreous.inference.engines.choose import choose_engine
+from vitreous.inference.engines.engine import EngineOption, check_engine
+from vitreous.inference.engines.exported_file import refuse_exported
 from vitreous.inference.precision import agreed_precision
+from vitreous.inference.runner import default_batch_size
 from vitreous.models.config import Size
 from vitreous.models.token_merging import set_token_merging
 
@@ -69,11 +73,13 @@ class FewshotOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    engine: EngineOption = "torch"
     merge_tokens: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed, data_seed=self.data_seed, workers=self.workers, merge_tokens=self.merge_tokens)
         check_at_least(1, seeds=self.seeds, subset=self.subset, per_class=self.per_class, batch_size=self.batch_size)
+        check_engine(self.engine)
         if self.subset is not None and self.per_class is not None:
             raise VitreousError("--subset and --per-class both choose images; give one of them")
         if self.l2 == "joint" and len(self.names) < 2:
@@ -82,6 +88,9 @@ class FewshotOptions:
             for folder in map(find_data_folder, self.names):
                 check_result_folder(self.out, RECORD, MADE_BY, FILES, folder)
         if self.save is not None:
+            refuse_exported(self.checkpoint, "--save")
+            if self.engine != "torch":
+                raise VitreousError("--save writes a head fitted to torch's features; leave out --engine")
             if self.merge_tokens:
                 raise VitreousError("--save writes a head for all tokens; leave out --merge-tokens, and give it to `predict`")
             if len(self.names) > 1:
@@ -148,7 +157,9 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
     preprocess = choose_preprocess(clf, options.preprocess)
     with init_distributed(choose_device(options.device)) as world:
         precision = agreed_precision(options.precision, world)
-        notes = [*clf.notes, *([precision.note] if precision.note else []), clf.preprocessing_note(preprocess)]
+        batch_size = options.batch_size or default_batch_size(preprocess, world.device)
+        how = choose_engine(clf, options.engine, world=world, precision=precision.name, batch_size=batch_size)
+        notes = [*clf.notes, *how, *([precision.note] if precision.note else []), clf.preprocessing_note(preprocess)]
         tasks = []
         for name in options.names:
             images = open_task(
@@ -189,6 +200,7 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
             "checkpoint": options.checkpoint,
             "preprocess": str(preprocess),
             "precision": precision.name,
+            **({"engine": clf.engine.name} if clf.engine.name != "torch" else {}),
             **({"merge_tokens": options.merge_tokens} if options.merge_tokens else {}),
             **{name: getattr(options, name) for name in ("l2", "draw", "data_seed", "subset", "per_class")},
         }

@@ -33,7 +33,7 @@ def bootstrap(
 ) -> tuple[float, float]:
     """The percentile bootstrap's 95 % interval of any statistic of how many images there are of each kind.
 
-    Images that the statistic cannot tell apart are of one kind. To draw n images anew, with replacement, is to draw the
+    Images that the statistic cannot tell apart are of one kind. To resample n images, with replacement, is to draw the
     counts of the kinds from a multinomial distribution: the same thing, at a cost that does not grow with n. `statistic` gets
     rows of drawn counts (samples, kinds) and gives a number for each; one that is nan is left out.
     """

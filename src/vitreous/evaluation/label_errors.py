@@ -108,8 +108,8 @@ def _with_neighbours(
         for number in numbers:
             called[number].add(fold_name(name))
 
-    def having(rows: NDArray[np.int64], wanted: Iterable[int]) -> int:
-        names = {name for label in wanted for name in called[label]}
+    def having(rows: NDArray[np.int64], labels: Iterable[int]) -> int:
+        names = {name for label in labels for name in called[label]}
         return sum(not known[row].isdisjoint(names) for row in rows.tolist())
 
     return [

@@ -33,8 +33,10 @@ from vitreous.evaluation.class_mapping import Among, ClassMapping, align_classes
 from vitreous.evaluation.counts import Counts
 from vitreous.evaluation.evaluators import ClassificationEvaluator, ScoredLogits
 from vitreous.inference.distributed_pass import distributed_pass, image_name
-from vitreous.inference.predictions import top_classes
-from vitreous.inference.runner import Outputs, Runner, default_batch_size
+from vitreous.inference.outputs import Outputs
+from vitreous.inference.prediction_sets import PredictionSets
+from vitreous.inference.predictions import class_probabilities, top_classes
+from vitreous.inference.runner import Runner, default_batch_size
 
 TOP = 5
 
@@ -59,6 +61,8 @@ class Predictions:
     counts: Counts
     given: tuple[tuple[int, ...], ...] = ()  # the data's own labels, before they were mapped to the model's classes
     mapping: ClassMapping = field(default_factory=lambda: ClassMapping((), (), ()))
+    set_sizes: NDArray[np.int64] | None = None  # (n,) classes in its prediction set, if asked
+    covered: NDArray[np.bool_] | None = None  # (n,) whether one of them is its own
     model_seconds: float = 0.0  # of `seconds`, those in which the model ran
     notes: tuple[str, ...] = ()
 
@@ -90,10 +94,12 @@ def predict_dataset(
     world: World | None = None,
     bad_images: Policy = "stop",
     features: bool = False,
+    sets: PredictionSets | None = None,
     mapping: ClassMapping | None = None,
+    flip: bool = False,
     title: str = "evaluate",
 ) -> Predictions:
-    """Run the model over all images. `batch_size` counts what one process runs at once.
+    """Run the model over all images. `batch_size` counts what one process runs at once. `flip`: and over mirror images.
 
     Without a `mapping`, the data's classes are found among the model's by name. The classifier comes back as it was.
     """
@@ -105,8 +111,8 @@ def predict_dataset(
         _check_ids(data, [data.id(index) for index in range(len(data))])
     mapping = mapping or natural_mapping(clf, data)
     accuracy = ClassificationEvaluator(clf.classes, preprocess, world, split=data.split, mistakes=0)
-    evaluator = _PredictionsEvaluator(clf, data, mapping, accuracy, keep_features=features)
-    with Runner(clf.model, world.device, precision, lean=True) as runner:
+    evaluator = _PredictionsEvaluator(clf, data, mapping, accuracy, sets, keep_features=features)
+    with Runner(clf.model, world.device, precision, lean=True, flip=flip, engine=clf.engine) as runner:
         passed = distributed_pass(
             data,
             preprocess,
@@ -122,7 +128,7 @@ def predict_dataset(
     # All ranks' rows, put back into the order of the data.
     parts_given, parts_labels, *columns = zip(*([part for part in rows if part[0]] or rows[:1]), strict=True)
     given, labels = (list(itertools.chain.from_iterable(parts)) for parts in (parts_given, parts_labels))
-    top, probabilities, truth, losses, *kept = (np.concatenate(parts)[passed.order] for parts in columns)
+    top, probabilities, truth, losses, sizes, covered, *kept = (np.concatenate(parts)[passed.order] for parts in columns)
     return Predictions(
         where=data.where,
         split=data.split,
@@ -134,6 +140,8 @@ def predict_dataset(
         probabilities=probabilities,
         truth=truth,
         losses=losses,
+        set_sizes=sizes if sets is not None else None,
+        covered=covered if sets is not None else None,
         features=kept[0] if kept else None,
         bad=passed.bad,
         seconds=passed.seconds,
@@ -152,7 +160,7 @@ def natural_mapping(clf: Classifier, data: Source | Stream, among: Among = "all"
         clf.classes,
         where=f"{data.where} {data.split}",
         there=classes_there(data),
-        model_named=clf.checkpoint.classes is not None,
+        model_named=clf.names_known,
         among=among,
     )
 
@@ -167,7 +175,7 @@ def repeated_names(names: Iterable[str]) -> list[str]:
 
 
 def _check_ids(data: Source | Stream, ids: Iterable[str]) -> None:
-    """Of two images with one id, nobody who reads the list of predictions could tell which is which; most often it is one
+    """Two images with one id cannot be told apart in the list of predictions; most often it is one
     image that was packed or listed twice, and it would be counted twice."""
     if twice := repeated_names(ids):
         raise VitreousError(
@@ -185,9 +193,10 @@ class _PredictionsEvaluator:
         data: Source | Stream,
         mapping: ClassMapping,
         accuracy: ClassificationEvaluator,
+        sets: PredictionSets | None,
         keep_features: bool,
     ) -> None:
-        self.clf, self.data, self.mapping, self.accuracy = clf, data, mapping, accuracy
+        self.clf, self.data, self.mapping, self.accuracy, self.sets = clf, data, mapping, accuracy, sets
         self._top = min(TOP, mapping.competing)
         # Classes that do not compete.
         self._silent = torch.ones(len(clf.classes), dtype=torch.bool)
@@ -225,7 +234,12 @@ class _PredictionsEvaluator:
         self.accuracy.update(replace(batch, labels=tuple(labels)), ScoredLogits(logits, losses))
         self._given += batch.labels
         self._labels += labels
-        self._parts.append((top, probabilities, truth, losses, *([outputs.features] if self._keep_features else [])))
+        sizes, covered = torch.zeros(len(logits), dtype=torch.long), torch.zeros(len(logits), dtype=torch.bool)
+        if self.sets is not None:
+            members = self.sets.members(class_probabilities(logits, sigmoid=self.clf.sigmoid))
+            sizes, covered = members.sum(dim=1), (members & (truths > 0)).any(dim=1)
+        kept = [outputs.features] if self._keep_features else []
+        self._parts.append((top, probabilities, truth, losses, sizes, covered, *kept))
 
     def _in_model(self, own: Sequence[int], guess: int) -> tuple[int, ...]:
         """The guess first where it is right, so that the confusion has on its diagonal what is right and nothing else."""
@@ -233,8 +247,9 @@ class _PredictionsEvaluator:
         return (guess, *(label for label in labels if label != guess)) if guess in labels else labels
 
     def result(self) -> tuple[Any, ...]:
-        """The data's labels and the model's, top classes, probabilities, truths, losses, and features where they are kept."""
+        """The data's labels and the model's, top classes, probabilities, truths, losses, set sizes and whether they
+        cover, and features where they are kept."""
         nothing = torch.zeros(0, self._top)
-        empty = (nothing.long(), nothing, nothing[:, 0], nothing[:, 0])
+        empty = (nothing.long(), nothing, nothing[:, 0], nothing[:, 0], nothing[:, 0].long(), nothing[:, 0].bool())
         parts = self._parts or [empty]  # few images, many ranks
         return self._given, self._labels, *(torch.cat(part).numpy() for part in zip(*parts, strict=True))

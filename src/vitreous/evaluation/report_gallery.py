@@ -67,8 +67,8 @@ def group_cells(predictions: Predictions) -> dict[Cell, list[int]]:
 
 def choose_images(cells: Mapping[Cell, Sequence[int]], allowed: Iterable[Cell] | None = None) -> dict[Cell, list[int]]:
     """What is shown of each cell. Every cell gets one image before any gets a second, the fullest cells first."""
-    wanted = set(cells if allowed is None else allowed)
-    order = sorted((cell for cell in cells if cell in wanted), key=lambda cell: (-len(cells[cell]), cell))
+    chosen = set(cells if allowed is None else allowed)
+    order = sorted((cell for cell in cells if cell in chosen), key=lambda cell: (-len(cells[cell]), cell))
     wrong = _in_turns(cells, [cell for cell in order if cell[0] != cell[1]], IN_CELL, WRONG)
     return wrong | _in_turns(cells, [cell for cell in order if cell[0] == cell[1]], RIGHT_IN_CELL, RIGHT)
 
@@ -141,7 +141,10 @@ def build_gallery(
     size, batch = 0, default_batch_size(preprocess, device)
     room = BYTES - (len(rows) * NEIGHBOURS * 3500 if training is not None and training_data is not None else 0)
     contents = read_contents(data, predictions.numbers, predictions.ids, rows)
-    with Runner(clf.model, device, lean=True) as runner, progress_bar("images for the report", len(rows)) as advance:
+    with (
+        Runner(clf.model, device, lean=True, engine=clf.engine) as runner,
+        progress_bar("images for the report", len(rows)) as advance,
+    ):
         while part := list(itertools.islice(contents, batch)):
             prepared: dict[int, Tensor] = {}
             for row, content in part:

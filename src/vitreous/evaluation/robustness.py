@@ -133,8 +133,8 @@ def _draw_rows(predictions: Predictions, images: int, seed: int) -> NDArray[np.i
 def _sample(data: Source | Stream, predictions: Predictions, rows: NDArray[np.int64]) -> Source:
     if isinstance(data, Source):
         return data.subset(predictions.numbers[rows])
-    wanted = {predictions.ids[row] for row in rows.tolist()}
-    return InMemorySource(data, [item for item in data.items() if item.id in wanted])
+    chosen = {predictions.ids[row] for row in rows.tolist()}
+    return InMemorySource(data, [item for item in data.items() if item.id in chosen])
 
 
 class InMemorySource(Source):

@@ -30,6 +30,7 @@ from vitreous.evaluation.calibration import Calibration, compute_calibration
 from vitreous.evaluation.closed_form_head import ClosedFormHead
 from vitreous.inference.feature_file import write_features
 from vitreous.inference.features import Features
+from vitreous.inference.prediction_sets import depends_on, summarise_scores
 from vitreous.weights.card import format_card
 from vitreous.weights.checkpoint import CARD, DOCUMENT, WEIGHTS, Outputs, write_checkpoint
 from vitreous.weights.transfer import adapt
@@ -137,6 +138,11 @@ def save_head(
         head=described,
         notes=(),
     )
+    if not head.sigmoid:
+        own_model = Classifier(checkpoint, copy=False)
+        made = depends_on(own_model, preprocess, about["precision"])
+        scores = summarise_scores(head.truth.numpy(), {"from": "leave-one-out", "data": about["data"], **made})
+        checkpoint = dataclasses.replace(checkpoint, conformal=scores)
     with atomic_folder(folder) as part:
         origin = {"checkpoint": source, "preprocess": str(preprocess), "classes": fitted.classes}
         write_features(part / FEATURES, fitted, origin, "train")

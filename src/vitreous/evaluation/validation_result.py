@@ -14,7 +14,7 @@ from vitreous.evaluation.counts import PerClass
 @dataclass(frozen=True, eq=False)
 class Mistake:
     id: str
-    picture: NDArray[np.uint8]
+    pixels: NDArray[np.uint8]
     """(height, width, 3), or (height, width) where it is grey; of any size, the page makes it small."""
     truth: tuple[str, ...]
     guesses: tuple[tuple[str, float], ...]
@@ -47,6 +47,6 @@ class ValidationResult:
     per_class: tuple[PerClass, ...] = ()
     """Where images have several labels, these are not the confusion's: each label counts."""
     majority: float | None = None
-    """What always predicting the largest class of the training images would get; None where nobody has counted."""
+    """What always predicting the largest class of the training images would get; None where it was not counted."""
     outcomes: tuple[Outcome, ...] = ()
     """By id, whichever rank had the image."""

@@ -4,6 +4,8 @@ Modules:
     batches             images of any kind to preprocessed batches
     distributed_pass    ranks' shares merged into data order
     embed_run           `vitreous embed`: from options to a file of features
+    engines/            torch, compile, onnxruntime, OpenVINO behind one interface
+    eval_mode           a model on a device and in eval mode for a while
     feature_cache       features kept for the next time
     feature_export      features as NumPy, CSV and Parquet
     feature_file        the file of features
@@ -11,8 +13,10 @@ Modules:
     image_list          file names, lazily
     kmeans              clusters of features
     nearest_neighbours  most similar images
+    outputs             logits and features of a batch
     precision           one precision for all ranks
     predict_run         `vitreous predict`: from options to rows
+    prediction_sets     sets of classes with a chosen coverage
     predictions         logits to top-k classes
     predictor           image list to rows of predictions
     resumable_output    row files that survive a kill

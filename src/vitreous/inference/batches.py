@@ -177,8 +177,8 @@ def _scale(preprocess: Preprocess, pixels: NDArray[Any]) -> Tensor:
 
 
 def _suspect(error: WorkerDied, sent: Iterable[_Task], suspected: set[int]) -> None:
-    """An image that has killed two processes is not tried again. Once may be chance: a system that is short of memory kills
-    whoever it likes."""
+    """An image that has killed two processes is not tried again. Once may be chance: a system that is short of memory may
+    kill any process."""
     number = int(error.item) if error.item.isdigit() else -1
     task = next((task for task in sent if task.number <= number < task.number + len(task.images)), None)
     if task is None or task.images[number - task.number].error is not None:

@@ -18,7 +18,7 @@ from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
 from vitreous.core.progress import progress_bar
 from vitreous.data.loading.loader import Batch, Loader
-from vitreous.data.source import Content, Item, Policy, Source, Stream, View
+from vitreous.data.source import Content, Item, Policy, Source, Stream, StreamView, View
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
 
@@ -75,10 +75,10 @@ def distributed_pass(
                 places += batch.ids
                 advance(len(batch))
     except BadImage as error:
-        fault = VitreousError(f"{error}; mend or remove it; `vitreous doctor` lists all such")
+        fault = VitreousError(f"{error}; replace or remove it; `vitreous doctor` lists all such")
     except VitreousError as error:
         fault = error
-    faults = [told for told in all_gather(world, fault and str(fault)) if told is not None]
+    faults = [message for message in all_gather(world, fault and str(fault)) if message is not None]
     if faults:
         raise fault or VitreousError(faults[0])
     bad = [(error.place, error.why) for error in loader.bad.values()]
@@ -111,12 +111,12 @@ def read_contents(
             with contextlib.suppress(VitreousError):
                 yield row, data.read(int(numbers[row]))
         return
-    wanted = {ids[row]: row for row in rows}
+    missing = {ids[row]: row for row in rows}
     with contextlib.suppress(VitreousError):
         for item in data.items():
-            if item.id in wanted:
-                yield wanted.pop(item.id), item.content
-            if not wanted:
+            if item.id in missing:
+                yield missing.pop(item.id), item.content
+            if not missing:
                 return
 
 
@@ -125,25 +125,15 @@ class _Numbered(View):
         return str(index)
 
 
-class _NumberedStream(Stream):
-    def __init__(self, parent: Stream) -> None:
-        self.parent, self.where, self.split, self.classes = parent, parent.where, parent.split, parent.classes
-        self.shards, self.skipped = parent.shards, parent.skipped
-
+class _NumberedStream(StreamView):
     def read(self, shard: int) -> Iterator[Item]:
         for position, item in enumerate(self.parent.read(shard)):
             yield replace(item, id=f"{shard} {position} {item.id}")
 
-    def count(self) -> int | None:
-        return self.parent.count()
-
-    def shard_lengths(self) -> tuple[int, ...] | None:
-        return self.parent.shard_lengths()
-
 
 def _numbers(data: Source | Stream, places: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Position and id of each place. In a stream, shard and position make one number: where nobody knows how long a shard
-    is, its last readable image ends it."""
+    """Position and id of each place. In a stream, shard and position make one number: where the length of a shard is
+    unknown, its last readable image ends it."""
     if isinstance(data, Source):
         numbers = np.array(places, np.int64)
         return numbers, [data.id(number) for number in numbers.tolist()]

@@ -26,15 +26,18 @@ from vitreous.core.printable import printable
 from vitreous.core.progress import progress_bar, say, silence
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.open import open_data
-from vitreous.data.source import Dataset, Item, Policy, Source, Stream
+from vitreous.data.source import Dataset, Item, Policy, Source, Stream, StreamView
 from vitreous.inference import feature_cache
+from vitreous.inference.engines.choose import choose_engine
+from vitreous.inference.engines.engine import EngineOption, check_engine
 from vitreous.inference.feature_export import FORMATS, FeatureFormat, check_format, export_features
 from vitreous.inference.feature_file import FeatureFile, Features, Rows, finish_file, header_bytes
 from vitreous.inference.features import compute_features
+from vitreous.inference.outputs import FeatureKind, check_feature_kind
 from vitreous.inference.precision import agreed_precision
 from vitreous.inference.resumable_output import about_path, read_about, refuse_difference, write_done
 from vitreous.inference.rows import whole_lines
-from vitreous.inference.runner import FeatureKind, LoadedModel, check_feature_kind, default_batch_size
+from vitreous.inference.runner import LoadedModel, default_batch_size
 from vitreous.models.token_merging import set_token_merging
 
 BATCHES = 32  # of a segment: what a kill loses at most
@@ -56,11 +59,13 @@ class EmbedOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    engine: EngineOption = "torch"
     merge_tokens: int = 0
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size)
         check_at_least(0, workers=self.workers)
+        check_engine(self.engine)
         if self.out.is_dir():
             raise VitreousError(f"--out {self.out}: is a folder; name a file in it, as {self.out / 'features.safetensors'}")
         check_format(self.written_as, self.kind)
@@ -126,12 +131,16 @@ def run_embedding(options: EmbedOptions, load: Callable[[], LoadedModel]) -> Emb
         check_feature_kind(clf.model, options.kind)
         set_token_merging(clf.model, options.merge_tokens)
         precision = agreed_precision(options.precision, world)
-        notes = (*clf.notes, clf.preprocessing_note(), *([precision.note] if precision.note else []), *dataset.summary())
+        batch_size = options.batch_size or default_batch_size(clf.preprocess, world.device)
+        how = choose_engine(
+            clf, options.engine, world=world, precision=precision.name, batch_size=batch_size, kind=options.kind
+        )
+        notes = (*clf.notes, *how, clf.preprocessing_note(), *([precision.note] if precision.note else []), *dataset.summary())
         about: dict[str, Any] = {}
         if world.is_main:
             about = {
                 "checkpoint": options.checkpoint,
-                **feature_cache.describe(clf.model, clf.preprocess, precision.name, options.kind),
+                **feature_cache.describe(clf, clf.preprocess, precision.name, options.kind),
                 "data": options.data,
                 "folder": str(Path.cwd()),
                 "content": {name: _content(source) for name, source in dataset.splits.items()},
@@ -162,7 +171,7 @@ def run_embedding(options: EmbedOptions, load: Callable[[], LoadedModel]) -> Emb
 
 
 def _content(data: Source | Stream) -> str:
-    """Of shards that are far away, which nobody can say without fetching, the names."""
+    """Of shards that are far away, whose content is unknown without fetching, the names."""
     found = feature_cache.data_hash(data, f"features of {data.where} {data.split}")
     return found or hash_words(*(data.shards if isinstance(data, Stream) else ()))
 
@@ -214,7 +223,7 @@ def _write_segments(
                             cache=False,
                             kind=options.kind,
                         )
-                    _check_finite(options.checkpoint, found)
+                    check_finite(options.checkpoint, found)
                     count = segment.count()
                     after = numbered + (count if count is not None else int(found.numbers.max(initial=-1)) + 1)
                     if part is not None:
@@ -229,7 +238,7 @@ def _write_segments(
     return tuple(dict.fromkeys(notes))
 
 
-def _check_finite(checkpoint: str, found: Features) -> None:
+def check_finite(checkpoint: str, found: Features) -> None:
     finite = np.isfinite(found.values)
     if not finite.all():
         row = int(np.argwhere(~finite)[0, 0])
@@ -258,12 +267,12 @@ def _segments(data: Source | Stream, begin: int, images: int) -> Iterator[tuple[
         begin = end
 
 
-class _SomeShards(Stream):
+class _SomeShards(StreamView):
     """Consecutive shards of another stream."""
 
     def __init__(self, parent: Stream, begin: int, end: int) -> None:
-        self.parent, self.where, self.split, self.classes = parent, parent.where, parent.split, parent.classes
-        self.begin, self.shards, self.skipped = begin, parent.shards[begin:end], parent.skipped
+        super().__init__(parent)
+        self.begin, self.shards = begin, parent.shards[begin:end]
 
     def read(self, shard: int) -> Iterator[Item]:
         return self.parent.read(self.begin + shard)
@@ -271,10 +280,6 @@ class _SomeShards(Stream):
     def shard_lengths(self) -> tuple[int, ...] | None:
         lengths = self.parent.shard_lengths()
         return None if lengths is None else lengths[self.begin : self.begin + len(self.shards)]
-
-    def count(self) -> int | None:
-        lengths = self.shard_lengths()
-        return None if lengths is None else sum(lengths)
 
 
 # The file while it is made ---------------------------------------------------------------------------------------------
@@ -290,7 +295,7 @@ class PartialFile:
         self.out, self.about = out, json.loads(json.dumps(about))
         self.path, self.journal = beside(out, ".part"), beside(out, ".part.jsonl")
         self.shape: tuple[int, ...] = ()
-        self.rows = Rows.none()
+        self.rows = Rows()
         self.done: dict[str, tuple[int, int]] = {}  # of each split: where its last segment ended, and how many items that is
         self._open = contextlib.ExitStack()
 
@@ -318,7 +323,7 @@ class PartialFile:
                 raise ValueError(f"{self.path.name} is shorter than it says")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise VitreousError(
-                f"{self.journal}: cannot be read ({one_line(error, 80)}); remove it and {self.path.name} to begin anew"
+                f"{self.journal}: cannot be read ({one_line(error, 80)}); remove it and {self.path.name} to start over"
             ) from error
         with self.journal.open("r+b") as file:
             file.truncate(end)  # without a truncated line

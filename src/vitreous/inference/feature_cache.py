@@ -4,8 +4,8 @@ An entry is found by everything that its numbers follow from: the weights and th
 precision, and the data. Of data that is files (or shards) on this machine, the path, size, time of writing and time of
 change of each stand for its content: reading a million photographs again only to see that they are the same ones would take
 as long as some models need for them. Everything else (arrays, archives, rendered images) has no times, and its content is
-read and hashed, which costs little beside the model. Shards that are far away are not kept: nobody can say without fetching
-them whether they have changed.
+read and hashed, which costs little beside the model. Shards that are far away are not kept: whether they have
+changed is unknown without fetching them.
 
 The cache may be deleted at any time. It never ends the work: an entry that is damaged is computed again, one that cannot be
 written is not kept, and either is said.
@@ -32,9 +32,10 @@ from vitreous.core.progress import is_silent, progress_bar, silence
 from vitreous.data.source import Policy, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.inference.engines.exported_file import FileEngine
 from vitreous.inference.feature_file import FeatureFile, Features, write_features
-from vitreous.inference.runner import FeatureKind
-from vitreous.models.build import Model
+from vitreous.inference.outputs import FeatureKind
+from vitreous.inference.runner import LoadedModel
 from vitreous.models.config import config_to_json
 from vitreous.models.vit import ViT
 
@@ -50,18 +51,21 @@ def folder() -> Path:
 # The key ---------------------------------------------------------------------------------------------------------------
 
 
-def describe(model: Model, preprocess: Preprocess, precision: Precision, kind: FeatureKind) -> dict[str, Any]:
+def describe(clf: LoadedModel, preprocess: Preprocess, precision: Precision, kind: FeatureKind) -> dict[str, Any]:
     """What features follow from, beside the data."""
     # Only where there is something to say, so that entries of before stay valid.
+    model = clf.model
+    engine = {"engine": clf.engine.name} if clf.engine.name != "torch" else {}
     merging = {"merge_tokens": model.merge_tokens} if isinstance(model, ViT) and model.merge_tokens else {}
     return {
-        "weights": weights_hash(model),
+        "weights": weights_hash(clf),
         "config": config_to_json(model.config),
         "preprocess": str(preprocess),
         "channels": preprocess.channels,
         "precision": precision,
         "kind": kind,
         **merging,
+        **engine,
     }
 
 
@@ -70,14 +74,16 @@ def key(about: Mapping[str, Any], content: str) -> str:
 
 
 def data_hash(data: Source | Stream, title: str) -> str | None:
-    """None where nobody can say whether the data is still the same."""
+    """None where it is unknown whether the data is still the same."""
     return _of_stream(data) if isinstance(data, Stream) else _of_source(data, title)
 
 
-def weights_hash(model: Model) -> str:
+def weights_hash(clf: LoadedModel) -> str:
     """Of the weights as they are now: a model that was trained on is another one."""
+    if isinstance(clf.engine, FileEngine):
+        return clf.engine.hash()
     digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
+    for name, tensor in clf.model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
         digest.update(tensor.detach().float().cpu().contiguous().flatten().numpy().data)
     return digest.hexdigest()
@@ -103,7 +109,7 @@ def _of_stream(data: Stream) -> str | None:
 
 
 def _of_file(path: str) -> bytes:
-    """The time of change too: whoever replaces a file and sets the time of writing back cannot set that one back."""
+    """The time of change too: a file that is replaced may have its time of writing set back, but not that one."""
     try:
         found = os.stat(path)  # noqa: PTH116  # a Path for each of a million files takes longer than the question
     except OSError as error:

@@ -20,7 +20,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.files import atomic_file, beside
 from vitreous.core.printable import escape_formula
 from vitreous.inference.feature_file import FeatureFile
-from vitreous.inference.runner import FeatureKind
+from vitreous.inference.outputs import FeatureKind
 
 FeatureFormat = Literal["safetensors", "npy", "parquet", "csv"]
 FORMATS: tuple[FeatureFormat, ...] = ("safetensors", "npy", "parquet", "csv")

@@ -20,7 +20,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -37,8 +37,7 @@ _ALIGNED = 64  # bytes; where the features begin, a multiple of this
 _ROOM = 4096  # bytes of the header beside what `about` needs
 _MOST_HEADER = 100_000_000  # bytes; safetensors' own limit
 _DTYPES = {"F32": "<f4", "I64": "<i8", "U8": "|u1"}
-_NUMBERS = ("numbers", "id_ends", "labels", "label_ends")
-_COLUMNS = {"features": "F32", "ids": "U8", "bad": "U8", **dict.fromkeys(_NUMBERS, "I64")}
+_COLUMNS = {"features": "F32", "ids": "U8", "bad": "U8"} | dict.fromkeys(("numbers", "id_ends", "labels", "label_ends"), "I64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +74,12 @@ class Features:
 class Rows:
     """What a file says of its rows beside their features, gathered while these are written."""
 
-    ids: list[bytes]
-    id_ends: list[int]
-    labels: list[int]
-    label_ends: list[int]
-    numbers: list[int]
-    bad: list[Sequence[str]]
-    splits: dict[str, int]
-
-    @classmethod
-    def none(cls) -> Rows:
-        return cls([], [], [], [], [], [], {})
+    ids: list[bytes] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    label_ends: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    bad: list[Sequence[str]] = field(default_factory=list)
+    splits: dict[str, int] = field(default_factory=dict)
 
     def add(
         self,
@@ -95,17 +89,14 @@ class Rows:
         numbers: Iterable[int],
         bad: Iterable[Sequence[str]],
     ) -> None:
-        end = self.id_ends[-1] if self.id_ends else 0
-        before = len(self.numbers)
+        before = len(self)
         for id, own in zip(ids, labels, strict=True):
             self.ids.append(id.encode("utf-8", "surrogateescape"))
-            end += len(self.ids[-1])
-            self.id_ends.append(end)
             self.labels += own
             self.label_ends.append(len(self.labels))
         self.numbers += numbers
         self.bad += bad
-        self.splits[split] = self.splits.get(split, 0) + len(self.numbers) - before
+        self.splits[split] = self.splits.get(split, 0) + len(self) - before
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -124,7 +115,10 @@ def finish_file(file: IO[bytes], about: Mapping[str, Any], shape: Sequence[int],
     columns = {
         "ids": _padded(b"".join(rows.ids), b"\0", end),
         "bad": _padded(json.dumps(rows.bad).encode("ascii"), b" ", 0),
-        **{name: np.array(getattr(rows, name), "<i8") for name in _NUMBERS},
+        "numbers": np.array(rows.numbers, "<i8"),
+        "id_ends": np.cumsum([len(id) for id in rows.ids], dtype="<i8"),
+        "labels": np.array(rows.labels, "<i8"),
+        "label_ends": np.array(rows.label_ends, "<i8"),
     }
     header: dict[str, Any] = {"features": _entry("F32", (len(rows), *shape), 0, end - start)}
     file.seek(end)
@@ -153,7 +147,7 @@ def _padded(content: bytes, filler: bytes, begin: int) -> NDArray[np.uint8]:
 
 
 def write_features(path: Path, found: Features, about: Mapping[str, Any], split: str) -> None:
-    rows = Rows.none()
+    rows = Rows()
     rows.add(split, found.ids, found.labels, found.numbers.tolist(), found.bad)
     with atomic_file(path) as part, part.open("w+b") as file:
         file.seek(header_bytes(about))
@@ -250,13 +244,13 @@ class FeatureFile:
 
     def find(self, id: str) -> int | None:
         """The row of this id, if there is one."""
-        content, wanted = self._ids.tobytes(), id.encode("utf-8", "surrogateescape")
-        at = content.find(wanted)
+        content, encoded = self._ids.tobytes(), id.encode("utf-8", "surrogateescape")
+        at = content.find(encoded)
         while at >= 0:
             row = int(np.searchsorted(self._id_ends, at, side="right"))
             if row < len(self) and self.id(row) == id:
                 return row
-            at = content.find(wanted, at + 1)
+            at = content.find(encoded, at + 1)
         return None
 
     @property

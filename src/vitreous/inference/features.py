@@ -25,7 +25,8 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference import feature_cache
 from vitreous.inference.distributed_pass import distributed_pass
 from vitreous.inference.feature_file import Features as Features
-from vitreous.inference.runner import FeatureKind, LoadedModel, Runner, default_batch_size
+from vitreous.inference.outputs import FeatureKind
+from vitreous.inference.runner import LoadedModel, Runner, default_batch_size
 
 
 def compute_features(
@@ -60,7 +61,7 @@ def compute_features(
     kept: Features | None = None
     notes: tuple[str, ...] = ()
     if cache and world.is_main:
-        about = feature_cache.describe(clf.model, preprocess, precision, kind)
+        about = feature_cache.describe(clf, preprocess, precision, kind)
         if (content := feature_cache.data_hash(data, title)) is not None:
             key = feature_cache.key(about, content)
             kept, notes = feature_cache.read(key, bad_images)
@@ -71,7 +72,7 @@ def compute_features(
     rows: list[NDArray[np.float32]] = []
     labels: list[tuple[int, ...]] = []
 
-    with Runner(clf.model, device, precision, lean=True, kind=kind) as runner:
+    with Runner(clf.model, device, precision, lean=True, kind=kind, engine=clf.engine) as runner:
 
         def look(batch: Batch) -> None:
             rows.append(runner.run(batch.images).features.numpy())

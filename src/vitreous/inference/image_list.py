@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from vitreous.core.errors import VitreousError
+from vitreous.core.files import is_directory
 from vitreous.data.transforms.image_formats import describe_left_out, is_image_name
 
 STDIN = "-"
@@ -103,7 +104,7 @@ def _matching(
         status = os.stat(folder or ".")  # noqa: PTH116
         identity = (status.st_dev, status.st_ino)
         with os.scandir(folder or ".") as found:
-            entries = {entry.name: _is_folder(entry) for entry in found} if identity not in above else {}
+            entries = {entry.name: is_directory(entry) for entry in found} if identity not in above else {}
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -136,13 +137,6 @@ def _matches(parts: Sequence[str], names: Names, below: bool = False) -> bool:
     return (visible or first.startswith(".")) and fnmatch.fnmatch(names[0], first) and _matches(rest, names[1:], below)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
 # Standard input ----------------------------------------------------------------------------------------------------------
 
 
@@ -155,7 +149,7 @@ def _from_stdin(stream: BinaryIO, shared: bool) -> Iterator[NamedImage]:
         if lines or (len(head) >= 16 and (is_encoded_image(head) or b"\0" in head or b"\n" in head)):
             break
         if len(head) > _ENDLESS:
-            raise VitreousError("-: standard input is neither a list of names nor an image of a kind that can be told")
+            raise VitreousError("-: standard input is neither a list of names nor an image of a known kind")
     if is_encoded_image(head):
         yield _whole(head, pieces)
         return

@@ -13,15 +13,18 @@ from typing import Any, Literal
 
 from vitreous.core.device import choose_device
 from vitreous.core.distributed import World, all_gather, broadcast, init_distributed, local_world_size
-from vitreous.core.errors import VitreousError, check_at_least
+from vitreous.core.errors import VitreousError, check_at_least, check_share, first_few
 from vitreous.core.hashing import hash_words
 from vitreous.core.printable import printable
 from vitreous.core.progress import say
 from vitreous.data.loading.workers import default_workers
 from vitreous.data.transforms.image_formats import describe_left_out
+from vitreous.inference.engines.choose import choose_engine
+from vitreous.inference.engines.engine import EngineOption, check_engine
 from vitreous.inference.feature_cache import weights_hash
 from vitreous.inference.image_list import NamedImage, image_list
 from vitreous.inference.precision import agreed_precision
+from vitreous.inference.prediction_sets import build_prediction_sets
 from vitreous.inference.predictor import Predictor, interleave_rows
 from vitreous.inference.resumable_output import claim, forget_parts, format_of, merge
 from vitreous.inference.rows import Row, Writing, read_rows, writing
@@ -43,11 +46,15 @@ class PredictOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    engine: EngineOption = "torch"
     merge_tokens: int = 0
+    coverage: float | None = None  # of prediction sets; None: none are made
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top, batch_size=self.batch_size)
         check_at_least(0, workers=self.workers, merge_tokens=self.merge_tokens)
+        check_share(coverage=self.coverage)
+        check_engine(self.engine)
         if self.out is not None and self.csv:
             raise VitreousError(
                 f"--csv says how rows are printed, and --out {self.out} writes them by its ending; leave one out"
@@ -65,7 +72,7 @@ class Predictions:
     left_out: list[str] = field(repr=False)  # files that are no images, by their names
     known_notes: tuple[str, ...]
     way: Writing = field(repr=False)
-    batches: Iterator[Sequence[Row]] | None = field(default=None, repr=False)  # None once somebody reads them
+    batches: Iterator[Sequence[Row]] | None = field(default=None, repr=False)  # None once they are read
     csv: bool = False  # how lines are written, where they are not for people
     out: Path | None = None
     already: bool = False  # it was finished before
@@ -107,7 +114,7 @@ class Predictions:
     @property
     def exit_code(self) -> int:
         """2 where nothing could be read."""
-        if self.batches is not None:  # nobody has read them
+        if self.batches is not None:  # not read yet
             self._kept = tuple(self)
         return 2 if self.count and self.count == self.errors else 0
 
@@ -146,7 +153,8 @@ class Predictions:
 def _format_prediction(row: Row) -> str:
     if row.error is not None:
         return printable(row.error)
-    return ", ".join(f"{printable(name)} {p:.1%}" for name, p in zip(row.classes, row.probabilities, strict=True))
+    best = ", ".join(f"{printable(name)} {p:.1%}" for name, p in zip(row.classes, row.probabilities, strict=True))
+    return f"{best}; abstain: {first_few([printable(name) for name in row.set or ()], 5)}" if row.abstain else best
 
 
 def run_prediction(options: PredictOptions, load: Callable[[], LoadedModel]) -> Predictions:
@@ -158,7 +166,7 @@ def run_prediction(options: PredictOptions, load: Callable[[], LoadedModel]) -> 
         world = stack.enter_context(init_distributed(choose_device(options.device)))
         predictor, notes = _build_predictor(options, load(), world)
         images = itertools.islice(listed, world.rank, None, world.world_size)  # of this process
-        way = writing(written_as, predictor.top)
+        way = writing(written_as, predictor.top, options.coverage is not None)
         result = Predictions(str(predictor.clf.preprocess), left_out, notes, way, csv=options.csv, out=options.out)
         if options.out is not None:
             about = _describe(options, predictor)
@@ -174,14 +182,18 @@ def _build_predictor(options: PredictOptions, clf: LoadedModel, world: World) ->
     workers = max(1, default_workers() // local_world_size(world)) if options.workers is None else options.workers
     batch_size = options.batch_size or default_batch_size(clf.preprocess, world.device)
     top = min(options.top, clf.model.config.classes)
-    predictor = Predictor(clf, world.device, precision.name, top, workers, batch_size)
-    return predictor, (*clf.notes, clf.preprocessing_note(), *([precision.note] if precision.note else []))
+    sets = None
+    if options.coverage is not None:
+        sets = build_prediction_sets(clf, options.checkpoint, options.coverage, precision=precision.name)
+    predictor = Predictor(clf, world.device, precision.name, top, workers, batch_size, sets)
+    how = choose_engine(clf, options.engine, world=world, precision=precision.name, batch_size=batch_size)
+    return predictor, (*clf.notes, clf.preprocessing_note(), *([precision.note] if precision.note else []), *how)
 
 
 def _stream_rows(
     stack: contextlib.ExitStack, predictor: Predictor, images: Iterator[NamedImage], world: World
 ) -> Iterator[Sequence[Row]]:
-    """Rows for whoever reads them. Where they appear on a terminal, they are the progress."""
+    """Rows as a stream. Where they appear on a terminal, they are the progress."""
     with stack:
         own = predictor.rows(images)
         everyone = own if world.world_size == 1 else interleave_rows(world, own)
@@ -194,12 +206,14 @@ def _describe(options: PredictOptions, predictor: Predictor) -> dict[str, Any]:
     absolute = all(Path(word).is_absolute() for word in options.images)
     return {
         "checkpoint": options.checkpoint,
-        "weights": weights_hash(clf.model),
+        "weights": weights_hash(clf),
         "classes": hash_words(*clf.classes),
         "preprocess": str(clf.preprocess),
         "image_size": list(clf.model.config.image_size),
         "precision": predictor.precision,
+        **({"engine": clf.engine.name} if clf.engine.name != "torch" else {}),
         **({"merge_tokens": options.merge_tokens} if options.merge_tokens else {}),
+        **({"coverage": options.coverage, "threshold": predictor.sets.threshold} if predictor.sets is not None else {}),
         "top": predictor.top,
         "images": list(options.images),
         "folder": None if absolute else str(Path.cwd()),  # what relative names are relative to

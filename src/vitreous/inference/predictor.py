@@ -14,6 +14,7 @@ from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
 from vitreous.inference.batches import batches, check_fixed_size, decode_images
 from vitreous.inference.image_list import NamedImage
+from vitreous.inference.prediction_sets import PredictionSets
 from vitreous.inference.predictions import top_predictions
 from vitreous.inference.rows import Row
 from vitreous.inference.runner import LoadedModel, Runner
@@ -33,6 +34,7 @@ class Predictor:
     top: int
     workers: int
     batch_size: int
+    sets: PredictionSets | None = None
 
     def __post_init__(self) -> None:
         config = self.clf.model.config
@@ -44,7 +46,7 @@ class Predictor:
 
     def rows(self, images: Iterator[NamedImage]) -> Iterator[Sequence[Row]]:
         """The rows of all images in their order, a batch at a time."""
-        with Runner(self.clf.model, self.device, self.precision) as runner:
+        with Runner(self.clf.model, self.device, self.precision, lean=True, engine=self.clf.engine) as runner:
             for batch in batches(decode_images(images, self.clf.preprocess, self.workers), self.batch_size):
                 pixels = [image.pixels for image in batch if image.pixels is not None]
                 found = self._predict(runner, torch.stack(pixels)) if pixels else iter(())
@@ -57,8 +59,9 @@ class Predictor:
         """Rows without a path."""
         outputs = runner.run(images)
         predictions = top_predictions(outputs.logits, self.clf.classes, self.top, sigmoid=self.clf.sigmoid)
-        for finite, best in zip(outputs.finite().tolist(), predictions, strict=True):
-            yield Row("", *best) if finite else Row("", error=_NOT_FINITE)
+        sets = [None] * len(images) if self.sets is None else self.sets.names(outputs.logits, self.clf.classes)
+        for finite, best, members in zip(outputs.finite().tolist(), predictions, sets, strict=True):
+            yield Row("", *best, set=members) if finite else Row("", error=_NOT_FINITE)
 
 
 def interleave_rows(world: World, own: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:

@@ -173,7 +173,7 @@ def refuse_difference(path: Path, recorded: Mapping[str, Any], about: Mapping[st
 
 
 def claim(out: Path, way: Writing, about: Mapping[str, Any], process: int, processes: int) -> RowFile:
-    """The file that this process writes: `out` itself, or its part of it. A finished `out` is nobody's to write."""
+    """The file that this process writes: `out` itself, or its part of it. A finished `out` is not written again."""
     _refuse_other_parts(out, processes)
     if processes == 1:
         return RowFile(out, way, about)

@@ -1,7 +1,8 @@
 """A row of predictions, written and read back as JSON lines or CSV.
 
 JSON is one object a line: `path, classes, probabilities`, or `path, error`. CSV has `path,class,probability,error`, and
-for more than one class `path,class1,probability1,class2,...,error`.
+for more than one class `path,class1,probability1,class2,...,error`. With prediction sets, JSON has `set, abstain` too, and CSV
+the same as columns before `error`; there a set is a list in JSON.
 """
 
 from __future__ import annotations
@@ -29,11 +30,18 @@ class Row:
     classes: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
     error: str | None = None
+    set: tuple[str, ...] | None = None  # classes that it may have, best first; None where no coverage was asked for
+
+    @property
+    def abstain(self) -> bool:
+        """Whether several classes are left."""
+        return self.set is not None and len(self.set) > 1
 
     def record(self) -> dict[str, Any]:
         if self.error is not None:
             return {"path": self.path, "error": self.error}
-        return {"path": self.path, "classes": self.classes, "probabilities": self.probabilities}
+        sets = {} if self.set is None else {"set": self.set, "abstain": self.abstain}
+        return {"path": self.path, "classes": self.classes, "probabilities": self.probabilities, **sets}
 
 
 class AsJson:
@@ -49,7 +57,8 @@ class AsJson:
             if "error" in record:
                 return Row(str(record["path"]), error=str(record["error"]))
             values = (math.nan if p is None else float(p) for p in record["probabilities"])
-            return Row(str(record["path"]), tuple(map(str, record["classes"])), tuple(values))
+            members = tuple(map(str, record["set"])) if "set" in record else None
+            return Row(str(record["path"]), tuple(map(str, record["classes"])), tuple(values), set=members)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a row: {one_line(error)}") from error
 
@@ -59,31 +68,36 @@ class AsJson:
 
 
 class AsCsv:
-    def __init__(self, top: int) -> None:
-        """`top` is how many classes a row has room for."""
-        self.top = top
+    def __init__(self, top: int, sets: bool = False) -> None:
+        """`top` is how many classes a row has room for; `sets` whether it has prediction sets."""
+        self.top, self.sets = top, sets
         numbers = [""] if top == 1 else [str(number) for number in range(1, top + 1)]
         columns = [f"{name}{number}" for number in numbers for name in ("class", "probability")]
-        self.head = ",".join(("path", *columns, "error")) + "\n"
+        self.head = ",".join(("path", *columns, *(("set", "abstain") if sets else ()), "error")) + "\n"
 
     def line(self, row: Row) -> str:
         names = map(escape_formula, row.classes)
         cells = [cell for pair in zip(names, map(repr, row.probabilities), strict=True) for cell in pair]
         cells += [""] * (2 * self.top - len(cells))
+        if self.sets:
+            cells += ["", ""] if row.set is None else [json_line(row.set), str(row.abstain).lower()]
         return ",".join(map(_quoted, (escape_formula(self.named(row.path)), *cells, escape_formula(row.error or "")))) + "\n"
 
     def row(self, line: str) -> Row:
         """Rows are compared with the list of images when a command resumes, so the name itself has to come back."""
         path, *pairs, error = next(csv.reader(io.StringIO(line, newline=""), strict=True))
+        members = None
+        if self.sets:
+            *pairs, text, _ = pairs
+            members = tuple(map(str, parse_json(text))) if text else None
         if len(pairs) != 2 * self.top:
             raise ValueError(f"{len(pairs) + 2} columns, where there are {2 * self.top + 2}")
         if error:
             return Row(unescape_formula(path), error=unescape_formula(error))
         classes, probabilities = pairs[::2], pairs[1::2]
         there = sum(p != "" for p in probabilities)
-        return Row(
-            unescape_formula(path), tuple(map(unescape_formula, classes[:there])), tuple(map(float, probabilities[:there]))
-        )
+        names, shares = tuple(map(unescape_formula, classes[:there])), tuple(map(float, probabilities[:there]))
+        return Row(unescape_formula(path), names, shares, set=members)
 
     def named(self, path: str) -> str:
         """CSV has no escapes, and a file that is not valid UTF-8 would stop its readers."""
@@ -98,8 +112,8 @@ def _quoted(cell: str) -> str:
 Writing = AsJson | AsCsv
 
 
-def writing(format: Format, top: int) -> Writing:
-    return AsJson() if format == "jsonl" else AsCsv(top)
+def writing(format: Format, top: int, sets: bool = False) -> Writing:
+    return AsJson() if format == "jsonl" else AsCsv(top, sets)
 
 
 # Reading back ------------------------------------------------------------------------------------------------------------

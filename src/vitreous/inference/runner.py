@@ -1,22 +1,26 @@
 """A model on a device in a precision: preprocessed images in, logits and features out.
 
-This is the only place that calls a model outside of training and inspection, and where other engines plug in.
+This is the only place that calls a model outside of training and inspection; what computes it is an engine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.core.device import PrecisionName as Precision
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.parse import Preprocess
+from vitreous.inference.engines.engine import Engine, is_torch
+from vitreous.inference.engines.torch_engine import TorchEngine
+from vitreous.inference.eval_mode import eval_mode, on_device
+from vitreous.inference.outputs import FeatureKind, Outputs, check_feature_kind, concatenate
 from vitreous.models.build import Model
 from vitreous.models.vit import ViT
 
@@ -24,15 +28,13 @@ from vitreous.models.vit import ViT
 _CPU_PIXELS = 32 * 224 * 224
 _MAX_BATCH = 512
 
-FeatureKind = Literal["head", "token", "mean", "patches"]
-"""What enters the head; or after the final norm the class token, the mean of the patch tokens, or all of these."""
-
 
 class LoadedModel(Protocol):
     """A model and what travels with its weights: a `Classifier`, which is built on this package."""
 
     model: Model
     preprocess: Preprocess
+    engine: Engine
 
     @property
     def notes(self) -> tuple[str, ...]: ...
@@ -45,18 +47,8 @@ class LoadedModel(Protocol):
     @property
     def sigmoid(self) -> bool: ...
 
-
-class Outputs(NamedTuple):
-    """What a model gives for a batch: float32, on the CPU."""
-
-    logits: Tensor
-    """(B, C); of a model without a head, the features."""
-    features: Tensor
-    """(B, D): what enters the head, after the representation layer where there is one."""
-
-    def finite(self) -> Tensor:
-        """Which images have logits without NaN or infinity, (B,)."""
-        return self.logits.isfinite().all(dim=1)
+    @property
+    def conformal(self) -> Mapping[str, Any]: ...
 
 
 class Runner:
@@ -74,21 +66,26 @@ class Runner:
         *,
         lean: bool = False,
         kind: FeatureKind = "head",
+        flip: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         """Without a device, the model runs where it is.
 
         `lean` computes the last layer only for the tokens that the head reads. That is faster, and the same numbers up to
         rounding: the last bit may differ, so that each command keeps to one of the two. Features are of this `kind`; of
-        another than "head" the logits are not computed, and are the features.
+        another than "head" the logits are not computed, and are the features. With `flip`, outputs are the means of an image's
+        and its mirror image's. The `engine` is torch if not given.
         """
         check_feature_kind(model, kind)
-        self.model, self.precision, self.lean, self.kind = model, precision, lean, kind
+        self.model, self.precision, self.lean, self.kind, self.flip = model, precision, lean, kind, flip
         self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self.engine = engine or TorchEngine()
         self.seconds = 0.0
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(on_device(self.model, self.device))
+        if is_torch(self.engine):
+            self._open.enter_context(on_device(self.model, self.device))
         self._open.enter_context(eval_mode(self.model))
         if self.lean and isinstance(self.model, ViT):
             self._open.callback(setattr, self.model, "lean", self.model.lean)
@@ -115,50 +112,21 @@ class Runner:
             raise out_of_memory(self.device)
         return concatenate(self.run(part) for part in (images[:half], images[half:]))
 
-    @torch.no_grad()
     def run_once(self, images: Tensor) -> Outputs:
-        """The same in one pass: a batch that does not fit into memory is an error."""
-        if isinstance(self.model, ViT) and self.kind != "head":
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-                features = _token_features(self.model, images.to(next(self.model.parameters())), self.kind).float().cpu()
-            return Outputs(features, features)
-        entered: list[Tensor] = []
-        hook = self.model.head.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
-        try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-                logits: Tensor = self.model(images.to(next(self.model.parameters())))
-        finally:
-            hook.remove()
-        return Outputs(logits.float().cpu(), entered[0].float().cpu())
+        """The same at once: a batch that does not fit into memory is an error."""
+        outputs = self._pass(images)
+        if self.flip:
+            mirrored = self._pass(images.flip(-1))
+            outputs = Outputs(*((own + other) / 2 for own, other in zip(outputs, mirrored, strict=True)))
+        return outputs
 
-
-def check_feature_kind(model: Model, kind: FeatureKind) -> None:
-    """Refuses what the model does not have, before anything is computed."""
-    if kind != "head" and not isinstance(model, ViT):
-        raise VitreousError(f"{model.config.name} has no tokens; leave out --pool and --tokens")
-    if kind == "token" and isinstance(model, ViT) and not model.config.class_token:
-        raise VitreousError(f"{model.config.name} has no class token; use --pool mean, or head")
-
-
-def _token_features(model: ViT, images: Tensor, kind: FeatureKind) -> Tensor:
-    """(B, D), or (B, patches, D). A model that normalises what is pooled has no norm for tokens that are not."""
-    z_BND, late = model.tokens(images), model.config.norm_after_pool
-    z_BND = z_BND if late else model.norm(z_BND)
-    patches_BND = z_BND[:, model.prefix_tokens :]
-    if kind == "patches":
-        return patches_BND
-    y_BD = z_BND[:, 0] if kind == "token" else patches_BND.mean(dim=1)
-    return model.norm(y_BD) if late and model.config.pooled_width == model.config.width else y_BD
+    @torch.no_grad()
+    def _pass(self, images: Tensor) -> Outputs:
+        return self.engine.run(self.model, images, self.kind, self.precision)
 
 
 def out_of_memory(device: torch.device | str) -> VitreousError:
     return VitreousError(f"one image does not fit into the memory of {device}; use a smaller --image-size")
-
-
-def concatenate(outputs: Iterable[Outputs]) -> Outputs:
-    """The outputs of several batches as those of one."""
-    logits, features = zip(*outputs, strict=True)
-    return Outputs(torch.cat(logits), torch.cat(features))
 
 
 def default_batch_size(preprocess: Preprocess, device: torch.device | str) -> int:
@@ -166,26 +134,3 @@ def default_batch_size(preprocess: Preprocess, device: torch.device | str) -> in
     height, width = preprocess.size or (224, 224)
     pixels = _CPU_PIXELS * (1 if torch.device(device).type == "cpu" else 4)
     return max(1, min(_MAX_BATCH, pixels // (height * width)))
-
-
-@contextlib.contextmanager
-def on_device(model: nn.Module, device: torch.device | str) -> Iterator[None]:
-    """The model on this device; afterwards where it was."""
-    before = next(model.parameters()).device
-    try:
-        model.to(device)
-        yield
-    finally:
-        model.to(before)
-
-
-@contextlib.contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """The model with dropout off; afterwards each of its modules as it was: a frozen part may be in eval mode already."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

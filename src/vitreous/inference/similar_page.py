@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from vitreous.inference.thumbnails import embed_thumbnail
 from vitreous.reports.images import EmbeddedImage, Figure
 from vitreous.reports.render import render
 
-_UNREADABLE = EmbeddedImage("data:,")
+UNREADABLE = EmbeddedImage("data:,")
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ def render_sections(file: FeatureFile, data: str | None, sections: Sequence[Sect
 
     def figure(row: int, said: str) -> Figure:
         label = " + ".join(file.label_names(row))
-        return Figure(
-            thumbnails[row] or EmbeddedImage("data:,"), alt=file.id(row), caption=file.id(row), label=label, about=said
-        )
+        return Figure(thumbnails[row] or UNREADABLE, alt=file.id(row), caption=file.id(row), label=label, about=said)
 
     shown = []
     for section in sections:
@@ -50,7 +49,14 @@ def render_sections(file: FeatureFile, data: str | None, sections: Sequence[Sect
         figures = [figure(row, said) for row, said in section.rows]
         shown.append({"title": section.title, "about": section.about, "asked": asked, "figures": figures})
     facts = f"{file.path.name} · {file.place('data')} · {file.place('checkpoint') or 'cached features'}"
-    return render("similar.html", title="Similar images", verdict=verdict, verdict_style="plain", facts=facts, sections=shown)
+    return render_images("Similar images", verdict, facts, shown, "The number under an image is its cosine similarity.")
+
+
+def render_images(title: str, verdict: str, facts: str, sections: Sequence[Mapping[str, Any]], legend: str) -> str:
+    """One self-contained page. Of each section: title, about, the figures asked for and those found."""
+    return render(
+        "images.html", title=title, verdict=verdict, verdict_style="plain", facts=facts, sections=sections, legend=legend
+    )
 
 
 def read_thumbnails(file: FeatureFile, data: str | None, rows: Iterable[int]) -> dict[int, EmbeddedImage | None]:

@@ -13,12 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.core.device import choose_device
+from vitreous.core.distributed import World
 from vitreous.core.errors import NonFiniteOutput, VitreousError, check_at_least, one_line
 from vitreous.core.files import write_text
 from vitreous.core.output_dir import check_outside, check_writable, find_data_folder
 from vitreous.core.table import table
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.inference.batches import batches, decode_images
+from vitreous.inference.engines.choose import choose_engine
+from vitreous.inference.engines.engine import EngineOption, check_engine
 from vitreous.inference.feature_cache import weights_hash
 from vitreous.inference.feature_file import FeatureFile
 from vitreous.inference.image_list import STDIN, NamedImage, image_list
@@ -43,10 +46,12 @@ class SimilarOptions:
     data: str | None  # None: as recorded
     checkpoint: str | None  # None: as recorded
     device: str
+    engine: EngineOption = "torch"
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top, clusters=self.clusters)
         check_at_least(0, seed=self.seed)
+        check_engine(self.engine)
         if bool(self.images) == (self.clusters is not None):
             raise VitreousError("name images to find similar ones, or give --clusters K; one of the two")
         if self.out is not None:
@@ -194,17 +199,19 @@ def _embed_queries(
     clf, about = _load_recorded(options, file, load), file.about
     set_token_merging(clf.model, about.get("merge_tokens", 0))
     preprocess, device = Preprocess(about["preprocess"], about["channels"]), choose_device(options.device)
+    alone, size = World(0, 1, torch.device(device)), default_batch_size(preprocess, device)
+    said = choose_engine(clf, options.engine, world=alone, precision=about["precision"], batch_size=size, kind=about["kind"])
     found = []
-    with Runner(clf.model, device, about["precision"], lean=True, kind=about["kind"]) as runner:
+    with Runner(clf.model, device, about["precision"], lean=True, kind=about["kind"], engine=clf.engine) as runner:
         decoded = decode_images(iter(images), preprocess, workers=0)
-        for batch in batches(decoded, default_batch_size(preprocess, device)):
+        for batch in batches(decoded, size):
             pixels = []
             for image in batch:
                 if image.pixels is None:
                     raise VitreousError(f"{image.path}: {image.error}")
                 pixels.append(image.pixels)
             found.append(runner.run(torch.stack(pixels)).features.numpy())
-    return np.concatenate(found), clf.notes
+    return np.concatenate(found), (*clf.notes, *said)
 
 
 def _load_recorded(options: SimilarOptions, file: FeatureFile, load: Callable[[str, Size], LoadedModel]) -> LoadedModel:
@@ -222,7 +229,7 @@ def _load_recorded(options: SimilarOptions, file: FeatureFile, load: Callable[[s
         raise VitreousError(
             f"{options.file}: its checkpoint is not found ({one_line(error, 120)}); name it with --checkpoint"
         ) from error
-    if weights_hash(clf.model) != file.about["weights"]:
+    if weights_hash(clf) != file.about["weights"]:
         remedy = "name the one it was made with" if options.checkpoint else "name the right one with --checkpoint"
         raise VitreousError(f"{options.file}: its features come from other weights than those of {name}; {remedy}")
     return clf

@@ -22,6 +22,7 @@ Modules:
     figures_embedding    filters and position similarity
     figures_heads        attention distance and entropy
     figures_maps         rollout and single heads
+    figures_patches      patch similarity and patch components
     figures_points       data map
     figures_tokens       token norms and similarity
     file_names           safe file names from image names
@@ -33,6 +34,7 @@ Modules:
     inspection_dir       output folder
     inspection_report    contents of the HTML report
     overlay              attention over its image
+    patches              similarity and principal components of patch features
     position_embeddings  position-embedding similarity
     recorded_outputs     a checkpoint against recorded outputs
     report_map           interactive data map
@@ -55,6 +57,10 @@ _PUBLIC = {
     "attention_entropy": "entropy",
     "filters": "embedding_filters",
     "position_similarity": "position_embeddings",
+    "patch_features": "patches",
+    "patch_similarity": "patches",
+    "patch_components": "patches",
+    "component_colours": "patches",
     "token_norms": "tokens",
     "norm_quantiles": "tokens",
     "token_similarity": "tokens",
@@ -65,6 +71,8 @@ _PUBLIC = {
     "plot_attention_entropy": "figures",
     "plot_filters": "figures",
     "plot_position_similarity": "figures",
+    "plot_patch_components": "figures",
+    "plot_patch_similarity": "figures",
     "plot_token_norms": "figures",
     "plot_token_similarity": "figures",
     "plot_data_map": "figures",

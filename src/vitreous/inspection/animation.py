@@ -20,21 +20,21 @@ _MARGIN, _STRIP = 12, 46
 _INK, _QUIET, _LINE, _MARK = "#1d2129", "#5d6675", "#dcd9d0", "#2457a6"
 
 
-def animation(picture: NDArray[np.uint8], maps: ArrayLike, path: Path) -> None:
+def animation(image: NDArray[np.uint8], maps: ArrayLike, path: Path) -> None:
     """The image, and beside it what each layer's map (layers, rows, columns) lights up, as WebP.
 
     It repeats for ever, with the layer's number below. Each layer's map is stretched by itself, as a still one is.
     """
-    first, *rest = frames(picture, maps)
+    first, *rest = frames(image, maps)
     durations = [_FRAME] * len(rest) + [_REST]
     with atomic_file(path) as part:
         first.save(part, format="WEBP", save_all=True, append_images=rest, duration=durations, loop=0, quality=82, method=4)
 
 
-def frames(picture: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
+def frames(image: NDArray[np.uint8], maps: ArrayLike) -> list[Image.Image]:
     """One for each layer, all of the same size."""
     values = check_finite(maps, "the attention maps", ("layers", "rows", "columns"))
-    seen = fit_image(picture, _SIDE, _SIDE)
+    seen = fit_image(image, _SIDE, _SIDE)
     return [_frame(seen, values[layer], layer, len(values)) for layer in range(len(values))]
 
 

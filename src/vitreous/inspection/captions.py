@@ -92,6 +92,22 @@ READINGS = {
         "In a healthy model patches may grow more alike with depth, but not the same: near 1, what lies where is lost. Where a "
         "patch hardly differs from itself one layer before, that layer does little.",
     ),
+    "patch_components": Reading(
+        "Principal components of patch features",
+        "What it tells apart.",
+        "The first three principal components of the features of all patches, as red, green and blue. They are fitted over all "
+        "images of this page together: patches of the same colour have similar features, in one image or in two.",
+        "In a healthy model things stand out from what is behind them, and the same part has the same colour in several "
+        "images. Colours that follow the place in the image and not its content show positions; specks of one colour, noise.",
+    ),
+    "patch_similarity": Reading(
+        "Patch similarity",
+        "Which patches are similar to it.",
+        "How similar the features of every patch are to those of the framed one (cosine): yellow is 1, dark the lowest value "
+        "of the map. The first frame is in the middle, each further one where it is least similar to those before.",
+        "In a healthy model what belongs to the same thing lights up, with an edge where it ends. A bright spot around the "
+        "frame that ignores edges means that features tell places more than content.",
+    ),
     "data_map": Reading(
         "Map of the data",
         "Which images have similar features.",
@@ -146,6 +162,29 @@ def similarity(alike: Values, change: Values) -> str:
     return (
         f"Two patches have a similarity of {alike[0]:.2f} after the embedding and {alike[-1]:.2f} after the last layer. "
         f"Layer {least} changes patches most: they keep a similarity of {change[least]:.2f} with what they were."
+    )
+
+
+def components(share: float, images: int) -> str:
+    """The share of the variance of patch features that three components hold, over so many images."""
+    over = f"over {images} images" if images > 1 else "of this image"
+    return f"Three components hold {100 * share:.0f} % of the variance of patch features {over}."
+
+
+def alike(patches: list[Values]) -> str:
+    """Of patch features (rows, columns, D), image by image: neighbours against any two."""
+    near, all_pairs = [], []
+    for values in patches:
+        unit = values / np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+        near += [(unit[1:] * unit[:-1]).sum(axis=-1).ravel(), (unit[:, 1:] * unit[:, :-1]).sum(axis=-1).ravel()]
+        count = unit.shape[0] * unit.shape[1]
+        if count > 1:
+            all_pairs.append(((unit.sum(axis=(0, 1)) ** 2).sum() - (unit**2).sum()) / (count * (count - 1)))
+    if not all_pairs:
+        return ""
+    neighbours = np.concatenate(near).mean()
+    return (
+        f"Direct neighbours have a mean similarity of {neighbours:.2f}, any two patches of an image {np.mean(all_pairs):.2f}."
     )
 
 

@@ -25,9 +25,9 @@ def check_finite(values: ArrayLike, what: str, axes: Sequence[str]) -> NDArray[n
     return array
 
 
-def as_rgb(picture: NDArray[Any]) -> NDArray[np.uint8]:
+def as_rgb(image: NDArray[Any]) -> NDArray[np.uint8]:
     """Height x width x 3; grey ones get three equal channels."""
-    pixels = np.asarray(picture)
+    pixels = np.asarray(image)
     if pixels.ndim == 2:
         pixels = pixels[..., None]
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or not pixels.size:

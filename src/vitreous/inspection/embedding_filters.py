@@ -17,6 +17,7 @@ from torch import Tensor
 from vitreous.core.errors import VitreousError
 from vitreous.inspection.eval_mode import Subject, eval_mode
 from vitreous.models.resnet import ResNet, Trunk
+from vitreous.models.stem import ConvStem
 from vitreous.models.vit import ViT
 
 COUNT = 28  # as many as the paper shows
@@ -33,6 +34,8 @@ def filters(subject: Subject, count: int = COUNT) -> NDArray[np.float32]:
             if isinstance(model.trunk, Trunk):
                 return _channels_last(model.trunk.root.standardised(), model.config.name)[:count].astype(np.float32)
             assert isinstance(model, ViT)
+            if isinstance(model.trunk, ConvStem):
+                return _channels_last(next(model.trunk.parameters()), model.config.name)[:count].astype(np.float32)
             return principal(_channels_last(model.embedding.weight, model.config.name), count).astype(np.float32)
     raise VitreousError(f"{type(model).__name__} has no embedding known here; use a ViT, a hybrid or a ResNet")
 

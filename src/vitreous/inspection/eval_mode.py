@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
-from vitreous.inference import runner
+from vitreous.inference import eval_mode as inference_mode
 from vitreous.inference.batches import Images
 
 Subject: TypeAlias = Classifier | nn.Module
@@ -22,7 +22,7 @@ def eval_mode(subject: Subject) -> Iterator[nn.Module]:
     model = subject.model if isinstance(subject, Classifier) else subject
     if not isinstance(model, nn.Module):
         raise VitreousError(f"a {type(model).__name__} is no model to look into; load the checkpoint first: vitreous.load(...)")
-    with runner.eval_mode(model):
+    with inference_mode.eval_mode(model):
         yield model
 
 

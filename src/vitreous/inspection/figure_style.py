@@ -124,7 +124,7 @@ class Sheet:
         bottom = self.height - self.top - top - height
         return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
 
-    def picture(self, pixels: NDArray[np.uint8], left: int, top: int) -> Axes:
+    def draw_image(self, pixels: NDArray[np.uint8], left: int, top: int) -> Axes:
         """Pixel by pixel; the axes count the image's pixels."""
         height, width = pixels.shape[:2]
         axes = self.axes(left, top, width, height)

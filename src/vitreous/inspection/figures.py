@@ -13,6 +13,7 @@ from vitreous.inspection.figure_style import DPI, save
 from vitreous.inspection.figures_embedding import plot_filters, plot_position_similarity
 from vitreous.inspection.figures_heads import plot_attention_distance, plot_attention_entropy
 from vitreous.inspection.figures_maps import plot_attention, plot_rollout
+from vitreous.inspection.figures_patches import plot_patch_components, plot_patch_similarity
 from vitreous.inspection.figures_points import plot_data_map
 from vitreous.inspection.figures_tokens import plot_token_norms, plot_token_similarity
 
@@ -23,6 +24,8 @@ __all__ = [
     "plot_attention_entropy",
     "plot_data_map",
     "plot_filters",
+    "plot_patch_components",
+    "plot_patch_similarity",
     "plot_position_similarity",
     "plot_rollout",
     "plot_token_norms",

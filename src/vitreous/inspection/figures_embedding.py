@@ -32,12 +32,12 @@ def plot_filters(filters: ArrayLike, components: bool = True) -> Figure:
     from vitreous.inspection.embedding_filters import as_images
 
     values = check_finite(filters, "filters", ("filters", "height", "width", "channels"))
-    pictures = as_images(values.astype(np.float32))
-    count, height, width, _ = pictures.shape
+    images = as_images(values.astype(np.float32))
+    count, height, width, _ = images.shape
     across = count if count <= 7 else math.ceil(math.sqrt(count * 7 / 4))
     factor = max(1, round(_FILTER / max(height, width)))
     edge = round(255 * to_rgb(FAINT)[0])  # a thin line: the white of a filter would else run into the paper's
-    large = np.pad(pictures.repeat(factor, 1).repeat(factor, 2), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=edge)
+    large = np.pad(images.repeat(factor, 1).repeat(factor, 2), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=edge)
     tiles = np.full((-(-count // across) * across, *large.shape[1:]), 255, np.uint8)
     tiles[:count] = large
     whole = tile_images(tiles.reshape(-1, across, *tiles.shape[1:]), 8)
@@ -47,7 +47,7 @@ def plot_filters(filters: ArrayLike, components: bool = True) -> Figure:
     else:
         title, caption = "Kernels of the first convolution", "Each is scaled by itself."
     page = sheet(title, caption, whole.shape[1], whole.shape[0], least=700)
-    page.picture(whole, MARGIN, 0)
+    page.draw_image(whole, MARGIN, 0)
     return page.figure
 
 
@@ -74,7 +74,7 @@ def plot_position_similarity(similarity: ArrayLike) -> Figure:
     )
     page = sheet(title, caption, 64 + whole.shape[1] + 126, max(whole.shape[0], _STRIP[0]) + 52, least=620)
     left = MARGIN + 64 + max(0, page.width - 2 * MARGIN - 190 - whole.shape[1]) // 2
-    axes = page.picture(whole, left, 0)
+    axes = page.draw_image(whole, left, 0)
     for places, extent, ticks in ((across, columns * wide, axes.set_xticks), (down, rows * tall, axes.set_yticks)):
         ticks([extent / 2 + n * (extent + gap) for n in range(len(places))], [str(place + 1) for place in places])
     low = whole.shape[0] < 220  # no room for long words along the side

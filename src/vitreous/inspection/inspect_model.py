@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from vitreous.inspection.eval_mode import eval_mode
 from vitreous.inspection.file_names import unique_stems
 from vitreous.inspection.gradient_weights import compute_gradient_rollout
 from vitreous.inspection.head_view import class_token_attention
+from vitreous.inspection.patches import component_colours, compute_patch_components, compute_patch_features
 from vitreous.inspection.position_embeddings import position_similarity
 from vitreous.inspection.statistics import Statistics, compute_statistics
 from vitreous.models.config import Size
@@ -56,12 +57,15 @@ class ImageInspection:
 
     name: str
     stem: str  # of its files
-    picture: NDArray[np.uint8]  # (height, width, 3), as the model got it
+    pixels: NDArray[np.uint8]  # (height, width, 3), as the model got it
     classes: tuple[str, ...]  # the most likely, best first; none without a head
     probabilities: tuple[float, ...]
     maps: Mapping[str, NDArray[np.float32]]
     """By the folder they are written to, (rows, columns): `rollout` and `gradient_rollout`, and of every layer and head
     `attention`, (layers, heads, rows, columns); of a ResNet `class_activation`."""
+    patches: NDArray[np.float32] | None = None  # features of its patches, (rows, columns, D); a ResNet has none
+    components: NDArray[np.float32] | None = None  # of these, over all images looked at, (rows, columns, 3)
+    colours: NDArray[np.uint8] | None = None  # the same for people
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +79,12 @@ class Inspection:
     surveyed: tuple[str, ...] = ()  # names of the images that means are over
     notes: tuple[str, ...] = ()
     data_map: DataMap | None = None
+    component_share: float | None = None  # of the variance of patch features, in three principal components
 
     @property
     def has_patches(self) -> bool:
         """Whether its filters are those of patches, and not of a first convolution."""
-        return isinstance(self.clf.model, ViT) and self.clf.config.trunk is None
+        return isinstance(self.clf.model, ViT) and self.clf.config.trunk is None and not self.clf.config.stem
 
     @property
     def grid(self) -> Size:
@@ -139,7 +144,12 @@ def inspect_model(
     if isinstance(clf.model, ViT):
         positions, *why = _compute_if_present(position_similarity, clf)
         notes += why
-    return Inspection(clf, image_size, looks, found, kernels, positions, tuple(names), tuple(notes))
+    share: float | None = None
+    if patches := [look.patches for look in looks if look.patches is not None]:
+        components, share = compute_patch_components(np.stack(patches))
+        parts = zip(looks, components, component_colours(components), strict=True)
+        looks = tuple(replace(look, components=own, colours=colours) for look, own, colours in parts)
+    return Inspection(clf, image_size, looks, found, kernels, positions, tuple(names), tuple(notes), component_share=share)
 
 
 def _compute_if_present(
@@ -202,9 +212,11 @@ def _inspect_batch(clf: Classifier, images: Sequence[InputImage], stems: Sequenc
         with Runner(clf.model) as runner:
             best = clf.top(runner.run(batch).logits, GUESSES)
     maps = {name: values.detach().float().cpu().numpy() for name, values in _compute_maps(clf.model, batch)}
+    patches = compute_patch_features(clf.model, batch).cpu().numpy() if isinstance(clf.model, ViT) else None
     for row, (image, stem) in enumerate(zip(images, stems, strict=True)):
         own = {name: values[row] for name, values in maps.items()}
-        yield ImageInspection(image.name, stem, denormalise(clf.preprocess, image.pixels), *best[row], own)
+        pixels, features = denormalise(clf.preprocess, image.pixels), patches[row] if patches is not None else None
+        yield ImageInspection(image.name, stem, pixels, *best[row], own, features)
 
 
 def _compute_maps(model: nn.Module, batch: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -13,6 +13,7 @@ from vitreous.classifier import load
 from vitreous.core.device import choose_device
 from vitreous.core.errors import VitreousError, check_at_least, unknown_name
 from vitreous.core.table import table
+from vitreous.inference.engines.exported_file import refuse_exported
 from vitreous.inspection.data_map import Projection
 from vitreous.inspection.images import (
     data_images,
@@ -53,8 +54,8 @@ class Inspected:
                 f"{100 * survey['outlier_share']:.2g} % of patches are outliers in length",
             ]
         looks = len(self.numbers["looks"])
-        pictures = f"{looks or 'no'} image{'' if looks == 1 else 's'}"
-        lines.append(f"{Path(self.out) / 'report.html'} shows all figures and {pictures}; inspect.json has every number")
+        shown = f"{looks or 'no'} image{'' if looks == 1 else 's'}"
+        lines.append(f"{Path(self.out) / 'report.html'} shows all figures and {shown}; inspect.json has every number")
         return "\n".join(lines)
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -112,6 +113,7 @@ def run_inspection(options: InspectOptions) -> Inspected:
     began = time.monotonic()
     device, count, seed, batch_size = choose_device(options.device), options.count, options.seed, options.batch_size
     source, notes = data_split(options.data) if options.data is not None else (None, [])
+    refuse_exported(options.checkpoint, "inspect")
     clf = load(options.checkpoint, image_size=options.image_size)
     clf.model.to(device)
     preprocess, size_notes = fixed_size(clf)

@@ -12,6 +12,8 @@ rollout/IMAGE.npy          (rows, columns), and IMAGE.png, laid over the image
 gradient_rollout/          the same, weighted by gradients
 class_activation/          of a ResNet, in their place
 attention/IMAGE.npy        (layers, heads, rows, columns), float16, and IMAGE.png and .svg, all of them
+patch_components/IMAGE.npy (rows, columns, 3): principal components of patch features, and IMAGE.png, as colours
+patch_similarity/IMAGE.npy (rows, columns, rows, columns), float16: cosine between patches, and IMAGE.png and .svg
 animation/IMAGE.webp       what is looked at, layer by layer
 data_map.csv               id, class, x, y
 figures/NAME.png, .svg     every figure
@@ -42,15 +44,20 @@ from vitreous.core.untrusted_json import without_nan
 from vitreous.inspection import figures
 from vitreous.inspection.animation import animation
 from vitreous.inspection.data_map import DataMap
+from vitreous.inspection.figures_patches import enlarge_patches
 from vitreous.inspection.inspect_model import ImageInspection, Inspection
 from vitreous.inspection.inspection_report import look_card, render_inspection_report
 from vitreous.inspection.overlay import fit_image, overlay
+from vitreous.inspection.patches import compute_patch_similarity, pick_patches
 
 MADE_BY = "vitreous inspect"
 NUMBERS, PAGE = "inspect.json", "report.html"
 _TABLES = ("attention_distance.csv", "entropy.csv", "token_norms.csv", "token_similarity.csv", "data_map.csv")
 _ARRAYS = ("position_similarity.npy", "filters.npy")
-_FOLDERS = ("rollout", "gradient_rollout", "class_activation", "attention", "animation", "figures")
+_FOLDERS = (
+    "rollout", "gradient_rollout", "class_activation", "attention", "patch_components", "patch_similarity", "animation",
+    "figures",
+)  # fmt: skip
 _LEAST = 224  # pixels to which a smaller image is enlarged before anything is laid over it
 
 
@@ -73,7 +80,7 @@ def write_inspection_dir(out: Path, found: Inspection, about: Mapping[str, Any],
             name: figures.save(make(), part / "figures", name)[0].read_bytes()
             for name, make in _with_progress("figures", list(_figures(found)))
         }
-        cards = [_write_image(part, look) for look in _with_progress("pictures", found.looks)]
+        cards = [_write_image(part, look) for look in _with_progress("images", found.looks)]
         told = {"made_by": MADE_BY, "version": version("vitreous"), **about, **collect_numbers(found)}
         (part / PAGE).write_text(render_inspection_report(found, told, drawn, cards), encoding="utf-8")
         told["files"] = sorted([*_files(part), NUMBERS])
@@ -128,6 +135,7 @@ def collect_numbers(found: Inspection) -> dict[str, Any]:
         {"image": look.name, "file": look.stem, "classes": list(look.classes), "probabilities": list(look.probabilities)}
         for look in found.looks
     ]
+    told["patch_components"] = {"share": found.component_share} if found.component_share is not None else None
     shown = found.data_map
     told["data_map"] = shown and {"data": shown.where, "images": len(shown.features), "method": shown.method}
     return told
@@ -174,8 +182,8 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
     survey, kernels, positions, data_map = found.survey, found.filters, found.positions, found.data_map
     if looks := [look for look in found.looks if "rollout" in look.maps]:
         rollouts, gradients = (np.stack([look.maps[name] for look in looks]) for name in ("rollout", "gradient_rollout"))
-        pictures, names = [enlarge(look.picture) for look in looks], [look.name for look in looks]
-        yield "rollout", lambda: figures.plot_rollout(pictures, rollouts, gradients, names)
+        images, names = [enlarge(look.pixels) for look in looks], [look.name for look in looks]
+        yield "rollout", lambda: figures.plot_rollout(images, rollouts, gradients, names)
     if survey is not None:
         size, uniform = found.image_size, found.uniform_distance
         yield (
@@ -190,6 +198,10 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
     if survey is not None:
         yield "token_norms", lambda: figures.plot_token_norms(survey.norms_quantiles, survey.leading_norms)
         yield "token_similarity", lambda: figures.plot_token_similarity(survey.similarity, survey.change)
+    if components := [look.components for look in looks if look.components is not None]:
+        yield "patch_components", lambda: figures.plot_patch_components(images, np.stack(components), names)
+        maps, places = zip(*(_similar_patches(look)[1:] for look in looks), strict=True)
+        yield "patch_similarity", lambda: figures.plot_patch_similarity(images, maps, places, names)
     if data_map is not None:
         points, features, method = data_map.points, data_map.features, data_map.method
         yield "data_map", lambda: figures.plot_data_map(points, features.targets(), features.classes, method)
@@ -198,27 +210,52 @@ def _figures(found: Inspection) -> Iterator[tuple[str, Callable[[], Figure]]]:
 _CAPTIONS = {"rollout": "attention rollout", "gradient_rollout": "weighted by gradients", "class_activation": "evidence for {}"}
 
 
+def _similar_patches(look: ImageInspection) -> tuple[NDArray[np.float32], NDArray[np.float32], list[tuple[int, int]]]:
+    """Similarity of all patches, and of three of them that differ: the middle one, and what is least like those before it."""
+    assert look.patches is not None
+    similarity = compute_patch_similarity(look.patches)
+    places = pick_patches(similarity, (similarity.shape[0] // 2, similarity.shape[1] // 2))
+    return similarity, np.stack([similarity[place] for place in places]), places
+
+
+def _write_patches(part: Path, look: ImageInspection) -> dict[str, NDArray[np.uint8]]:
+    """Gives what the page shows beside the image."""
+    if look.components is None or look.colours is None:
+        return {}
+    image = enlarge(look.pixels)
+    similarity, maps, places = _similar_patches(look)
+    figures.save(figures.plot_patch_similarity([image], [maps], [places]), part / "patch_similarity", look.stem)
+    np.save(part / "patch_similarity" / f"{look.stem}.npy", similarity.astype(np.float16))
+    folder = part / "patch_components"
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{look.stem}.npy", look.components)
+    coloured = enlarge_patches(look.colours, image.shape[0], image.shape[1])
+    Image.fromarray(coloured).save(folder / f"{look.stem}.png")
+    return {"patch features": coloured}
+
+
 def _write_image(part: Path, look: ImageInspection) -> dict[str, Any]:
     """Gives what the page shows of it."""
-    picture, moving = enlarge(look.picture), part / "animation" / f"{look.stem}.webp"
-    views = {"the image": picture}
+    image, moving = enlarge(look.pixels), part / "animation" / f"{look.stem}.webp"
+    views = {"the image": image}
     for folder, values in look.maps.items():
         place = part / folder
         place.mkdir(exist_ok=True)
         if folder == "attention":
             np.save(place / f"{look.stem}.npy", values.astype(np.float16))
-            figures.save(figures.plot_attention(picture, values), place, look.stem)
+            figures.save(figures.plot_attention(image, values), place, look.stem)
             moving.parent.mkdir(exist_ok=True)
-            animation(picture, values.mean(axis=1), moving)
+            animation(image, values.mean(axis=1), moving)
         else:
             np.save(place / f"{look.stem}.npy", values)
             # What spoke against the class is no reason for it; shares are never below 0.
-            lit = overlay(picture, np.maximum(values, 0))
+            lit = overlay(image, np.maximum(values, 0))
             Image.fromarray(lit).save(place / f"{look.stem}.png")
             views[_CAPTIONS[folder].format(*look.classes[:1])] = lit
+    views |= _write_patches(part, look)
     return look_card(look, views, moving.read_bytes() if moving.exists() else None)
 
 
-def enlarge(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def enlarge(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A small image, larger: a digit of 8 pixels leaves no room to show anything on it."""
-    return fit_image(picture, _LEAST, _LEAST) if max(picture.shape[:2]) < _LEAST else picture
+    return fit_image(image, _LEAST, _LEAST) if max(image.shape[:2]) < _LEAST else image

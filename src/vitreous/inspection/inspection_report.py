@@ -92,6 +92,11 @@ def _sections(found: Inspection, drawn: Mapping[str, bytes], cards: Sequence[Map
         shows = captions.norms(survey.norms_quantiles, survey.leading_norms, float(survey.outlier_share))
         yield with_figure("token_norms", shows, "csv")
         yield with_figure("token_similarity", captions.similarity(survey.similarity, survey.change), "csv")
+    if found.component_share is not None:
+        shows = captions.components(found.component_share, len(found.looks))
+        yield section("patch_components", shows, _figure_files("patch_components"), figure=_figure(drawn["patch_components"]))
+        shows = captions.alike([look.patches for look in found.looks if look.patches is not None])
+        yield section("patch_similarity", shows, _figure_files("patch_similarity"), figure=_figure(drawn["patch_similarity"]))
     if found.data_map is not None:
         features = found.data_map.features
         shows = captions.neighbours(features.values, features.targets())
@@ -115,7 +120,8 @@ def _links(paths: Sequence[str]) -> list[tuple[str, str]]:
 
 def look_card(look: ImageInspection, views: Mapping[str, NDArray[np.uint8]], animation: bytes | None) -> dict[str, Any]:
     """One image, looked at closely; `views` are images by caption, (height, width, 3), `animation` is WebP."""
-    files = [f"{folder}/{look.stem}.npy" for folder in look.maps]
+    folders = [*look.maps, *(("patch_components", "patch_similarity") if look.patches is not None else ())]
+    files = [f"{folder}/{look.stem}.npy" for folder in folders]
     return {
         "name": look.name,
         "views": [(caption, embed_image(pixels, _SIDE)) for caption, pixels in views.items()],

@@ -22,12 +22,12 @@ _FLAT = 1e-6  # a map that varies by less than this share of itself is flat; str
 _BOXES = 3  # in place of a Gaussian, as in Pillow
 
 
-def overlay(picture: NDArray[np.uint8], map: ArrayLike) -> NDArray[np.uint8]:
+def overlay(image: NDArray[np.uint8], map: ArrayLike) -> NDArray[np.uint8]:
     """The image, bright where the map (rows, columns) is high and black where it is lowest; as large as it was.
 
     A map that is everywhere alike looks at the whole image: nothing is darkened.
     """
-    seen = as_rgb(picture)
+    seen = as_rgb(image)
     lit = seen * mask(map, seen.shape[0], seen.shape[1])[..., None]
     return np.asarray(np.rint(lit), np.uint8)
 
@@ -59,9 +59,9 @@ def heat(map: ArrayLike) -> NDArray[np.uint8]:
     return np.asarray(coloured[..., :3], np.uint8)
 
 
-def fit_image(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+def fit_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     """The image in its own shape, as large as fits: a tiny one enlarged by a whole number, each pixel a square."""
-    seen = as_rgb(picture)
+    seen = as_rgb(image)
     tall, wide = seen.shape[:2]
     ratio = min(height / tall, width / wide)
     if max(tall, wide) <= TINY and ratio >= 1:

@@ -67,8 +67,8 @@ def _suspect(checkpoint: Checkpoint, images: Tensor, expected: Tensor, tolerance
         return f"classes: {own.shape[1]} against {expected.shape[-1]}"
     if len(images) > 1 and relative_difference(own + (expected - own).mean(dim=0), expected) <= tolerance:
         return "head bias: the same for every image, the rest agrees"
-    for cause, changed, pictures in _mistakes(checkpoint, images):
-        if relative_difference(_logits(changed, pictures), expected) <= tolerance:
+    for cause, changed, shown in _mistakes(checkpoint, images):
+        if relative_difference(_logits(changed, shown), expected) <= tolerance:
             return cause
     return "weights, or several causes at once: no single usual mistake explains it"
 

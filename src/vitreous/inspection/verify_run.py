@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vitreous.classifier import load
 from vitreous.core.errors import VitreousError
+from vitreous.inference.engines.exported_file import refuse_exported
 from vitreous.inspection.compare import Verification, compare_checkpoints
 from vitreous.inspection.recorded_outputs import compare_recorded, read_recorded
 
@@ -19,6 +20,8 @@ def run_verification(checkpoint: str, against: str, images: Sequence[str], toler
     if tolerance is not None and not 0 <= tolerance < 1:
         raise VitreousError(f"--tolerance {tolerance}: must be at least 0 and less than 1")
     options = {} if tolerance is None else {"tolerance": tolerance}
+    for source in (checkpoint, against):
+        refuse_exported(source, "verify")
     clf = load(checkpoint)
     outputs = read_recorded(Path(against))
     if outputs is not None:

@@ -14,6 +14,7 @@ Modules:
     positions       position embeddings (appendix D.4) and resizing
     resnet          BiT ResNets in both forms
     rotary          rotary positions (DINOv3)
+    stem            a few convolutions before the patches
     token_merging   fewer tokens after every layer (ToMe)
     vit             the Vision Transformer (section 3.1)
 """

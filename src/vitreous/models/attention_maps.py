@@ -47,7 +47,7 @@ def attention_layers(model: nn.Module) -> Iterator[tuple[Attention, Spread | Non
 def watch_attention(
     model: nn.Module, grid: Size, look: Callable[[int, Tensor], None], layers: Sequence[int] | None = None
 ) -> Iterator[None]:
-    """While this is open, `look(layer, probabilities)` is called in each wanted layer of every pass, first layer first.
+    """While this is open, `look(layer, probabilities)` is called in each chosen layer of every pass, first layer first.
 
     Probabilities (B, heads, N, N) are of that layer alone; what `look` does not keep is gone when the next one comes.
     """
@@ -58,12 +58,12 @@ def watch_attention(
         probabilities = module.probabilities(inputs[0], grid)  # type: ignore[operator]
         look(layer, spread(probabilities, grid) if spread else probabilities)
 
-    wanted = range(len(every)) if layers is None else layers
+    chosen = range(len(every)) if layers is None else layers
     with ExitStack() as hooks:
         # Merged tokens have no place in an image: what is shown is the attention of the model that merges none.
         hooks.callback(setattr, vit, "merge_tokens", vit.merge_tokens)
         vit.merge_tokens = 0
-        for layer in wanted:
+        for layer in chosen:
             attention, spread = every[layer]
             hooks.enter_context(attention.register_forward_pre_hook(partial(hook, layer, spread)))
         yield
@@ -78,7 +78,7 @@ def attention_maps(
     Negative numbers count from the last layer or head, as in Python.
     """
     vit = require_attention(model)
-    wanted = _resolve_indices("layer", layers, len(list(attention_layers(vit))))
+    chosen = _resolve_indices("layer", layers, len(list(attention_layers(vit))))
     kept_heads = _resolve_indices("head", heads, vit.config.heads)
     grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
     found: dict[int, Tensor] = {}
@@ -86,9 +86,9 @@ def attention_maps(
     def keep(layer: int, probabilities: Tensor) -> None:
         found[layer] = probabilities if heads is None else probabilities[:, kept_heads]
 
-    with watch_attention(vit, grid, keep, sorted(set(wanted))):
+    with watch_attention(vit, grid, keep, sorted(set(chosen))):
         vit.tokens(images)
-    return torch.stack([found[layer] for layer in wanted])
+    return torch.stack([found[layer] for layer in chosen])
 
 
 def _resolve_indices(what: str, asked: Sequence[int] | None, count: int) -> list[int]:

@@ -27,7 +27,7 @@ def create(name: str, *, classes: int = 1000, image_size: int | Size = 224, **ov
     """
     config = parse_name(name, classes=classes, image_size=image_size, **overrides)
     with torch.inference_mode(False):  # tensors made in inference mode could never be trained
-        # `ViT(config)` would do, but torch's layers draw weights of their own first: half of the time for nothing.
+        # `ViT(config)` would do, but torch's layers draw weights of their own first: half of the time, wasted.
         model = allocate_parameters(build_on_meta(config))
         model.initialise()
     return model

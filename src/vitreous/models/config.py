@@ -37,6 +37,7 @@ _MOST_PIXELS = 65_536  # along a side
 _MOST_TOKENS = 1 << 20
 _MOST_COMPUTED = 1 << 26
 _MOST_UNITS, _MOST_STAGES = 1_000, 8
+STEM_GROUP = 16  # channels that a convolutional stem normalises together
 
 
 @dataclass(frozen=True)
@@ -108,18 +109,19 @@ class AxialResNetConfig(ResNetConfig):
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """A Vision Transformer, or a hybrid if it has a `trunk`."""
+    """A Vision Transformer; a hybrid if it has a `trunk`, or a `stem` of a few convolutions (stem.py)."""
 
     name: str = "ViT"
     width: Annotated[int, Between(1, 65_536)] = 768  # D
     depth: Annotated[int, Between(1, 1_000)] = 12  # L
     heads: Annotated[int, Between(1, 4_096)] = 12  # k
     mlp: Annotated[int, Between(1, 1 << 20)] = 3072
-    patch: Annotated[Size, Between(1, _MOST_PIXELS)] = (16, 16)  # of the trunk's output where there is a trunk
+    patch: Annotated[Size, Between(1, _MOST_PIXELS)] = (16, 16)  # of the trunk's or stem's output where there is one
     image_size: Annotated[Size, Between(1, _MOST_PIXELS)] = (224, 224)
     channels: Annotated[int, Between(1, 4_096)] = 3
     classes: Annotated[int, Between(0, 1 << 24)] = 1000
     trunk: ResNetConfig | None = None
+    stem: Annotated[tuple[int, ...], Between(STEM_GROUP, 65_536)] = ()  # channels of 3x3 convolutions, one after another
 
     # How the sequence becomes one vector, and that vector the logits.
     pool: Pool = "token"
@@ -169,6 +171,12 @@ class ViTConfig:
             )
         axial, relative, rope = self.attention == "axial", self.positions == "relative", self.positions == "rope"
         for conflict, message in (
+            (self.stem and self.trunk, "a model has a trunk or a stem, not both"),
+            (len(self.stem) > _MOST_STAGES, f"stem {reprlib.repr(self.stem)}: at most {_MOST_STAGES} convolutions"),
+            (
+                any(width % STEM_GROUP for width in self.stem),
+                f"stem {self.stem}: channels are normalised in groups of {STEM_GROUP}; use multiples of {STEM_GROUP}",
+            ),
             (
                 self.pool in ("token", "token+mean") and not self.class_token,
                 f"pool {self.pool!r} needs a class token: drop class_token=False, or use pool='gap'",
@@ -236,10 +244,14 @@ class ViTConfig:
         return self.prefix_tokens + self.grid[0] * self.grid[1]
 
     @property
+    def stride(self) -> int:
+        """Of what stands before the patches: the trunk's, or the stem's, which halves from its second convolution on."""
+        return self.trunk.stride if self.trunk else 2 ** max(0, len(self.stem) - 1)
+
+    @property
     def step(self) -> Size:
-        """Input pixels per token, down and across: the patch, times the stride of the trunk."""
-        stride = self.trunk.stride if self.trunk else 1
-        return self.patch[0] * stride, self.patch[1] * stride
+        """Input pixels per token, down and across: the patch, times the stride of the trunk or stem."""
+        return self.patch[0] * self.stride, self.patch[1] * self.stride
 
     @property
     def pooled_width(self) -> int:
@@ -252,9 +264,8 @@ class ViTConfig:
 
     def grid_of(self, image_size: Size) -> Size:
         """Patches down and across. Refuses a size that would drop pixels, and names the sizes that fit."""
-        height, width = image_size
-        stride = self.trunk.stride if self.trunk else 1
-        # The trunk pads ("SAME"), so its output rounds up; patches must then cover that output exactly.
+        (height, width), stride = image_size, self.stride
+        # Trunk and stem pad ("SAME"), so their output rounds up; patches must then cover that output exactly.
         rows, columns = -(-height // stride), -(-width // stride)
         for what, size, cells, patch in (("height", height, rows, self.patch[0]), ("width", width, columns, self.patch[1])):
             if size < 1 or cells % patch:

@@ -78,7 +78,7 @@ def initialise_vit(model: ViT) -> None:
         elif isinstance(module, FactorisedPositions):
             nn.init.normal_(module.columns, std=0.02)
             nn.init.normal_(module.rows, std=0.02)
-    if model.config.trunk is not None:
+    if model.config.trunk is not None or model.config.stem:
         initialise_convolutions(model.trunk)
     lecun_normal_(model.embedding.weight)
     for token in (model.class_token, model.distillation_token):

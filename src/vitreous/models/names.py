@@ -4,7 +4,10 @@
     R<depth>x<width>                         R50x1, a BiT ResNet
     AxialR<depth>x<width>                    AxialR50x1, a ResNet with axial attention instead of 3x3 convolutions
     R[<depth>[x<width>]]+ViT-<size>/<step>   R50+ViT-B/16, a hybrid; <step> is its total downsampling
+    C<convs>x<width>+ViT-<size>/<step>       C4x32+ViT-256x4/8, a stem of convolutions of 32, 64, 128 and 256 channels
 
+<size> is one of SIZES, or <width>x<depth> with heads of 32 and an MLP of twice the width, as suits small images. Behind a stem
+the mean of all places enters the head, without a class token.
 A hybrid forms its sequence in one of two ways, and the name says which. /32 takes the output of stage 4 of an
 ordinary ResNet. /16 removes stage 4 and moves its units into stage 3, for a sequence four times as long.
 `R+ViT-Ti/16` has only the root of a ResNet, with patches of 8 behind it; the root downsamples by 4, so the
@@ -63,6 +66,8 @@ KNOWN: tuple[str, ...] = (
 
 _VIT = re.compile(r"ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
 _RESNET = re.compile(r"(?P<axial>Axial)?R(?P<depth>\d+)x(?P<width>\d+)")
+_STEM = re.compile(r"C(?P<convs>[1-8])x(?P<width>\d{1,5})\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
+_SHAPE = re.compile(r"(?P<width>\d{1,5})x(?P<depth>\d{1,4})")
 _HYBRID = re.compile(r"R(?:(?P<depth>\d+)(?:x(?P<width>\d+))?)?\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
 
 # Numerics that belong to each form of ResNet; see the table in resnet.py.
@@ -82,6 +87,8 @@ def parse_name(name: str, *, image_size: int | Size = 224, classes: int = 1000, 
         return _hybrid_config(
             name, depth, int(match["width"] or 1), match["size"], int(match["step"]), size, classes, overrides
         )
+    if match := _STEM.fullmatch(name):
+        return _stem_config(name, match, size, classes, overrides)
     if match := _VIT.fullmatch(name):
         patch = parse_size(overrides.pop("patch", int(match["step"])))
         name = name if patch == parse_size(int(match["step"])) else f"ViT-{match['size']}/{_format_patch(patch)}"
@@ -98,7 +105,7 @@ def check_name(name: str, image_size: Size | None = None, **overrides: Any) -> N
 
 
 def resnet_config(name: str, form: Form, **fields: Any) -> ResNetConfig:
-    """A ResNet with the numerics of its form, unless told otherwise."""
+    """A ResNet with the numerics of its form, unless given otherwise."""
     if form not in _FORMS:
         raise VitreousError(f"form {form!r} is neither 'pre' (the BiT paper) nor 'post' (the released hybrids)")
     return ResNetConfig(name=name, form=form, **{**_FORMS[form], **fields})
@@ -107,15 +114,21 @@ def resnet_config(name: str, form: Form, **fields: Any) -> ResNetConfig:
 def _vit_config(
     name: str, size: str, patch: Size, image_size: Size, classes: int, trunk: ResNetConfig | None, overrides: dict[str, Any]
 ) -> ViTConfig:
-    if size not in SIZES:
+    if shape := _SHAPE.fullmatch(size):
+        width, depth = int(shape["width"]), int(shape["depth"])
+        mlp, heads = 2 * width, max(1, width // 32)
+    elif size in SIZES:
+        depth, width, mlp, heads = SIZES[size]
+    else:
         raise _unknown_name(name)
-    depth, width, mlp, heads = SIZES[size]
     fields: dict[str, Any] = dict(depth=depth, width=width, mlp=mlp, heads=heads)
     fields.update(_derive_options(overrides, width))
     base = ViTConfig(name=name, trunk=trunk, patch=(1, 1))  # a valid start: `replace` then checks every option's name
     config: ViTConfig = replace_config(base, patch=patch, image_size=image_size, classes=classes, **fields)
     # Overridden in shape, it is no longer the model of that name.
-    return replace_config(config, name=name_vit(config)) if {"depth", "width", "mlp", "heads"} & set(overrides) else config
+    return (
+        replace_config(config, name=name_vit(config)) if {"depth", "width", "mlp", "heads", "stem"} & set(overrides) else config
+    )
 
 
 def _derive_options(overrides: dict[str, Any], width: int) -> dict[str, Any]:
@@ -166,6 +179,19 @@ def _hybrid_config(
     return replace_config(config, name=name_vit(config)) if changed else config
 
 
+def _stem_config(name: str, match: re.Match[str], image_size: Size, classes: int, overrides: dict[str, Any]) -> ViTConfig:
+    convs, first, step = int(match["convs"]), int(match["width"]), int(match["step"])
+    stride = 2 ** (convs - 1)
+    if step % stride or not step:
+        raise VitreousError(
+            f"model {name!r}: {convs} convolutions halve {convs - 1} times; /{step} must be a multiple of {stride}"
+        )
+    own = {"stem": overrides.pop("stem", tuple(first * 2**i for i in range(convs))), "pool": overrides.pop("pool", "gap")}
+    patch = parse_size(overrides.pop("patch", step // stride))
+    config = _vit_config(name, match["size"], patch, image_size, classes, None, {**own, **overrides})
+    return replace_config(config, name=name_vit(config))
+
+
 def _bit_config(name: str, match: re.Match[str], image_size: Size, classes: int, overrides: dict[str, Any]) -> ResNetConfig:
     depth, width = int(match["depth"]), int(match["width"])
     if depth not in UNITS or width < 1:
@@ -183,7 +209,7 @@ def _unknown_name(name: str) -> VitreousError:
     return VitreousError(
         f"unknown model {name!r}; {close}"
         f"names are ViT-SIZE/PATCH (sizes {', '.join(SIZES)}), R50x1 or AxialR50x1 (depths {', '.join(map(str, UNITS))}) "
-        f"or R50+ViT-B/16; `vitreous list models` shows them"
+        f"or R50+ViT-B/16 or C4x32+ViT-256x4/8; `vitreous list models` shows them"
     )
 
 
@@ -198,7 +224,7 @@ def name_vit(config: ViTConfig) -> str:
     size = next((size for size, numbers in SIZES.items() if numbers == shape), f"{config.width}x{config.depth}")
     step = _format_patch(config.step)
     if config.trunk is None:
-        return f"ViT-{size}/{step}"
+        return f"{f'C{len(config.stem)}x{config.stem[0]}+' if config.stem else ''}ViT-{size}/{step}"
     if not config.trunk.units:
         return f"R+ViT-{size}/{config.patch[0] * 2}"
     return f"{name_resnet(config.trunk).removesuffix('x1')}+ViT-{size}/{step}"

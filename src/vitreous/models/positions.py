@@ -176,7 +176,9 @@ class RelativePositions(nn.Module):
     def forward(self, q_BHNK: Tensor, grid: Size | None = None) -> Tensor:
         n, k = q_BHNK.shape[-2:]
         by_offset = (q_BHNK @ self.resized(grid).T) / math.sqrt(k)
-        return by_offset.gather(-1, _offset_rows(n, q_BHNK.device).expand(*by_offset.shape[:-1], n))
+        # One place of a flat table for each pair of tokens; it does not depend on the batch, so a traced graph can hold it.
+        flat = _offset_rows(n, q_BHNK.device) + torch.arange(n, device=q_BHNK.device)[:, None] * by_offset.shape[-1]
+        return by_offset.flatten(-2).index_select(-1, flat.flatten()).unflatten(-1, (n, n))
 
 
 class RelativeValues(RelativePositions):

@@ -10,7 +10,7 @@
 | standardised weight | (w - mean) / sqrt(var + 1e-10) | (w - mean) / (std + 1e-5) |
 
 Both put the stride on the 3x3 convolution. Before its max pool the `pre` form pads with zeros in big_transfer,
-whence the released weights, and with minus infinity in big_vision's copy; values there may be negative, so it matters.
+which the released weights come from, and with minus infinity in big_vision's copy; values there may be negative, so it matters.
 """
 
 from __future__ import annotations
@@ -169,9 +169,14 @@ class ResNet(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or images.shape[1] != self.config.channels:
-            wanted = f"(batch, {self.config.channels}, height, width)"
-            raise VitreousError(f"{self.config.name} takes images of shape {wanted}, not {tuple(images.shape)}")
+            expected = f"(batch, {self.config.channels}, height, width)"
+            raise VitreousError(f"{self.config.name} takes images of shape {expected}, not {tuple(images.shape)}")
         return self.trunk(images).mean(dim=(2, 3))
 
+    def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's output and its input, in one pass."""
+        features = self.features(images)
+        return self.head(features), features
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))
+        return self.logits_and_features(images)[0]

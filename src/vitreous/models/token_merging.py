@@ -10,7 +10,7 @@ token is the mean of the s patches that it stands for, and attention counts it s
 so that merging equal tokens changes nothing: s terms e^x in numerator and denominator are one term e^(x + log s).
 
 At the end each patch receives the token that stands for it. Pooling over patches thus weighs every token by its size, and
-whoever asks for patch tokens finds one at each place. Leading tokens are never merged.
+a caller that asks for patch tokens finds one at each place. Leading tokens are never merged.
 
 Shapes: B images, N tokens of which P are leading ones, D width, H heads, K head width; A and M are the two sets.
 """

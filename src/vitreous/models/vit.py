@@ -13,7 +13,7 @@
 Where the equations are silent this follows the authors' code: every projection has a bias, dropout follows
 every dense layer but q, k, v, and the final norm is applied to all tokens. Equation (6) is never written to
 memory: `scaled_dot_product_attention` fuses (6) and (7), and `Attention.probabilities` recomputes A for
-whoever wants to look (attention_maps.py).
+inspection (attention_maps.py).
 
 Shapes: B images, C channels, N tokens, D width, H heads, K = D / H.
 """
@@ -35,6 +35,7 @@ from vitreous.models.pooling import AttentionPool
 from vitreous.models.positions import InnerPositions, RelativePositions, build_inner_positions, build_positions
 from vitreous.models.resnet import Trunk
 from vitreous.models.rotary import RotaryPositions
+from vitreous.models.stem import ConvStem
 from vitreous.models.token_merging import encode_merging
 
 
@@ -124,13 +125,14 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.trunk = Trunk(config.trunk) if config.trunk else nn.Identity()  # a hybrid cuts patches from a feature map
-        channels = config.trunk.out_channels if config.trunk else config.channels
+        # A hybrid cuts patches from a feature map.
+        self.trunk = Trunk(config.trunk) if config.trunk else ConvStem(config) if config.stem else nn.Identity()
+        channels = config.trunk.out_channels if config.trunk else (config.channels, *config.stem)[-1]
         # A convolution whose stride is its kernel is the linear map E applied to each flattened patch.
         self.embedding = nn.Conv2d(channels, config.width, config.patch, config.patch, bias=not config.embedding_norm)  # E
 
-        def token(wanted: int) -> nn.Parameter | None:
-            return nn.Parameter(torch.empty(1, wanted, config.width)) if wanted else None
+        def token(count: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(1, count, config.width)) if count else None
 
         self.class_token = token(config.class_token)  # x_class
         self.distillation_token = token(config.distillation_token)
@@ -242,11 +244,19 @@ class ViT(nn.Module):
         return self.features_of(self.encode(*self.embed(images), self._read))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.logits_of(self.encode(*self.embed(images), self._read))
+        return self.logits_and_features(images)[0]
+
+    def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's output and its input, in one pass."""
+        return self._apply_head(self.encode(*self.embed(images), self._read))
 
     def logits_of(self, z_BND: Tensor) -> Tensor:
         """The head on the encoder's output."""
-        logits: Tensor = self.head(self.features_of(z_BND))
+        return self._apply_head(z_BND)[0]
+
+    def _apply_head(self, z_BND: Tensor) -> tuple[Tensor, Tensor]:
+        features_BD = self.features_of(z_BND)
+        logits: Tensor = self.head(features_BD)
         if self.distillation_head is not None:  # DeiT: the mean of both heads
             logits = (logits + self.distillation_head(self.norm(z_BND)[:, 1])) / 2
-        return logits
+        return logits, features_BD

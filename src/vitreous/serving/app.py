@@ -1,6 +1,6 @@
 """The HTTP API and the pages, as one ASGI application.
 
-    caller -> guard -> route -> pipeline (where there is an image) -> answer
+    caller -> guard -> route -> pipeline (where there is an image) -> response
 
 Nothing that a caller names is opened: models, examples, runs and files of the page are looked up by name.
 """
@@ -107,7 +107,7 @@ class Service:
         gauges = {
             "vitreous_queue_length": ("images that wait for the model", float(self.pipeline.batcher.waiting)),
             "vitreous_held_bytes": (
-                "uploads that are not yet decoded and large answers that are not yet read",
+                "uploads that are not yet decoded and large responses that are not yet read",
                 float(self.pipeline.held.held),
             ),
             "vitreous_requests_at_work": ("requests with an image that have begun", float(self.pipeline.at_work)),
@@ -182,7 +182,7 @@ class Service:
         loaded = self._model(request.query_params.get("model"))
         try:
             require_attention(loaded.clf.model)
-        except VitreousError as error:  # before the upload: it would be for nothing
+        except VitreousError as error:  # before the upload, which would be wasted
             raise from_input_error(error) from None
         answer = await self.pipeline.through(request, loaded, "attention", most=1)
         return await self._sent_aside({**answer, "model": loaded.name, "seconds": _since(began)})
@@ -204,7 +204,7 @@ class Service:
         return Large(content, self.pipeline.held)
 
     async def _sent_aside(self, content: Any) -> Response:
-        """Megabytes are written by a thread of their own, not by the one that answers everybody."""
+        """Megabytes are written by a thread of their own, not by the event loop."""
         return self._sent(await self.pipeline.aside(json_bytes, content))
 
     async def _read(self, function: Callable[[], T]) -> T:

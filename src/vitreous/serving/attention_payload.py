@@ -1,4 +1,5 @@
-"""The response of `POST /attention`: attention of every token in every layer and head, so that a page asks once an image.
+"""The response of `POST /attention`: attention of every token in every layer and head, and how similar tokens are at the end,
+so that a page asks once an image.
 
 The model runs once on fused attention; beside it one layer's probabilities are in memory at a time, and what is kept of
 them is bytes. Each row is scaled by its own largest value, so a byte is off by at most a 510th of that value, however
@@ -20,16 +21,18 @@ from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.denormalise import denormalise
+from vitreous.inference.outputs import normalised_tokens
 from vitreous.inspection.attention_rollout import add_layer, probe_attention, select_head_rows
 from vitreous.inspection.distance import compute_distance
 from vitreous.inspection.entropy import compute_entropy
 from vitreous.inspection.eval_mode import eval_mode
 from vitreous.inspection.gradient_weights import compute_gradient_rollout
+from vitreous.inspection.patches import component_colours, compute_patch_components, cosine_similarity
 from vitreous.models.attention_maps import attention_layers, require_attention, watch_attention
 from vitreous.models.config import Size
 from vitreous.models.vit import ViT
 from vitreous.reports.images import TINY, encode_image
-from vitreous.serving.served_model import ServedModel
+from vitreous.serving.served_model import ServedModel, pack_cosines
 
 MOST = 64 * 2**20  # bytes of attention; more, and a browser would stutter over the text that carries them
 TOP = 5
@@ -68,7 +71,7 @@ def quantise(attention_HNN: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float
 
 
 def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOST) -> dict[str, Any]:
-    """What `POST /attention` answers for one prepared image (1, C, H, W).
+    """The response of `POST /attention` to one prepared image (1, C, H, W).
 
     Where all heads would take more than `most` bytes their mean is given instead, and `averaged_heads` says so; `distance`
     and `entropy` are of every head all the same.
@@ -78,13 +81,14 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
     with torch.inference_mode(False):
         images = tensor.to(next(vit.parameters())).clone()  # of inference mode, it would have no gradient
         with loaded.lock, eval_mode(vit):
-            kept, logits = _looked(loaded.name, vit, images, most)
+            kept, logits, tokens_ND = _looked(loaded.name, vit, images, most)
             gradient = compute_gradient_rollout(vit, images)[0].detach().float().cpu().numpy().reshape(-1)
     classes, probabilities = _top_classes(loaded, logits)
     layers, heads = kept.attention.shape[:2]
     rollouts = np.stack(kept.rollouts)
-    if not all(np.isfinite(part).all() for part in (kept.maximum, rollouts, gradient, np.asarray(probabilities))):
+    if not all(np.isfinite(part).all() for part in (kept.maximum, rollouts, gradient, tokens_ND, np.asarray(probabilities))):
         raise VitreousError(f"{loaded.name}: gives values for this image that are no numbers; check the weights")
+    patches = tokens_ND[vit.prefix_tokens :].reshape(1, *kept.grid, -1)
     peaks = rollouts.max(axis=1)
     scaled = np.round(rollouts * (255 / np.where(peaks > 0, peaks, 1))[:, None]).astype(np.uint8)
     return {
@@ -95,7 +99,7 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
         "layers": layers,
         "heads": heads,
         "averaged_heads": kept.averaged,
-        "picture": picture_uri(denormalise(loaded.clf.preprocess, images[0])),
+        "picture": image_uri(denormalise(loaded.clf.preprocess, images[0])),
         "attention": _packed(kept.attention),
         "maximum": _packed(kept.maximum),
         "distance": kept.distance,
@@ -103,6 +107,8 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
         "rollout": {"values": rollouts[-1].tolist()},
         "rollout_by_layer": {**_packed(scaled.reshape(layers, *kept.grid)), "maximum": peaks.tolist()},
         "gradient_rollout": {"values": gradient.tolist()},
+        "similarity": pack_cosines(cosine_similarity(tokens_ND)),
+        "patch_colours": _packed(component_colours(compute_patch_components(patches)[0])[0]),
         "classes": classes,
         "probabilities": probabilities,
         "seconds": time.perf_counter() - began,
@@ -110,7 +116,8 @@ def build_attention_payload(loaded: ServedModel, tensor: Tensor, most: int = MOS
 
 
 @torch.no_grad()
-def _looked(name: str, vit: ViT, images: Tensor, most: int) -> tuple[_Kept, Tensor]:
+def _looked(name: str, vit: ViT, images: Tensor, most: int) -> tuple[_Kept, Tensor, NDArray[np.float32]]:
+    """What is kept of the attention, logits, and tokens after the final norm, (N, D)."""
     grid = vit.config.grid_of((images.shape[-2], images.shape[-1]))
     layers, tokens = len(list(attention_layers(vit))), vit.prefix_tokens + grid[0] * grid[1]
     averaged = layers * vit.config.heads * tokens**2 > most
@@ -129,8 +136,8 @@ def _looked(name: str, vit: ViT, images: Tensor, most: int) -> tuple[_Kept, Tens
         np.empty((layers, heads, tokens), np.float32),
     )
     with watch_attention(vit, grid, kept.look):
-        logits: Tensor = vit(images)
-    return kept, logits.float().cpu()
+        z_BND = vit.tokens(images)
+    return kept, vit.logits_of(z_BND).float().cpu(), normalised_tokens(vit, z_BND)[0].float().cpu().numpy()
 
 
 def _probe(vit: ViT, images: Tensor) -> Tensor | None:
@@ -138,7 +145,7 @@ def _probe(vit: ViT, images: Tensor) -> Tensor | None:
     if vit.pool is None:
         return None
     z_BND = vit.tokens(images)
-    return probe_attention(vit.pool, z_BND if vit.config.norm_after_pool else vit.norm(z_BND)).float().mean(dim=1)
+    return probe_attention(vit.pool, normalised_tokens(vit, z_BND)).float().mean(dim=1)
 
 
 def _top_classes(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[float]]:
@@ -148,7 +155,7 @@ def _top_classes(loaded: ServedModel, logits: Tensor) -> tuple[list[str], list[f
     return list(best.classes), list(best.probabilities)
 
 
-def picture_uri(pixels: NDArray[np.uint8]) -> str:
+def image_uri(pixels: NDArray[np.uint8]) -> str:
     """An image (H, W, 3) as an address that holds it whole."""
     image = Image.fromarray(pixels)
     # JPEG would blur an image of a few pixels.

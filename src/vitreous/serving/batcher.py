@@ -22,7 +22,7 @@ from typing import Any
 
 from vitreous.serving.http_errors import busy
 
-LONGEST = 60  # seconds: nobody is told to come back later than this
+LONGEST = 60  # seconds: the longest Retry-After
 NEWEST = 0.3  # weight of the newest batch in the mean time of an item
 
 
@@ -36,7 +36,7 @@ class Item:
 
 
 class Batcher:
-    """`run(key, contents)` gives one result for each content, in their order; `ran` is told the size of every batch."""
+    """`run(key, contents)` gives one result for each content, in their order; `ran` is called with the size of every batch."""
 
     def __init__(
         self,

@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from vitreous.serving.http_errors import busy
 
-PART = 262_144  # bytes; smaller answers are sent in one go
+PART = 262_144  # bytes; smaller responses are sent in one go
 
 
 class Budget:
-    """Used by the thread that answers only, so that it needs no lock."""
+    """Used in the event loop only, so that it needs no lock."""
 
     def __init__(self, most: int) -> None:
         self._most, self.held = most, 0
@@ -37,7 +37,7 @@ class Account:
 
     def check(self, more: int) -> None:
         if self.budget.held + more > self.budget._most:
-            raise busy("too many large uploads and answers at once", 5)
+            raise busy("too many large uploads and responses at once", 5)
 
     def take(self, more: int) -> None:
         self.check(more)
@@ -46,7 +46,7 @@ class Account:
 
 
 class Large(Response):
-    """JSON that may have megabytes, sent in parts: while nobody reads them they wait here, where they are counted."""
+    """JSON that may have megabytes, sent in parts: until the client reads them they wait here, where they are counted."""
 
     media_type = "application/json"
 

@@ -23,7 +23,7 @@ MOST = 12
 SIDE = 640  # pixels; a page has no use for more, and neither has a model of the paper's sizes
 _TRIED = 4  # broken images passed over for each good one
 
-# What to show unless told: from each of these so many.
+# What to show by default: from each of these so many.
 _DRAWN = {
     3: (("objects?size=256", 4), ("shapes?size=256", 2), ("signs?size=256", 2)),
     1: (("letters?size=64", 8),),
@@ -53,7 +53,7 @@ def load_examples(spec: str | None, channels: int) -> tuple[Example, ...]:
 
 def _named(images: Iterator[tuple[str, Image.Image]]) -> tuple[Example, ...]:
     words, shown = zip(*itertools.islice(images, MOST), strict=True)
-    names = number_repeated(slug(word, otherwise="picture") for word in words)
+    names = number_repeated(slug(word, otherwise="image") for word in words)
     return tuple(Example(name, *_encoded(image)) for name, image in zip(names, shown, strict=True))
 
 
@@ -103,7 +103,7 @@ def _digits() -> Iterator[tuple[str, Image.Image]]:
 
 
 def _encoded(image: Image.Image) -> tuple[str, bytes]:
-    """Made anew and never passed on: no place or camera that a file tells of leaves the machine."""
+    """Re-encoded, so that no location or camera in the metadata leaves the machine."""
     out = io.BytesIO()
     kind = "png" if max(image.size) <= TINY else "jpeg"
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)

@@ -24,13 +24,13 @@ class Limits:
     pixels: Count = 50_000_000
     """Of one image, as its header tells: a file of a few kilobytes can claim any size."""
     seconds: Annotated[float, Between(0.001)] = 30.0
-    """From the first byte of a request to its answer."""
+    """From the first byte of a request to its response."""
     wait: Annotated[float, Between(0, 1)] = 0.004
     """Seconds that an image waits for company, and only if some is on its way."""
     held_bytes: Count = 512_000_000
-    """Of all uploads that are not yet decoded, and of all large answers that are not yet read."""
+    """Of all uploads that are not yet decoded, and of all large responses that are not yet read."""
     top: Count = 1000
-    """Classes in one answer."""
+    """Classes in one response."""
     connections: Count = 500
     """Open at once, idle ones too: half of the files that many systems grant a process. More get 503."""
 

@@ -1,10 +1,10 @@
 """Checks and headers of every request and response: origin and host, time limit, security headers, error responses.
 
-- Security headers on all answers, errors too. They let a page of this server load nothing but files of this server.
+- Security headers on all responses, errors too. They let a page of this server load nothing but files of this server.
 - An unexpected error gives 500 and a reference; what happened is in the server's log under the same reference.
 - On loopback, only names of this machine are accepted as Host: a page elsewhere could otherwise point a name of its own at
-  127.0.0.1 and read the answers (DNS rebinding). And a POST with the Origin of another page is refused on any address.
-- While the server is stopping, only /health and /metrics are answered; what had begun is finished.
+  127.0.0.1 and read the responses (DNS rebinding). And a POST with the Origin of another page is refused on any address.
+- While the server is stopping, only /health and /metrics respond; what had begun is finished.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger("vitreous.serving")
 
 
 class GuardMiddleware:
-    """Around the application. `hosts` are the names that it answers to, None for any."""
+    """Around the application. `hosts` are the names that it accepts, None for any."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class GuardMiddleware:
 
                 async def begun(message: Message) -> None:
                     if not patience.expired():
-                        # A client that does not read its response must not keep it in memory for ever.
+                        # A client that does not read its response must not keep it in memory forever.
                         patience.reschedule(asyncio.get_running_loop().time() + self.limits.seconds)
                     await send(message)
 

@@ -226,6 +226,10 @@ def _array(dtype: str, axes: int) -> Json:
 def _schemas(limits: Limits) -> Json:
     share = {"type": "number", "minimum": 0, "maximum": 1}
     classes = {"classes": {**_list(_TEXT), "maxItems": limits.top}, "probabilities": _list(share)}
+    sets = {
+        "set": {**_list(_TEXT), "description": "with --coverage: the classes it may have, best first"},
+        "abstain": {"type": "boolean", "description": "whether these are several"},
+    }
     values = {"type": "object", "required": ["values"], "properties": {"values": _list(_NUMBER)}}
     card = {
         "name": _TEXT,
@@ -242,10 +246,11 @@ def _schemas(limits: Limits) -> Json:
         "has_head": {"type": "boolean"},
         "pool": _or_null(_TEXT),
         "preprocess": _TEXT,
+        "coverage": _or_null(share),
     }
     return {
         "Error": _object({"error": _TEXT, "hint": _TEXT}),
-        "Prediction": _object({"model": _TEXT, **classes, "seconds": _SECONDS}),
+        "Prediction": _object({"model": _TEXT, **classes, **sets, "seconds": _SECONDS}, optional=tuple(sets)),
         "Features": _object({"model": _TEXT, "features": _list(_NUMBER), "seconds": _SECONDS}),
         "Attention": _object(
             {
@@ -267,6 +272,14 @@ def _schemas(limits: Limits) -> Json:
                 "rollout": values,
                 "rollout_by_layer": {**_array("uint8", 3), "description": "values / 255 * maximum[layer]"},
                 "gradient_rollout": values,
+                "similarity": {
+                    **_array("int8", 2),
+                    "description": "(N, N): data * scale is the cosine between tokens i and j after the final norm",
+                },
+                "patch_colours": {
+                    **_array("uint8", 3),
+                    "description": "(rows, columns, 3): principal components of patch features as red, green and blue",
+                },
                 **classes,
                 "seconds": _SECONDS,
             },

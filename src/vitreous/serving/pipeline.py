@@ -39,13 +39,13 @@ class Work(NamedTuple):
 
 
 class Pipeline:
-    """`ran` is told the size of every batch."""
+    """`ran` is called with the size of every batch."""
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, ran: Callable[[int], None]) -> None:
         self.models, self.limits = {loaded.name: loaded for loaded in models}, limits
         self.batcher = Batcher(self.run, max_batch=limits.max_batch, queue=limits.queue, wait=limits.wait, ran=ran)
         self.held = Budget(limits.held)
-        self.at_work = 0  # requests with an image, from their headers to their answer
+        self.at_work = 0  # requests with an image, from their headers to their response
         self._arrived = 0  # those of them whose upload is complete; only these count as load: others wait for their callers
         self._decoders = ThreadPoolExecutor(limits.decoders, "vitreous-decode")
 
@@ -57,7 +57,7 @@ class Pipeline:
 
     async def through(self, request: Request, loaded: ServedModel, kind: Kind, top: int = 0, most: int | None = None) -> Any:
         """What the model gives for the image in the request."""
-        self._check_load()  # before the upload, which would be for nothing
+        self._check_load()  # before the upload, which would be wasted
         self.at_work += 1
         arrived = False
         try:
@@ -110,14 +110,18 @@ class Pipeline:
                     raise out_of_memory(loaded.device) from None
             if work.kind == "features":
                 return list(clf.features(images, len(items)).tolist())
-            found = clf.predict(images, max(top for _, top in items), len(items))
+            found = clf.predict(images, max(top for _, top in items), len(items), loaded.sets)
         return [
-            {"classes": one.classes[:top], "probabilities": one.probabilities[:top]}
+            {
+                "classes": one.classes[:top],
+                "probabilities": one.probabilities[:top],
+                **({} if one.set is None else {"set": one.set, "abstain": one.abstain}),
+            }
             for one, (_, top) in zip(found, items, strict=True)
         ]
 
     async def aside(self, function: Callable[..., T], *arguments: Any) -> T:
-        """In a thread of its own, for what takes too long for the one that answers everybody."""
+        """In a thread of its own, for what takes too long for the event loop."""
         return await asyncio.wrap_future(self._decoders.submit(function, *arguments))
 
 

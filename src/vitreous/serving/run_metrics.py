@@ -34,7 +34,7 @@ _SEAM = 64  # bytes before the place where reading stopped: if they have changed
 _LAST_STEP = 10**12
 
 PLACES = ("epoch", "images", "seconds", "flops", "lr")
-"""Told by training and evaluation alike, so that they are one curve for all splits, of split `all`."""
+"""Recorded by training and evaluation alike, so that they are one curve for all splits, of split `all`."""
 
 _NO_CURVES = ("step", "split", "n")
 
@@ -136,7 +136,7 @@ class MetricsReader:
 
     @property
     def generation(self) -> str:
-        """Another one when the file was begun anew: a run that resumes forgets what it had measured after its last state."""
+        """Another one when the file was started over: a run that resumes forgets what it had measured after its last state."""
         return f"{self._identity[1]:x}-{self._begun}"
 
     def read_appended(self, budget: int = BUDGET) -> None:

@@ -1,6 +1,6 @@
 """Runs in a folder, for a page that watches them: the list, the progress and the growing curves of each.
 
-Everything here was written by somebody else, perhaps just now, and is untrusted. A line may be half written, a number may
+Everything here was written by another process, perhaps just now, and is untrusted. A line may be half written, a number may
 be none, a folder may go away between two looks; nothing of it is an error of the one who watches. A run is named by its path
 below the folder, and a name is looked up among those that were found: it is never made into a path.
 """
@@ -68,7 +68,7 @@ class RunsFolder:
 
         With `after`, only the points of later steps: then `config`, `result` and `mistakes`, which were sent before, are
         empty. A `generation` other than before means that the run has forgotten what it had measured, and that all must be
-        requested anew; another `mistakes_at`, that an evaluation has found other mistakes; `complete` is false where the
+        requested again; another `mistakes_at`, that an evaluation has found other mistakes; `complete` is false where the
         file is so long that the next response has more of it.
         """
         path = self._known(name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.printable import printable
+from vitreous.inference.engines.engine import EngineOption
 from vitreous.models.config import Size
 from vitreous.serving.app import build_app
 from vitreous.serving.examples import load_examples
@@ -71,7 +72,7 @@ class Serving:
                 yield {"state": "serving", **about}
                 if not self.server.wait() and self.signals:
                     self._leave(self.signals[0])  # the model is stuck; to end in the usual way would end in a crash
-            except GeneratorExit:  # whoever listened has left
+            except GeneratorExit:  # the reader has left
                 self.server.stop()
                 self.server.wait()
                 raise
@@ -116,24 +117,28 @@ def build_server(
     examples: str | None,
     image_size: Size | None,
     device: str,
+    engine: EngineOption,
     merge_tokens: int,
+    coverage: float | None,
     limits: Limits,
 ) -> Serving:
     """Everything that can fail happens here, the socket first: a port in use is known before a model is loaded."""
     listening = bind_socket(host, port)
     try:
         private = is_loopback(listening)
-        models = load_models(checkpoints, image_size, device, merge_tokens)
+        models = load_models(checkpoints, image_size, device, engine, merge_tokens, coverage, limits.max_batch)
         shown = load_examples(examples, models[0].clf.config.channels) if models else ()
         hosts = {*LOOPBACK, f"[{host}]" if ":" in host else host} if private else None
         app = build_app(models, limits=limits, examples=shown, runs=runs, hosts=hosts)
     except BaseException:
         listening.close()
         raise
-    notes = [f"{model.name}: {note}" for model in models for note in (*model.clf.notes, model.clf.preprocessing_note())]
+    notes = [
+        f"{model.name}: {note}" for model in models for note in (*model.clf.notes, *model.notes, model.clf.preprocessing_note())
+    ]
     if not private:
         where = "every address of this machine" if host in ALL_ADDRESSES else host
-        notes.append(f"it listens on {where}: whoever can reach this machine can use it, and there is no password")
+        notes.append(f"it listens on {where}: anyone who can reach this machine can use it, and there is no password")
     return Serving(
         url_of(host, listening),
         tuple(model.name for model in models),

@@ -11,11 +11,18 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from vitreous.classifier import Classifier, load
 from vitreous.core.device import choose_device
+from vitreous.core.distributed import World
 from vitreous.core.files import user_path
 from vitreous.inference.batches import check_fixed_size
+from vitreous.inference.engines.choose import choose_engine
+from vitreous.inference.engines.engine import EngineOption
+from vitreous.inference.engines.exported_file import FileEngine
+from vitreous.inference.prediction_sets import PredictionSets, build_prediction_sets
 from vitreous.inspection.file_names import number_repeated
 from vitreous.models.attention_maps import attention_layers
 from vitreous.models.config import Size, ViTConfig
@@ -25,22 +32,25 @@ from vitreous.weights.transfer import adapt
 SCALE = 1 / 127  # of a cosine in a byte
 
 _PART_OF_A_RUN = ("checkpoint", "best", "raw")  # folders that are called alike in every run
-_ENDINGS = (".npz", ".safetensors", ".pth", ".pt", ".bin")
+_ENDINGS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".onnx", ".xml")
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """Whoever runs the model holds `lock`: looking inside hangs hooks on it, through which nobody else may pass."""
+    """A thread that runs the model holds `lock`: inspection adds hooks, which other passes must not run through."""
 
     name: str
     clf: Classifier
     device: str = "cpu"
+    sets: PredictionSets | None = None
+    notes: tuple[str, ...] = ()
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def card(self) -> dict[str, Any]:
         """What a page must know before the first image. `leading` names the tokens before the patches, in their order."""
         config = self.clf.config
         vit = isinstance(config, ViTConfig)
+        inside = vit and not isinstance(self.clf.engine, FileEngine)  # an exported file has no layers to look into
         return {
             "name": self.name,
             "model": config.name,
@@ -53,10 +63,11 @@ class ServedModel:
             "leading": leading_tokens(config) if vit else [],
             "layers": len(list(attention_layers(self.clf.model))) if vit else 0,
             "heads": config.heads if vit else 0,
-            "has_attention": vit,
+            "has_attention": inside,
             "has_head": config.classes > 0,
             "pool": config.pool if vit else None,
             "preprocess": str(self.clf.preprocess),
+            "coverage": None if self.sets is None else self.sets.coverage,
         }
 
     @cached_property
@@ -70,20 +81,24 @@ class ServedModel:
         similarity = position_similarity(self.clf)
         rows, columns = similarity.shape[:2]
         patches = rows * columns
-        coded = np.round(similarity.clip(-1, 1).reshape(patches, patches) / SCALE).astype(np.int8)
-        return {
-            "grid": [rows, columns],
-            "similarity": {
-                "dtype": "int8",
-                "shape": [patches, patches],
-                "scale": SCALE,
-                "data": base64.b64encode(coded.tobytes()).decode(),
-            },
-        }
+        return {"grid": [rows, columns], "similarity": pack_cosines(similarity.reshape(patches, patches))}
+
+
+def pack_cosines(values: NDArray[np.floating]) -> dict[str, Any]:
+    """Numbers from -1 to 1 as bytes: 127 is 1."""
+    coded = np.round(values.clip(-1, 1) / SCALE).astype(np.int8)
+    data = base64.b64encode(np.ascontiguousarray(coded).data).decode()
+    return {"dtype": "int8", "shape": list(coded.shape), "scale": SCALE, "data": data}
 
 
 def load_models(
-    checkpoints: Sequence[str], image_size: int | Size | None = None, device: str = "auto", merge_tokens: int = 0
+    checkpoints: Sequence[str],
+    image_size: int | Size | None = None,
+    device: str = "auto",
+    engine: EngineOption = "torch",
+    merge_tokens: int = 0,
+    coverage: float | None = None,
+    batch_size: int = 16,
 ) -> tuple[ServedModel, ...]:
     """Every checkpoint, loaded where it will run, under names that differ."""
     where = choose_device(device)
@@ -92,11 +107,16 @@ def load_models(
     for name, checkpoint in zip(names, checkpoints, strict=True):
         clf = load(checkpoint, image_size=image_size)
         check_fixed_size(clf.preprocess)  # images of several requests become one batch
-        if clf.preprocess.size != clf.config.image_size:  # positions are resized here, once, and not in every pass
-            clf = Classifier(adapt(clf.checkpoint, image_size=clf.preprocess.size), copy=False)
         set_token_merging(clf.model, merge_tokens)
-        clf.model.to(where).eval()
-        out.append(ServedModel(name, clf, where))
+        sets = None if coverage is None else build_prediction_sets(clf, checkpoint, coverage)
+        if not isinstance(clf.engine, FileEngine):
+            if clf.preprocess.size != clf.config.image_size:  # positions are resized here, once, and not in every pass
+                clf = Classifier(adapt(clf.checkpoint, image_size=clf.preprocess.size), copy=False)
+                set_token_merging(clf.model, merge_tokens)
+            clf.model.to(where).eval()
+        alone = World(0, 1, torch.device(where))
+        notes = choose_engine(clf, engine, world=alone, precision="float32", batch_size=batch_size)
+        out.append(ServedModel(name, clf, where, sets, notes))
     return tuple(out)
 
 

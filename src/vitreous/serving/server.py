@@ -23,7 +23,7 @@ _TICK = 0.05  # seconds between looks at what is still at work
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that nobody else has, not listening yet: whether it can be had is known before a model is loaded."""
+    """A socket of our own, not listening yet: whether it can be had is known before a model is loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
@@ -61,7 +61,7 @@ def url_of(host: str, listening: socket.socket) -> str:
 class _Server(uvicorn.Server):
     """Stops in two steps: first nothing new is taken and what has begun is finished, then the socket is closed.
 
-    Meanwhile the address is still there and /health says `stopping`, so that whoever sends requests here learns of it.
+    Meanwhile the address is still there and /health says `stopping`, so that load balancers learn of it.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
@@ -91,7 +91,7 @@ class BackgroundServer:
         self._socket = listening
         for noisy in ("uvicorn.error", "python_multipart"):  # they log every client that speaks no HTTP
             logging.getLogger(noisy).setLevel(logging.ERROR)
-        warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken images; Python would remember every one for ever
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # of broken images; Python would remember every one forever
         config = uvicorn.Config(
             app,
             loop="asyncio",  # no extra of uvicorn is needed, and none is used that happens to be there
@@ -113,7 +113,7 @@ class BackgroundServer:
         self._thread = threading.Thread(target=self._run, name="vitreous-serve", daemon=True)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Returns when it accepts requests."""
         self._thread.start()
         while not self._server.listening.wait(_TICK):
             if not self._thread.is_alive():
@@ -126,7 +126,7 @@ class BackgroundServer:
     def wait(self) -> bool:
         """Until it has ended. Whether the model's thread has, too: its batch is finished even when the clients have left."""
         while self._thread.is_alive():
-            self._thread.join(_TICK)  # in steps: on some systems a join that waits for ever lets no signal through
+            self._thread.join(_TICK)  # in steps: on some systems a join without a timeout lets no signal through
         ended = self.service.close(self.grace)
         if self._error is not None:
             raise self._error

@@ -58,7 +58,7 @@ async def receive_body(request: Request, limits: Limits, account: Account) -> Bo
 
 
 def image_in(body: Body, limits: Limits) -> bytes:
-    """The bytes of the image. Takes a while for a large body: not for the thread that answers everybody."""
+    """The bytes of the image. Takes a while for a large body: not for the event loop."""
     if body.kind == "json":
         content = _from_json(body.content)
     else:

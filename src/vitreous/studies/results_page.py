@@ -2,14 +2,14 @@
 
     python -m vitreous.studies.results_page docs/results
 
-Verdicts are decided anew, since Holm's correction of one study's primary claim depends on the other studies'.
+Verdicts are decided again, since Holm's correction of one study's primary claim depends on the other studies'.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vitreous.core.untrusted_json import read_json
 from vitreous.studies import results
 from vitreous.studies.registry import STUDIES, find_study
 from vitreous.studies.run_study import GRID, write_results
-from vitreous.studies.study import Scale, Study
+from vitreous.studies.study import Scale, Study, Tuning, tuned_rates
 
 _HEAD = """# The paper's experiments, re-run at small scale
 
@@ -44,6 +44,7 @@ class Card:
     runs: int = 0
     planned: int = 0
     minutes: float = 0.0
+    rates: Mapping[str, float] = field(default_factory=dict)  # by family, as its trials chose
 
     @property
     def verdict(self) -> str:
@@ -59,7 +60,8 @@ def read_card(folder: Path, name: str) -> Card:
     rows = results.read_runs(folder / name / results.RUNS)
     verdicts = write_results(study, sha256, folder / name, cells, rows)
     done = [rows[cell.key()] for cell in cells if cell.key() in rows]
-    return Card(study, scale, tuple(verdicts), len(done), len(cells), sum(row["seconds"] for row in done) / 60)
+    rates = tuned_rates(cells, {key: row["accuracy"] for key, row in rows.items()})
+    return Card(study, scale, tuple(verdicts), len(done), len(cells), sum(row["seconds"] for row in done) / 60, rates)
 
 
 def write_page(folder: Path) -> None:
@@ -101,8 +103,18 @@ def _draw_card(card: Card) -> str:
     scale = card.scale
     upstream = f" --upstream {scale.upstream}" if scale.upstream and "builtin:" not in scale.upstream else ""
     command = f"vitreous study {study.name} {scale.data}{upstream} --level {scale.level} --out {study.name}"
+    if card.rates:
+        chosen = [_describe_rate(tuning, card.rates) for tuning in study.tunings(scale) if tuning.family in card.rates]
+        lines += ["", f"Learning rates, by trials on held-out training images: {', '.join(chosen)}."]
     lines += ["", f"{card.runs} of {card.planned} runs, {card.minutes:.0f} minutes on one thread. `{command}`", ""]
     return "\n".join(lines)
+
+
+def _describe_rate(tuning: Tuning, rates: Mapping[str, float]) -> str:
+    """A best rate at the end of its list may not be the best there is: the reader should know."""
+    rate = rates[tuning.family]
+    ends = {min(tuning.rates): " (the smallest tried)", max(tuning.rates): " (the largest tried)"}
+    return f"{tuning.family} {rate:g}{ends.get(rate, '')}"
 
 
 def _range(interval: list[float] | None) -> str:

@@ -44,7 +44,7 @@ _SWEEP_SEED = 0  # whatever the first seed is: seeds that are added later are to
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """What a model came to on a suite."""
+    """The scores of a model on a suite."""
 
     out: str
     summary: Summary
@@ -73,7 +73,7 @@ def _run_tasks(options: SuiteOptions, suite: Suite, world: World) -> SuiteResult
     adapt(checkpoint, image_size=protocol.image_size)  # a size that patches do not divide is said before anything is made
     prepared = evaluation_preprocess(options.mode, protocol.image_size, checkpoint)
     notes = [f"preprocessing {prepared}", *(note for parts in final.values() for note in parts.notes)]
-    weights = {"model": checkpoint.config.name, "sha256": weights_hash(Classifier(checkpoint, copy=False).model)}
+    weights = {"model": checkpoint.config.name, "sha256": weights_hash(Classifier(checkpoint, copy=False))}
     identity = _identify(options, suite, weights, prepared, final)
     broadcast_or_raise(world, lambda: claim_folder(out, identity))
     runner = SuiteRunner(options, suite, checkpoint, world)

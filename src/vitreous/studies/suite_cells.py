@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +36,6 @@ from vitreous.weights.checkpoint import Checkpoint
 from vitreous.weights.transfer import adapt
 
 RECIPE = "finetune-vtab"
-_BLOCK = 8_192  # test images whose features are held at once
 
 
 def training_preprocess(task: Task, size: tuple[int, int], scales: tuple[Scale, ...]) -> str:
@@ -113,7 +112,7 @@ class SuiteRunner:
         }  # fmt: skip
 
     def drop_weights(self, cell: Cell) -> None:
-        """Of a finished run: its score is what is wanted, and 57 copies of a large model would fill a disk."""
+        """Of a finished run: only its score is needed, and 57 copies of a large model would fill a disk."""
         if cell.stages and self.world.is_main and (cell.role == "trial" or not self.options.keep_weights):
             shutil.rmtree(self.folder(cell) / "checkpoint", ignore_errors=True)
             drop_states(self.folder(cell))
@@ -140,30 +139,17 @@ class SuiteRunner:
     def _fit(self, parts: Parts) -> Row:
         """A ridge classifier on frozen features (PAPER 4.4), its l2 chosen by leaving out each example in turn."""
         values, labels = self._features(parts.train)
-        ridge = Ridge(values, labels, len(parts.classes))
-        l2 = ridge.choose()
-        right, evaluated = 0, list[tuple[int, ...]]()
-        for block in _blocks(parts.test):
-            values, truths = self._features(block)
-            if not values.isfinite().all():
-                raise VitreousError(f"{parts.where}: some images have features that are not finite; the model is broken")
-            named = ridge.classify(values, l2).tolist() if truths else []
-            right += sum(name in own for name, own in zip(named, truths, strict=True))
-            evaluated += truths
-        n = len(evaluated)
+        tests, truths = self._features(parts.test)
+        n = len(truths)
         if not n:
             raise VitreousError(f"{parts.where} {parts.test.split}: no image has a label; there is nothing to evaluate on")
-        known, counts = (count_labels(own, len(parts.classes)) for own in (labels, evaluated))
+        if not tests.isfinite().all():
+            raise VitreousError(f"{parts.where}: some images have features that are not finite; the model is broken")
+        ridge = Ridge(values, labels, len(parts.classes))
+        l2 = ridge.choose()
+        right = sum(name in own for name, own in zip(ridge.classify(tests, l2).tolist(), truths, strict=True))
+        known, counts = (count_labels(own, len(parts.classes)) for own in (labels, truths))
         return {
             "accuracy": right / n, "n": n, "majority": majority_rate(counts, known, n), "n_train": len(labels), "l2": l2,
             "flops": 0.0,  # of training
         }  # fmt: skip
-
-
-def _blocks(data: Source | Stream) -> Iterator[Source | Stream]:
-    """A part at a time, so that memory stays bounded; shards come as one."""
-    if isinstance(data, Stream) or len(data) <= _BLOCK:
-        yield data
-        return
-    for start in range(0, len(data), _BLOCK):
-        yield data.subset(np.arange(start, min(start + _BLOCK, len(data))))

@@ -104,19 +104,17 @@ def _pool_and_test(task: Task, dataset: Dataset, data_seed: int) -> tuple[Source
 
 
 def _drawn(task: Task, pool: Source, protocol: Protocol, data_seed: int) -> tuple[Source, tuple[str, ...]]:
-    wanted = task.examples or protocol.examples
+    count = task.examples or protocol.examples
     labelled = pool.targets() >= 0
     if not labelled.all():
         pool = pool.subset(np.flatnonzero(labelled))
     if not len(pool):
         raise VitreousError(f"task {task.name}: {task.data} has no training images with labels")
-    if wanted > len(pool):
+    if count > len(pool):
         if task.examples is not None:
-            raise VitreousError(
-                f"task {task.name}: examples = {wanted:,}, but {task.data} has only {len(pool):,} to learn from"
-            )
-        return pool, (f"{task.data}: learning from all {len(pool):,} images, fewer than the suite's {wanted:,}",)
-    train = random_subset(pool, wanted, data_seed)
+            raise VitreousError(f"task {task.name}: examples = {count:,}, but {task.data} has only {len(pool):,} to learn from")
+        return pool, (f"{task.data}: learning from all {len(pool):,} images, fewer than the suite's {count:,}",)
+    train = random_subset(pool, count, data_seed)
     missing = np.flatnonzero(train.counts() == 0)
     names = [train.classes[number] for number in missing]
-    return train, (f"{task.data}: no example of {first_few(names, 4)} among the {wanted:,} that were drawn",) if names else ()
+    return train, (f"{task.data}: no example of {first_few(names, 4)} among the {count:,} that were drawn",) if names else ()

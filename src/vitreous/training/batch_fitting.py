@@ -94,6 +94,7 @@ def _needed(config: RunConfig, own: int, world: World, images: int) -> int:
 
 def _count_bytes(config: RunConfig, own: int, world: World, images: int) -> int:
     recipe = config.recipe
+    config = dataclasses.replace(config, teacher=None)  # whose forward pass keeps nothing
     memory = memory_per_device(
         config.model,
         micro_batch=images,

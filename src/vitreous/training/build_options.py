@@ -27,7 +27,7 @@ from vitreous.weights.locate import check_source
 _ALSO_FIELDS = {"steps", "epochs", "batch_size", "image_size", "preprocess", "train"}
 
 # How long to train: given by hand, one of each group takes the place of the others in a config that is replayed.
-_LENGTHS = ("steps", "epochs", "flops")
+_LENGTHS = ("steps", "epochs", "flops", "minutes")
 _ALTERNATIVES = (_LENGTHS, ("subset", "per_class"), ("from_", "model"), ("recipe", "objective"))
 
 
@@ -56,7 +56,7 @@ def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOpti
     if given.get("from_") == "scratch":
         given["from_"] = None
     if command == "pretrain" and not given.get("model"):
-        given["model"] = "ViT-B/16"
+        given["model"] = "auto"
     options = TrainOptions(command, **{**given, "objective": _objective(given)})
     _check(options)
     return options, Previous(recorded_config(user_path(options.out)), replayed)
@@ -74,9 +74,20 @@ def _check(options: TrainOptions) -> None:
     lengths += [f"--set {name}={changes[name]:g}" for name in _LENGTHS if changes.get(name) is not None]
     if len(lengths) > 1:
         raise VitreousError(f"{' and '.join(lengths)} contradict each other; give one of them")
+    if options.sweep and options.minutes is not None:
+        raise VitreousError(
+            f"--sweep and --minutes {options.minutes:g}: trials must be of the run's length; give --flops or --steps"
+        )
     if options.shots is not None and options.fewshot is None:
         raise VitreousError(f"--shots {options.shots}: is for --fewshot DATA, which is missing")
     parse_shots(options.shots)
+    for name in ("teacher_weight", "teacher_temperature"):
+        if name in changes and options.teacher is None:
+            raise VitreousError(f"--set {name}={changes[name]:g}: is for --teacher CHECKPOINT, which is missing")
+    if options.teacher is not None:
+        check_source(options.teacher)
+        if options.objective != "classification":
+            raise VitreousError(f"--teacher names classes, and --objective {options.objective} learns none; leave it out")
     size = options.micro_batch
     if size not in (None, "auto") and not (size.isdecimal() and int(size) > 0):
         raise VitreousError(f"--micro-batch {size}: give a number of images, at least 1, or auto")
@@ -99,15 +110,16 @@ def _check_model(options: TrainOptions) -> None:
             )
         check_source(options.from_)
         return
-    if options.train == "head":
-        raise VitreousError("--train head: a head on a model from scratch learns from random features; give --from CHECKPOINT")
+    if options.train in ("head", "lora"):
+        raise VitreousError(f"--train {options.train}: a model from scratch has only random features; give --from CHECKPOINT")
     if options.model is None:
-        raise VitreousError("say what to train: --model ViT-B/16 from scratch, or --from CHECKPOINT")
+        raise VitreousError("say what to train: --model auto or ViT-B/16 from scratch, or --from CHECKPOINT")
     overrides = model_fields(options.set)
     for name in ("classes", "image_size"):
         if name in overrides:
             raise VitreousError(f"--set model.{name}={overrides[name]}: is decided by the data, and the size by --image-size")
-    check_name(options.model, options.image_size, **overrides)
+    if options.model != "auto":
+        check_name(options.model, options.image_size, **overrides)
 
 
 def recipe_changes(changes: Iterable[str]) -> dict[str, Any]:

@@ -124,9 +124,10 @@ def _check_transfer(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
         )
 
 
-def feature_width(options: TrainOptions, images: RunImages, size: tuple[int, int]) -> int:
-    """Of a model from scratch."""
-    return _scratch_config(options, images, model_fields(options.set), size, 0).feature_width
+def scratch_shape(options: TrainOptions, images: RunImages, size: tuple[int, int]) -> dict[str, Any]:
+    """Of a model from scratch: how wide its features are, and whether it has a convolutional stem."""
+    config = _scratch_config(options, images, model_fields(options.set), size, 0)
+    return {"width": config.feature_width, "stem": isinstance(config, ViTConfig) and bool(config.stem)}
 
 
 def _scratch_config(

@@ -12,20 +12,22 @@ from vitreous.data.source import Source
 from vitreous.data.transforms.image import PLAIN
 from vitreous.data.transforms.ops import InceptionCrop, Resize, ResizeSmall, Scale
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.models.config import ModelConfig
+from vitreous.models.config import ModelConfig, ViTConfig
 from vitreous.models.cost import compute_cost
 from vitreous.training.build_options import model_fields
-from vitreous.training.choose_model import choose_model, feature_width
+from vitreous.training.choose_model import choose_model, scratch_shape
 from vitreous.training.config import RunRecord
 from vitreous.training.data_split import RunImages
 from vitreous.training.objectives.build import OBJECTIVES
-from vitreous.training.options import TrainOptions
+from vitreous.training.options import Train, TrainOptions
 from vitreous.training.recipes import tables
 from vitreous.training.recipes.automatic import automatic_finetune, automatic_pretrain, automatic_probe
 from vitreous.training.recipes.fitting import fit
 from vitreous.training.recipes.recipe import Recipe, from_json, replace_fields
 from vitreous.weights.checkpoint import Checkpoint
 
+LORA_WIDTH, LORA_IMAGES = 192, 20_000  # docs/log.md; not measured with more images
+TINY_LORA = "LoRA lost on a model 32 wide: 87.5 % of digits right, 89.5 % with --train all"  # docs/log.md
 GUESSED = 1_000_000  # images in shards that do not say how many
 _PROBES = ("head", "linear-probe")  # --train head, or the recipe of that name
 
@@ -105,18 +107,27 @@ def _find_recipe(
     if known is not None:
         recipe, said = known, (f"recipe {known.name}: {known.about}",)
     elif checkpoint is not None:
-        about["batch_size"] = options.batch_size
+        about |= {"batch_size": options.batch_size, "train": changes.get("train") or _what_learns(options, checkpoint, count)}
         recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)
+        if recipe.train == "lora" and (width := checkpoint.config.feature_width) < LORA_WIDTH:
+            said = (*said, f"{TINY_LORA}; this one is {width} wide, so consider --train all")
     else:
-        about |= {"width": feature_width(options, images, size), "objective": options.objective}
+        about |= {**scratch_shape(options, images, size), "objective": options.objective}
         recipe, said = automatic_pretrain(count, len(images.classes), size, images.size, counts, **about)
     if known is None and images.count is None:
-        said = (f"nobody knows how many images these shards have: a recipe for {GUESSED:,} is taken", *said)
+        said = (f"the shards do not say how many images they hold: the recipe is that for {GUESSED:,}", *said)
     if checkpoint is not None:
         recipe = _prepared_as(checkpoint, recipe, size)
         if "evaluation" not in changes:
             said = (*said, f"evaluation {recipe.evaluation}: the checkpoint's own preprocessing")
     return recipe, list(said)
+
+
+def _what_learns(options: TrainOptions, checkpoint: Checkpoint, images: int) -> Train:
+    """LoRA where it was measured to be better: a Vision Transformer that is not tiny, and few images to learn from."""
+    vit = isinstance(checkpoint.config, ViTConfig) and checkpoint.config.width >= LORA_WIDTH
+    plain = options.parallel == "ddp" and options.engine != "compile"  # factors are merged to validate
+    return "lora" if vit and plain and images < LORA_IMAGES else "all"
 
 
 def _count_steps(flops: float, model: ModelConfig, batch_size: int) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from vitreous.classifier import describe_parent
 from vitreous.core.fields import Between, check_fields
 from vitreous.data.source import Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -25,6 +26,7 @@ from vitreous.training.recipes.recipe import to_json as recipe_json
 from vitreous.weights.checkpoint import Checkpoint
 
 VERSION = 2  # of config.json
+EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class RunConfig:
     threads: int | None = None  # None: torch's own number
     eval_every: int = 0  # steps; 0: at the end only
     decisions: tuple[str, ...] = ()
+    teacher: Checkpoint | None = None  # whose predictions are learnt, too
     begun: Checkpoint | None = None  # the checkpoint that it begins from, at its new size
     bad: tuple[BadImage, ...] = ()  # images that were found unreadable and left out
 
@@ -101,10 +104,17 @@ def _decoders() -> dict[str, str | None]:
 # Options that are recorded as what they were resolved to. All others are recorded as they are, and must stay equal
 # between two starts of a run unless `run_folder.FREE` names them.
 _RESOLVED = {
-    "data", "out", "from_", "model", "objective", "train", "sweep", "sweep_share", "recipe", "set", "config", "steps", "epochs",
-    "flops", "batch_size", "image_size", "preprocess", "eval_every", "device", "precision", "micro_batch", "subset",
-    "per_class", "held_out", "extend",
+    "data", "out", "from_", "model", "objective", "train", "teacher", "sweep", "sweep_share", "recipe", "set",
+    "config", "steps", "epochs", "flops", "minutes", "batch_size", "image_size", "preprocess", "eval_every", "device",
+    "precision", "micro_batch", "subset", "per_class", "held_out", "extend",
 }  # fmt: skip
+
+
+def _describe_teacher(config: RunConfig) -> dict[str, Any] | None:
+    if config.teacher is None or config.options.teacher is None:
+        return None
+    found = describe_parent(config.options.teacher, config.teacher)
+    return {name: found[name] for name in ("source", "sha256")}
 
 
 def config_json(config: RunConfig, world_size: int) -> dict[str, Any]:
@@ -114,6 +124,7 @@ def config_json(config: RunConfig, world_size: int) -> dict[str, Any]:
         **{name: value for name, value in vars(config.options).items() if name not in _RESOLVED},
         "data": dict(config.data),
         "from": dict(config.parent),
+        "teacher": _describe_teacher(config),
         "model": model_json(config.model),
         "recipe": recipe_json(config.recipe),
         "device": config.device,

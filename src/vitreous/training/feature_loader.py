@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.data.loading.loader import Batch, Loader
-from vitreous.data.sampling import example_items
 from vitreous.data.source import Source
 from vitreous.inference.features import Features
 
@@ -27,8 +26,7 @@ class FeatureLoader(Loader):
 
     def training(self, start: int = 0) -> Iterator[Batch]:
         for step in itertools.count(start):
-            items, _ = example_items(self._local_examples(step), len(self._rows), self.seed)
-            yield self._batch(self._rows[items], step)
+            yield self._batch(self._rows[self._items(step)[0]], step)
 
     def once(self) -> Iterator[Batch]:
         for number, at in enumerate(range(0, len(self._rows), self.local_batch)):

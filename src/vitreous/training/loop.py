@@ -27,7 +27,7 @@ from vitreous.core.errors import VitreousError, first_few
 from vitreous.core.files import write_text
 from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.loading.loader import Batch, Loader
-from vitreous.data.sampling import derive_key
+from vitreous.data.sampling import Sampling, derive_key
 from vitreous.data.source import Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.mixup import mixup, one_hot
@@ -35,6 +35,7 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.training.callbacks import Callback
 from vitreous.training.config import RunConfig
 from vitreous.training.ema import PolyakAverage
+from vitreous.training.lora import merged
 from vitreous.training.objectives.objective import Objective
 from vitreous.training.optim import freeze, optimizer, prepare_state, set_rate
 from vitreous.training.parallel import accumulating, full_tensor, local_tensor, needs_warmup_backward, parallelize, resharded
@@ -96,7 +97,8 @@ class Loop:
         self.states = States(folder.path / "state", world)
         self.progress = Progress()
         self.last: Evaluation | None = None  # the newest
-        self.loader = self._loader(config.train, Preprocess(recipe.preprocess, config.model.channels), recipe.batch_size)
+        preprocess = Preprocess(recipe.preprocess, config.model.channels)
+        self.loader = self._loader(config.train, preprocess, recipe.batch_size, recipe.sampling)
         self.held_out = None if config.held_out is None else self.evaluation_loader(config.held_out)
         self._save_is_due = False  # at some rank, three minutes after the last one
         self._warmed_up = not needs_warmup_backward(self.module)
@@ -106,12 +108,12 @@ class Loop:
             torch.autocast, world.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
         )
 
-    def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int) -> Loader:
+    def _loader(self, data: Source | Stream, preprocess: Preprocess, batch_size: int, sampling: Sampling = "uniform") -> Loader:
         config, log = self.config, self.folder.path / BAD_IMAGES
         return Loader(
             data, preprocess, batch_size, seed=config.options.seed, workers=config.options.workers, rank=self.world.rank,
             world_size=self.world.world_size, bad_images=config.options.bad_images,
-            bad_log=log if config.options.bad_images == "skip" else None,
+            bad_log=log if config.options.bad_images == "skip" else None, sampling=sampling,
         )  # fmt: skip
 
     def evaluation_loader(self, data: Source | Stream) -> Loader:
@@ -253,6 +255,11 @@ class Loop:
             window[name] = window.get(name, 0.0) + value
         return loss, everyone
 
+    def try_step(self, batch: Batch) -> None:
+        """The work of a step, to be timed: at a rate of 0, and nothing is counted."""
+        self._step(batch, 0.0, {})
+        self.progress.window = {}
+
     def _backward(self, images: Tensor, targets: Tensor, count: float) -> dict[str, float]:
         """The gradient of the mean loss of `count` images, of which this process has these; and their sums, the loss first."""
         mine = self.loader.local_batch
@@ -385,15 +392,18 @@ class Loop:
         return {name: full_tensor(tensor.detach()).to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
     @contextlib.contextmanager
-    def result_weights(self) -> Iterator[None]:
-        """Inside, the weights are those that are evaluated and kept: the Polyak average, where the recipe has one."""
-        if self.average is None:
-            yield
+    def result_weights(self, *, averaged: bool = True) -> Iterator[None]:
+        """Inside, the weights are those that are evaluated and kept: merged, where there are LoRA's factors beside them, and
+        the Polyak average, where the recipe has one and unless the last weights are asked for."""
+        if self.average is None or not averaged:
+            with merged(self.objective):
+                yield
             return
         last = {name: parameter.detach().clone() for name, parameter in self.objective.named_parameters()}
         try:
             put_weights(self.objective, self.average.tensors)
-            yield
+            with merged(self.objective):
+                yield
         finally:
             put_weights(self.objective, last)
 

@@ -29,7 +29,7 @@ from vitreous.training.objectives.objective import Objective
 from vitreous.training.recipes.recipe import Optimizer
 
 _FLOAT = 4  # bytes
-_MOMENTS = {"adam": 2, "sgd": 1}
+_MOMENTS = {"adam": 2, "sgd": 1, "muon": 2}  # muon: of what Adam trains; of matrices one
 
 
 @dataclass(frozen=True)

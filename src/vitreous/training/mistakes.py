@@ -36,7 +36,7 @@ def _as_data(mistake: Mistake) -> dict[str, Any]:
         "probability": _finite(probability),
         "guesses": [[name, _finite(share)] for name, share in mistake.guesses],
         "loss": _finite(mistake.loss),
-        "picture": image_uri(mistake.picture),
+        "picture": image_uri(mistake.pixels),
     }
 
 

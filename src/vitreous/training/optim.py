@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from vitreous.core.errors import VitreousError
 from vitreous.models.build import Model
 from vitreous.models.vit import ViT
+from vitreous.training.lora import LowRank, is_factor
+from vitreous.training.muon import MuonWithAdam, is_hidden_matrix
 from vitreous.training.recipes.recipe import Recipe
 
 HEAD = ("model.head.", "model.distillation_head.")
@@ -25,21 +27,24 @@ class Group:
     names: tuple[str, ...]
     rate: float  # how many times the schedule's learning rate
     decay: float
+    muon: bool = False
 
 
 def groups(objective: nn.Module, recipe: Recipe) -> list[Group]:
     """Every parameter that learns, once, in an order that depends on names alone."""
     model: Model = objective.model  # type: ignore[assignment]
     kernels = set(_kernels(objective))
-    found: dict[tuple[float, float], list[str]] = {}
+    found: dict[tuple[float, float, bool], list[str]] = {}
     for name, parameter in objective.named_parameters():
-        if not parameter.requires_grad or (recipe.train == "head" and not name.startswith(HEAD)):
+        frozen = recipe.train != "all" and not (name.startswith(HEAD) or is_factor(name))
+        if not parameter.requires_grad or frozen:
             continue
         decay = recipe.weight_decay if recipe.decay == "all" or name in kernels else 0.0
-        found.setdefault((_rate(model, name, recipe.layer_decay), decay), []).append(name)
+        muon = recipe.optimizer == "muon" and is_hidden_matrix(name, parameter)
+        found.setdefault((_rate(model, name, recipe.layer_decay), decay, muon), []).append(name)
     if not found:
         raise VitreousError("nothing would learn: the model has no head, so train=head leaves no parameter; drop it")
-    return [Group(tuple(names), rate, decay) for (rate, decay), names in sorted(found.items(), reverse=True)]
+    return [Group(tuple(names), *treatment) for treatment, names in sorted(found.items(), reverse=True)]
 
 
 def _kernels(objective: nn.Module) -> Iterable[str]:
@@ -47,6 +52,8 @@ def _kernels(objective: nn.Module) -> Iterable[str]:
     for name, module in objective.named_modules():
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             yield f"{name}.weight" if name else "weight"
+        elif isinstance(module, LowRank):
+            yield from (f"{name}.a", f"{name}.b")
 
 
 def _rate(model: Model, name: str, layer_decay: float) -> float:
@@ -69,16 +76,21 @@ def freeze(objective: nn.Module, recipe: Recipe) -> None:
 
 
 def optimizer(objective: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """Adam with decoupled decay (p -= lr * decay * p), or SGD with momentum whose decay joins the gradient, as in BiT."""
+    """Adam and Muon with decoupled decay (p -= lr * decay * p), or SGD with momentum and decay in the gradient, as BiT."""
     parameters = dict(objective.named_parameters())
     listed = [
-        {"params": [parameters[name] for name in group.names], "weight_decay": group.decay, "rate": group.rate}
+        {**vars(group), "params": [parameters[name] for name in group.names], "weight_decay": group.decay}
         for group in groups(objective, recipe)
     ]
     sharded = any(isinstance(parameter, DTensor) for parameter in parameters.values())
     fused = not sharded  # one pass over memory instead of a dozen; not for tensors in pieces
+    betas = (recipe.beta1, recipe.beta2)
+    if recipe.optimizer == "muon":
+        if sharded:
+            raise VitreousError("optimizer=muon needs whole matrices; use --parallel ddp, or --set optimizer=adam")
+        return MuonWithAdam(listed, lr=recipe.lr, betas=betas, fused=fused)
     if recipe.optimizer == "adam":
-        return torch.optim.AdamW(listed, lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), eps=1e-8, fused=fused)
+        return torch.optim.AdamW(listed, lr=recipe.lr, betas=betas, eps=1e-8, fused=fused)
     return torch.optim.SGD(listed, lr=recipe.lr, momentum=recipe.momentum, fused=fused)
 
 
@@ -93,7 +105,7 @@ def prepare_state(optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:
         for parameter in group["params"]:
             if optimizer.state[parameter]:
                 continue
-            if recipe.optimizer == "adam":
+            if recipe.optimizer in ("adam", "muon"):  # Muon's own are there already
                 optimizer.state[parameter] = {
                     "step": torch.zeros((), device=parameter.device if group.get("fused") else "cpu"),
                     "exp_avg": torch.zeros_like(parameter),

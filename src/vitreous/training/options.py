@@ -14,8 +14,9 @@ from vitreous.core.fields import Between, field_types
 from vitreous.data.option_types import BadImages, Changes, ImageSize
 
 Command = Literal["pretrain", "finetune"]
-Engine = Literal["eager", "compile"]
+Engine = Literal["torch", "eager", "compile"]  # eager is another word for torch
 Parallel = Literal["ddp", "fsdp", "hybrid"]
+Train = Literal["all", "head", "lora"]
 ObjectiveName = Literal["classification", "masked-patch"]
 
 
@@ -43,8 +44,8 @@ class TrainOptions:
     model: Annotated[
         str | None,
         _help(
-            "train from scratch: a name of `vitreous list models`, or in their grammar. finetune: with --from scratch. "
-            "Default of pretrain: ViT-B/16."
+            "train from scratch: a name of `vitreous list models`, in their grammar, or auto: for the images and the budget. "
+            "finetune: with --from scratch. Default of pretrain: auto."
         ),
     ] = None
     objective: Annotated[
@@ -53,9 +54,19 @@ class TrainOptions:
         Only("pretrain"),
     ] = "classification"
     train: Annotated[
-        Literal["all", "head"] | None,
-        _help("all, or head: a linear probe, by recipe linear-probe. Default: all, or as the recipe has it."),
+        Train | None,
+        _help(
+            "all; head: a linear probe; or lora: factors of low rank beside the frozen matrices, and the head. Default: as "
+            "the recipe has it; without --recipe lora below 20,000 images for models of width 192 or more, else all."
+        ),
         Only("finetune"),
+    ] = None
+    teacher: Annotated[
+        str | None,
+        _help(
+            "distillation: a checkpoint whose predictions are learnt beside the labels, classes matched by name; see "
+            "teacher_weight and teacher_temperature of --set."
+        ),
     ] = None
     sweep: Annotated[
         bool,
@@ -85,6 +96,13 @@ class TrainOptions:
         Between(1, 1e40),
         _help("how much to compute, as 2e13; instead of --steps. Becomes a number of steps, by `vitreous.cost`."),
     ] = None
+    minutes: Annotated[
+        float | None,
+        Between(0.01, 1e6),
+        _help(
+            "how long to train, about; instead of --steps. Becomes a number of steps once, by timing a few before the first."
+        ),
+    ] = None
     batch_size: Annotated[int | None, Between(1), _help("images per step, over all ranks; learning rates follow.")] = None
     image_size: Annotated[
         ImageSize, _help("pixels, as 384 or 224,320. Default: small images' own, the checkpoint's, or 224.")
@@ -112,7 +130,7 @@ class TrainOptions:
     precision: Annotated[Literal["auto", "float32", "bfloat16"], _help("Default: auto, bfloat16 where it is faster here.")] = (
         "auto"
     )
-    engine: Annotated[Engine, _help("compile: with torch.compile. Default: eager.")] = "eager"
+    engine: Annotated[Engine, _help("compile: with torch.compile. Default: torch.")] = "torch"
     micro_batch: Annotated[
         str | None, _help("images per forward pass and rank; auto: measured. Default: as many as fit into memory.")
     ] = None
@@ -122,8 +140,8 @@ class TrainOptions:
     ] = None
     activation_checkpointing: Annotated[bool, _help("compute activations again instead of keeping them: less memory.")] = False
     bad_images: BadImages = "stop"
-    subset: Annotated[int | None, Between(1), _help("train on a fixed random subset of so many images.")] = None
-    per_class: Annotated[int | None, Between(1), _help("train on at most so many images of each class.")] = None
+    subset: Annotated[int | None, Between(1), _help("train on a fixed random subset of this many images.")] = None
+    per_class: Annotated[int | None, Between(1), _help("train on at most this many images of each class.")] = None
     held_out: Annotated[
         float | None,
         Between(1e-9, 1 - 1e-9),
@@ -133,7 +151,9 @@ class TrainOptions:
         str | None, _help("a split of DATA to evaluate the result on, once, at the end, as `test`; it chooses nothing.")
     ] = None
     track: Annotated[str, _help("send metrics on: tensorboard, wandb, or tensorboard,wandb.")] = ""
-    extend: Annotated[bool, _help("with a larger --steps, --epochs or --flops: let the run in OUT become longer.")] = False
+    extend: Annotated[
+        bool, _help("with a larger --steps, --epochs, --flops or --minutes: let the run in OUT become longer.")
+    ] = False
 
     # Of a sweep's trial: validate on this share of what the run itself trains on.
     sweep_share: float | None = None

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 from vitreous.classifier import describe_parent, read_checkpoint
 from vitreous.core.device import Precision, choose_device, choose_precision
 from vitreous.core.distributed import World, broadcast
+from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
 from vitreous.data.source import Dataset
+from vitreous.training.auto_model import EPOCHS, auto_models, choose_by_flops, expectation
+from vitreous.training.batch_fitting import fit_micro_batch
 from vitreous.training.build_options import model_fields, recipe_changes
 from vitreous.training.choose_model import choose_model, choose_size
-from vitreous.training.choose_recipe import choose_recipe
-from vitreous.training.config import Previous, RunConfig, RunRecord
-from vitreous.training.data_split import choose_images
+from vitreous.training.choose_recipe import GUESSED, choose_recipe
+from vitreous.training.config import EVALUATIONS, Previous, RunConfig, RunRecord
+from vitreous.training.data_split import RunImages, choose_images
+from vitreous.training.distillation import describe_teacher
 from vitreous.training.fewshot_along import open_fewshot
+from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe, replace_fields
+from vitreous.training.timing import count_steps
 from vitreous.weights.transfer import adapt
-
-EVALUATIONS = 10  # in a run, where --eval-every does not say
 
 
 def resolve(
@@ -37,12 +45,73 @@ def resolve(
     extends = before is not None and (options.extend or before.extended)
     if before is not None and extends:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before.recipe["warmup"])
-    if before is not None and options.flops is not None and before.options.get("flops") == options.flops:
-        changes["steps"] = before.recipe["steps"]  # counted once, before the first step
+    for name, record in (("flops", before), ("minutes", before or replayed)):
+        asked = getattr(options, name)
+        if asked is not None and record is not None and record.options.get(name) == asked:
+            changes["steps"] = record.recipe["steps"]  # counted once, before the first step
     patience = changes.get("patience", replayed.recipe.get("patience") if replayed else None)
     # The sigmoid loss learns from an image without labels too: it belongs to no class.
     unlabelled = changes.get("loss") == "sigmoid"
     images = choose_images(options, stop_early=patience is not None, dataset=dataset, unlabelled=unlabelled)
+    if options.model == "auto":
+        return _with_auto_model(options, previous, world, images, changes, as_set)
+    if options.minutes is not None and fitted is None and "steps" not in changes:
+        changes["steps"], reason = _count_steps(options, previous, world, images, changes)
+        as_set.append(reason)
+    return _decide(options, previous, world, images, changes, as_set, fitted)
+
+
+def _with_auto_model(
+    options: TrainOptions, previous: Previous, world: World, images: RunImages, changes: dict[str, Any], as_set: list[str]
+) -> RunConfig:
+    """The largest model that the budget pays for; the one that it was, where the run is resumed."""
+    size, count = choose_size(options, images, None, changes)[0], images.count or GUESSED
+    names, why = auto_models(size, count, OBJECTIVES[options.objective].masks_patches)
+    known = previous.resumed.options.get("model") if previous.resumed else None
+    budget = "as it was"
+    if known is not None:
+        names = (known,)
+    elif options.minutes is None:
+        name, budget = choose_by_flops(names, size, images.channels, count, options.flops)
+        names = (name,)
+    counted = options.minutes is None or "steps" in changes
+    for name in names:
+        named = replace(options, model=name)
+        if counted:
+            break
+        try:
+            changes["steps"], budget = _count_steps(named, previous, world, images, changes)
+        except VitreousError:  # not one step of it fits into the time
+            if name == names[-1]:
+                raise
+            continue
+        if changes["steps"] * _decide(named, previous, world, images, changes, ()).recipe.batch_size >= EPOCHS * count:
+            break
+    config = _decide(named, previous, world, images, changes, [*as_set, f"model {name}: {why}; {budget}"])
+    expected = expectation(name, size, images.channels, count, config.steps * config.recipe.batch_size)
+    return replace(config, decisions=(*config.decisions, *filter(None, [expected])))
+
+
+def _count_steps(
+    options: TrainOptions, previous: Previous, world: World, images: RunImages, changes: Mapping[str, Any]
+) -> tuple[int, str]:
+    trial = _decide(options, previous, world, images, {**changes, "steps": 1}, ())
+    assert options.minutes is not None
+    return count_steps(fit_micro_batch(trial, options, previous, world), options.minutes, world)
+
+
+def _decide(
+    options: TrainOptions,
+    previous: Previous,
+    world: World,
+    images: RunImages,
+    changes: Mapping[str, Any],
+    as_set: Sequence[str],
+    fitted: Recipe | None = None,
+) -> RunConfig:
+    """Everything else, for these images; with --minutes, `changes` has the steps."""
+    before, replayed = previous
+    extends = before is not None and (options.extend or before.extended)
     checkpoint = None if options.from_ is None else read_checkpoint(options.from_)
     size, size_reason = choose_size(options, images, checkpoint, changes)
     decisions: list[str] = []
@@ -51,6 +120,9 @@ def resolve(
     else:
         recipe, decisions = choose_recipe(options, replayed, images, checkpoint, size, changes)
     model, tensors, model_notes = choose_model(options, recipe, images, checkpoint, model_fields(options.set), size)
+    teacher = None if options.teacher is None else read_checkpoint(options.teacher)
+    if options.teacher is not None and teacher is not None:
+        decisions.append(describe_teacher(options.teacher, teacher, images.classes))
     device = choose_device(options.device)
     precision = _precision(options, device, world, before or replayed)
     reasons = [*images.decisions, size_reason, *decisions, *as_set, *model_notes, precision.note]
@@ -78,6 +150,7 @@ def resolve(
         precision=precision.name,
         eval_every=eval_every if options.eval_every is None else options.eval_every,
         decisions=tuple(filter(None, reasons)),
+        teacher=teacher,
         begun=None if checkpoint is None else adapt(checkpoint, image_size=size),
         bad=images.bad,
     )

@@ -32,7 +32,7 @@ DONE, LOCK = "state/done.json", "state/.lock"
 # begins from are known by their fingerprints, however their paths are spelt.)
 FREE = (
     "workers", "save_every", "keep_every", "track", "decisions", "versions", "world_size", "threads", "options", "extended",
-    "data.name", "from.source", "arguments",  # the last: of a suite of tasks
+    "data.name", "from.source", "teacher.source", "arguments",  # the last: of a suite of tasks
 )  # fmt: skip
 
 

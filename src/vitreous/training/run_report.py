@@ -164,7 +164,7 @@ def _mistake_cards(outcome: ValidationResult) -> list[ImageCard]:
     return [
         ImageCard(
             mistake.id,
-            embed_image(mistake.picture),
+            embed_image(mistake.pixels),
             truth=" + ".join(mistake.truth),
             predictions=[(name, value, name in mistake.truth) for name, value in mistake.guesses[:5]],
             loss=f"loss {mistake.loss:.3g}" if math.isfinite(mistake.loss) else "loss not finite",

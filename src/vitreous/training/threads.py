@@ -65,7 +65,7 @@ def measure(config: RunConfig, most: int) -> tuple[float, float]:
     images = max(1, min(batch, int(MACS / max(1.0, compute_cost(config.model).macs))))
     found: dict[int, list[float]] = {1: [], most: []}
     with torch.random.fork_rng(devices=[]), using_threads(most):
-        eager = dataclasses.replace(config, options=dataclasses.replace(config.options, engine="eager"))
+        eager = dataclasses.replace(config, options=dataclasses.replace(config.options, engine="torch"))
         objective = build_objective(eager).train()
         freeze(objective, config.recipe)
         for _ in range(ROUNDS + 1):

@@ -21,9 +21,15 @@ from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.baseline import closed_form_baseline
 from vitreous.evaluation.validation_result import ValidationResult
 from vitreous.training.callbacks import Callback
+from vitreous.training.closed_form_start import (
+    describe_best,
+    keeps_best,
+    put_images_back,
+    start_from_closed_form,
+    starts_from_closed_form,
+)
 from vitreous.training.config import RunConfig, config_json
 from vitreous.training.fewshot_along import FewshotAlong
-from vitreous.training.linear_probe import describe_best, is_linear_probe, put_images_back, start_linear_probe
 from vitreous.training.loop import Loop, put_weights
 from vitreous.training.mistakes import write_mistakes
 from vitreous.training.objectives.build import OBJECTIVES, build_objective
@@ -38,7 +44,7 @@ from vitreous.weights.checkpoint import Checkpoint, read_checkpoint, write_check
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run came to."""
+    """The result of a run."""
 
     result: Mapping[str, Any]
     already: bool  # it had been finished before
@@ -65,10 +71,10 @@ def _train(config: RunConfig, world: World, folder: RunFolder) -> Finished:
     if loop.progress.step == 0 and world.is_main:
         if config.bad:
             write_bad_images(config.out / BAD_IMAGES, config.bad)
-        if not is_linear_probe(config):  # whose first evaluation is that
+        if not starts_from_closed_form(config):  # whose first evaluation is that
             _evaluate_baseline(config, folder)
-    if is_linear_probe(config):
-        messages = (*messages, start_linear_probe(config, loop))
+    if starts_from_closed_form(config):
+        messages = (*messages, start_from_closed_form(config, loop))
 
     def warn(line: str) -> None:
         folder.on_message(line)
@@ -187,26 +193,26 @@ def _evaluate_baseline(config: RunConfig, folder: RunFolder) -> None:
 def _conclude(config: RunConfig, loop: Loop, folder: RunFolder, world: World) -> dict[str, Any]:
     """Write checkpoint, Polyak average and report. A run that is killed in here does this part again when it is resumed."""
     target, notes, progress = config.out / "checkpoint", list(config.decisions), loop.progress
-    closed_form = is_linear_probe(config)
-    chooses_best = config.recipe.patience is not None or (closed_form and progress.best is not None)
+    chooses_best = keeps_best(config) and progress.best is not None
     put_images_back(config, loop)
     summary: dict[str, Any] = {"steps": progress.step, "seconds": round(progress.seconds, 1)}
     summary["flops"] = config.flops(progress.step)
     summary |= {"seed": config.options.seed, "data_seed": config.options.data_seed, "preprocess": config.recipe.evaluation}
     if loop.average is not None:
-        raw = loop.tensors()
-        metrics, result = _evaluate(loop)
+        with loop.result_weights(averaged=False):
+            raw = loop.tensors()
+            metrics, result = _evaluate(loop)
         summary["raw"] = metrics
         if world.is_main:
             write_checkpoint(_checkpoint(config, raw, _metrics(result, loop)), target / "raw")
     if progress.best is not None:
         summary["best"] = {"step": progress.best_step, **loop.objective.score_as_metric(progress.best)}
     with loop.result_weights():
-        if chooses_best and progress.best is not None:
+        if chooses_best:
             best = broadcast(world, read_checkpoint(target / "best").tensors if world.is_main else None)
             put_weights(loop.objective.model, best)
             loop.last = None
-            notes.append(describe_best(progress.best_step, closed_form))
+            notes.append(describe_best(config, progress.best_step))
             loop.say(notes[-1])
         metrics, result = _evaluate(loop, loop.last)
         tested = None if config.test is None else loop.evaluate(data=config.test)

@@ -45,7 +45,8 @@ MOST_PIXELS = 1 << 24  # of an image that enters a model: 4,096 x 4,096
 # Config fields that say how to compute rather than what is there; they stand in their own section of model.json.
 _NUMERICS = ("norm_eps", "activation", "norm_after_pool", "position_resize", "standardise", "standardise_eps", "root_padding")
 # Fields of a checkpoint that model.json has under the same names.
-_STORED = ("preprocess", "preprocess_guessed", "classes", "outputs", "family", "parent", "licence", "metrics", "head")
+_STORED: tuple[str, ...] = ("preprocess", "preprocess_guessed", "classes", "outputs", "family", "parent", "licence", "metrics")
+_STORED += ("head", "conformal")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Checkpoint:
     licence: str | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     head: Mapping[str, Any] = field(default_factory=dict)  # how a closed-form head was fitted; empty: it was trained
+    conformal: Mapping[str, Any] = field(default_factory=dict)  # scores for prediction sets; empty: not calibrated
     preprocess_guessed: bool = False  # nothing said how images are prepared: the string is its family's habit, not a fact
     notes: tuple[str, ...] = ()  # what reading it found missing, extra, assumed or replaced; not stored
 
@@ -81,11 +83,11 @@ class Checkpoint:
         return Preprocess(self.preprocess).size or self.config.image_size
 
 
-def format_document(checkpoint: Checkpoint, weights: Path, name: str) -> str:
-    """What `model.json` says. It knows its weights by their hash: beside others it is not believed."""
+def describe_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Everything that travels with the weights, as fields of JSON."""
     architecture = config_to_json(checkpoint.config)
     numerics = {key: architecture.pop(key) for key in _NUMERICS if key in architecture}
-    fields = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "architecture": architecture,
@@ -100,8 +102,13 @@ def format_document(checkpoint: Checkpoint, weights: Path, name: str) -> str:
         "licence": checkpoint.licence,
         "metrics": dict(checkpoint.metrics),
         "head": dict(checkpoint.head),
-        "weights": {"file": name, "sha256": file_hash(weights)},
+        **({"conformal": dict(checkpoint.conformal)} if checkpoint.conformal else {}),
     }
+
+
+def format_document(checkpoint: Checkpoint, weights: Path, name: str) -> str:
+    """What `model.json` says. It knows its weights by their hash: beside others it is not believed."""
+    fields = {**describe_checkpoint(checkpoint), "weights": {"file": name, "sha256": file_hash(weights)}}
     return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -112,7 +119,8 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
                 f"version {fields.get('version')!r} is not known; this program writes and reads version {VERSION}"
             )
         config = config_from_json({**fields["architecture"], **fields["numerics"]})
-        fields = {"preprocess_guessed": False, "head": {}, **fields}  # earlier files of this version do not say
+        missing: dict[str, Any] = {"preprocess_guessed": False, "head": {}, "conformal": {}}  # in earlier files of this version
+        fields = missing | fields
         stored = {name: fields[name] for name in _STORED}
         if isinstance(stored["classes"], list):
             stored["classes"] = tuple(map(str, stored["classes"]))
@@ -123,6 +131,12 @@ def from_document(fields: dict[str, Any], tensors: Mapping[str, Tensor], where: 
         raise VitreousError(f"{where}: a field has the wrong form ({error})") from error
     except VitreousError as error:
         raise VitreousError(f"{where}: {error}") from error
+
+
+def write_conformal(folder: Path, conformal: Mapping[str, Any]) -> None:
+    """Into the `model.json` of a checkpoint that is there; the weights stay as they are."""
+    fields = _read_matching_document(folder)
+    write_text(folder / DOCUMENT, json.dumps({**fields, "conformal": dict(conformal)}, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_document(path: Path) -> dict[str, Any] | None:

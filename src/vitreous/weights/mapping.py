@@ -35,7 +35,6 @@ LINEAR = Codec(lambda theirs: theirs.T, lambda ours: ours.T)  # flax: (in, out)
 CONV = Codec(lambda theirs: theirs.permute(3, 2, 0, 1), lambda ours: ours.permute(2, 3, 1, 0))  # flax: (H, W, in, out)
 ONE_ROW = Codec(lambda theirs: theirs[0], lambda ours: ours[None])  # a leading axis of 1 that we do without
 ADD_ROW = Codec(lambda theirs: theirs[None], lambda ours: ours[0])  # ... or that they do without
-CONV_AS_LINEAR = Codec(lambda theirs: theirs[0, 0].T, lambda ours: ours.T[None, None])  # flax 1x1 convolution
 TORCH_CONV_AS_LINEAR = Codec(lambda theirs: theirs[:, :, 0, 0], lambda ours: ours[:, :, None, None])
 
 
@@ -119,7 +118,7 @@ def resnet_rules(config: ResNetConfig, names: ResNetNames) -> list[Rule]:
 
 def refuse_parts(config: ModelConfig, format: str, parts: Mapping[str, object]) -> None:
     """Refuse a model that has one of these parts, which the format cannot express."""
-    for part, there in parts.items():
+    for part, there in {"a convolutional stem": getattr(config, "stem", ()), **parts}.items():
         if there:
             raise VitreousError(f"{config.name} has {part}, which {format} does not have; keep it as a vitreous checkpoint")
 
@@ -152,9 +151,9 @@ class Recognised(NamedTuple):
 
 
 def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> dict[str, Tensor]:
-    """All tensors of a model, after every name and shape has been checked against what the config wants."""
-    wanted = dict(build_on_meta(config).state_dict())
-    if different := {rule.ours for rule in rules} ^ set(wanted):  # only a config file can ask for what no rule makes
+    """All tensors of a model, after every name and shape has been checked against what the config asks for."""
+    expected_by_name = dict(build_on_meta(config).state_dict())
+    if different := {rule.ours for rule in rules} ^ set(expected_by_name):  # only a config file can ask for what no rule makes
         raise VitreousError(
             f"{arrays.path}: the config asks for a model with, or without, {min(different)!r}, unlike its family"
         )
@@ -163,7 +162,7 @@ def read_tensors(rules: Sequence[Rule], arrays: Arrays, config: ModelConfig) -> 
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise VitreousError(f"{arrays.path}: array {missing[0]!r}{more} is missing; the file is incomplete or of another kind")
     for each in rules:
-        for name, expected in zip(each.theirs, each.write(wanted[each.ours]), strict=True):
+        for name, expected in zip(each.theirs, each.write(expected_by_name[each.ours]), strict=True):
             found, needed = arrays.shapes[name], tuple(expected.shape)
             if each.codec.ignore_ones:
                 found, needed = (tuple(size for size in shape if size != 1) for shape in (found, needed))

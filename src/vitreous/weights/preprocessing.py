@@ -40,7 +40,7 @@ def official(size: Size) -> str:
 
 
 def huggingface_guess(kind: str, size: Size) -> str:
-    """Where there is no preprocessor_config.json: the shape of the image kept, 256 pixels cropped to 224 or the like.
+    """Where there is no preprocessor_config.json: the shape of the image kept, 256 pixels cropped to 224, for example.
 
     DINOv2's position table is for 518 pixels, but it is used at 224. DINOv3 and SigLIP squash the whole image; CLIP crops
     no more than makes it square.

@@ -37,7 +37,7 @@ _FOLDER_FILES = (WEIGHTS, "model.safetensors.index.json", "pytorch_model.bin", "
 
 
 def read_path(path: Path) -> Checkpoint:
-    """Read what lies at a path. Weights that are no numbers are refused: such a model answers NaN to every image."""
+    """Read what lies at a path. Weights that are no numbers are refused: such a model gives NaN for every image."""
     checkpoint = _read(path)
     for name, tensor in checkpoint.tensors.items():
         # A sum is 10 times as fast as asking each number, and is finite if they are, unless it overflows.
@@ -123,7 +123,9 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
     if "embedding.weight" in arrays.shapes and "blocks.0.attention.qkv.weight" in arrays.shapes:
         raise VitreousError(f"{path}: these are vitreous weights, but {DOCUMENT} is not beside them; copy the whole folder")
     some = ", ".join(sorted(arrays.shapes)[:3]) or "nothing"
-    raise VitreousError(f"{path}: not a model that this program knows; it holds {some} ...")
+    kind = settings.get("model_type") or settings.get("architecture")
+    named = f" ({kind!r}, says its config.json)" if isinstance(kind, str) else ""
+    raise VitreousError(f"{path}: not a model that this program knows{named}; it holds {some} ...")
 
 
 def _with_tensors(found: Recognised, whole: Arrays) -> Checkpoint:

@@ -124,7 +124,7 @@ class Settings:
     def pool(self, class_token: bool, norm_after_pool: bool, attention: bool = False) -> Pool:
         pool = self.arguments.get("global_pool", self.fields.get("global_pool"))
         if pool is None:
-            # A norm after pooling comes with average pooling, unless somebody asked for that norm and for nothing else.
+            # A norm after pooling comes with average pooling, unless that norm alone was asked for.
             asked_for = bool(self.arguments.get("fc_norm")) and "gap" not in self.architecture
             mean = (norm_after_pool and not asked_for) or not class_token or "dinov3" in self.architecture
             pool = "map" if attention else "avg" if mean else "token"

@@ -65,6 +65,7 @@ def adapt(
         preprocess=preprocess,
         outputs=checkpoint.outputs if classes is None else "softmax",
         head=checkpoint.head if classes is None else {},
+        conformal=checkpoint.conformal if classes is None else {},
     )
 
 
@@ -150,7 +151,7 @@ def _change_patch(
         return config
     tensors["embedding.weight"] = resize_patch(tensors["embedding.weight"], patch)
     name = config.name.rsplit("/", 1)[0] + (f"/{patch[0]}" if patch[0] == patch[1] else f"/{patch[0]}x{patch[1]}")
-    stride = config.trunk.stride if config.trunk else 1
+    stride = config.stride
     if image_size is None:  # without a size asked for, the grid stays and the image grows with the patch
         image_size = (config.grid[0] * patch[0] * stride, config.grid[1] * patch[1] * stride)
     trunk = replace_config(config.trunk, image_size=image_size) if config.trunk else None

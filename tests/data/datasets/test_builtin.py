@@ -89,13 +89,13 @@ PINNED = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_pictures_are_pinned(task: str) -> None:
+def test_images_are_pinned(task: str) -> None:
     """If this fails, images have changed for everybody who trained on them: raise EDITION, or undo the change."""
     source = opened(f"{task}?seed=7&count=9223372036854775807")
     assert digest(source, *range(20), 2**62, 2**63 - 2)[:16] == PINNED[task]
 
 
-def test_pictures_do_not_depend_on_process_order_or_processor() -> None:
+def test_images_do_not_depend_on_process_order_or_processor() -> None:
     """Another process reads them backwards, without the vector instructions that numpy uses here."""
     code = (
         "import sys, hashlib; from vitreous.data.datasets.builtin import open_builtin\n"
@@ -122,7 +122,7 @@ def test_seed_and_index_matter_and_size_does_not_change_the_scene(task: str) -> 
         assert np.corrcoef(halved.ravel(), source.read(index).ravel())[0, 1] > 0.8
 
 
-def test_tasks_of_one_scene_share_their_pictures() -> None:
+def test_tasks_of_one_scene_share_their_images() -> None:
     for one, other in (("position", "orientation"), ("count", "objects")):
         assert digest(opened(one), *range(10)) == digest(opened(other), *range(10))
 
@@ -161,7 +161,7 @@ def test_symbols_with_an_orientation_look_the_same_at_one_angle_only() -> None:
         assert shares[1:].max() < 0.85, SYMBOLS[symbol].name
 
 
-def test_shapes_are_told_by_their_form() -> None:
+def test_shapes_are_distinguished_by_their_form() -> None:
     source = opened("shapes")
     for index in range(30):
         main = max((t for t in scene_of(source, index).things if t.symbol != BAR), key=lambda t: t.radius)
@@ -262,8 +262,8 @@ def test_splits_have_nothing_in_common(task: str) -> None:
 
 
 def test_scenes_and_seeds_draw_different_keys() -> None:
-    pictures = np.arange(20_000, dtype=np.uint64)
-    drawn_keys = [derive_keys(seed, scene, pictures) for seed in (0, 1, 2**63 - 1) for scene in range(len(SCENES))]
+    images = np.arange(20_000, dtype=np.uint64)
+    drawn_keys = [derive_keys(seed, scene, images) for seed in (0, 1, 2**63 - 1) for scene in range(len(SCENES))]
     assert len(np.unique(np.concatenate(drawn_keys))) == 12 * 20_000
 
 
@@ -292,7 +292,7 @@ def test_a_source_is_small_and_ends() -> None:
             source.read(index)
 
 
-def test_no_end_of_pictures() -> None:
+def test_no_end_of_images() -> None:
     source = opened("objects?count=9223372036854775807")
     assert source[2**63 - 2].id == "train/9223372036854775806"
     assert source.fingerprint() != opened("objects").fingerprint()

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.datasets import image_files as pictures
+from vitreous.data.datasets import image_files as images
 from vitreous.data.datasets import registry as named
 from vitreous.data.datasets.registry import open_named
 from vitreous.data.open import open_data
@@ -30,7 +30,7 @@ def source(data: Dataset, split: str) -> Source:
     return found
 
 
-def same(data: Dataset, expected: originals.Pictures) -> None:
+def same(data: Dataset, expected: originals.Images) -> None:
     assert set(data.splits) == set(expected)
     for split, items in expected.items():
         found = source(data, split)
@@ -54,9 +54,9 @@ def test_arrays_come_out_as_they_went_in(name: str, form: str, tmp_path: Path) -
     for _ in range(2):  # made, then found
         data = open_named(name, tmp_path / "files")
         assert set(data.splits) == {"train", "test"}
-        for split, (images, labels) in expected.items():
+        for split, (pixels, labels) in expected.items():
             found = source(data, split)
-            assert np.array_equal(np.stack([item.content for item in found.items()]), images)
+            assert np.array_equal(np.stack([item.content for item in found.items()]), pixels)
             assert found.targets().tolist() == labels.tolist()
             assert [found.labels(i) for i in range(len(found))] == [(label,) for label in labels]
             assert found.counts().tolist() == np.bincount(labels, minlength=len(data.classes)).tolist()
@@ -65,9 +65,9 @@ def test_arrays_come_out_as_they_went_in(name: str, form: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("form", ["as distributed", "unpacked"])
-@pytest.mark.parametrize("name", originals.PICTURE_SETS)
-def test_pictures_come_out_as_they_went_in(name: str, form: str, tmp_path: Path) -> None:
-    expected = originals.PICTURE_SETS[name](tmp_path / "files")
+@pytest.mark.parametrize("name", originals.IMAGE_SETS)
+def test_images_come_out_as_they_went_in(name: str, form: str, tmp_path: Path) -> None:
+    expected = originals.IMAGE_SETS[name](tmp_path / "files")
     if form == "unpacked":
         originals.unpack_all(tmp_path / "files")
     before = sorted(path.name for path in (tmp_path / "files").iterdir())
@@ -77,7 +77,7 @@ def test_pictures_come_out_as_they_went_in(name: str, form: str, tmp_path: Path)
 
 
 def test_class_names_and_their_order(tmp_path: Path) -> None:
-    for name, write in {**originals.ARRAY_SETS, **originals.PICTURE_SETS}.items():
+    for name, write in {**originals.ARRAY_SETS, **originals.IMAGE_SETS}.items():
         write(tmp_path / name)
     classes = {name: open_named(name, tmp_path / name).classes for name in named.dataset_names() if name != "imagenet"}
     assert classes["cifar10"][:3] == ("airplane", "automobile", "bird")
@@ -90,7 +90,7 @@ def test_class_names_and_their_order(tmp_path: Path) -> None:
     assert classes["caltech101"] == ("Faces", "accordion", "yin_yang")
 
 
-def test_other_archives_of_the_same_pictures(tmp_path: Path) -> None:
+def test_other_archives_of_the_same_images(tmp_path: Path) -> None:
     expected = originals.eurosat(tmp_path / "a")["all"]
     originals.zipped(tmp_path / "a" / "EuroSAT_RGB.zip", {f"EuroSAT_RGB/{path}": content for path, _, content in expected})
     (tmp_path / "a" / "EuroSAT.zip").unlink()
@@ -109,7 +109,7 @@ def test_other_archives_of_the_same_pictures(tmp_path: Path) -> None:
 
 def test_sets_without_an_official_division_say_so(tmp_path: Path) -> None:
     for name in ("eurosat", "caltech101"):
-        originals.PICTURE_SETS[name](tmp_path / name)
+        originals.IMAGE_SETS[name](tmp_path / name)
         notes = open_named(name, tmp_path / name).notes
         assert any("no official division" in note for note in notes)
     assert any("BACKGROUND_Google left out" in note for note in notes)
@@ -161,7 +161,7 @@ def test_torchvision_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "fashion-mnist": "FashionMNIST/raw",
     }
     for name, folder in places.items():
-        write = originals.PICTURE_SETS.get(name) or originals.ARRAY_SETS[name]
+        write = originals.IMAGE_SETS.get(name) or originals.ARRAY_SETS[name]
         write(tmp_path / name / folder)
         originals.unpack_all(tmp_path / name / folder)
         if name == "caltech101":
@@ -235,7 +235,7 @@ def test_a_directory_of_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def made(folder: Path, name: str) -> Path:
-    (originals.PICTURE_SETS.get(name) or originals.ARRAY_SETS[name])(folder)
+    (originals.IMAGE_SETS.get(name) or originals.ARRAY_SETS[name])(folder)
     return folder
 
 
@@ -260,7 +260,7 @@ def test_a_folder_of_that_name_with_the_original_files_is_the_set(
 
 
 @pytest.mark.parametrize("name", ["cifar10", "pets", "eurosat", "imagenet"])
-def test_a_folder_of_that_name_with_pictures_is_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_that_name_with_images_is_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for split in ("train", "test"):
         for label in ("cat", "dog"):
@@ -295,8 +295,8 @@ def test_a_changed_archive_is_read_anew(tmp_path: Path) -> None:
 def test_many_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = originals.dtd(tmp_path / "files")
     calls: list[Path] = []
-    unpack = pictures.unpack
-    monkeypatch.setattr(pictures, "unpack", lambda archive, *rest: (calls.append(archive), unpack(archive, *rest)))
+    unpack = images.unpack
+    monkeypatch.setattr(images, "unpack", lambda archive, *rest: (calls.append(archive), unpack(archive, *rest)))
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         for data in pool.map(lambda _: open_named("dtd", tmp_path / "files"), range(6)):
             same(data, expected)
@@ -315,11 +315,11 @@ def imagenet(root: Path, flat: bool) -> None:
     for number, synset in enumerate(["n02119789", "n01440764", "n01440764"]):
         path = root / "train" / synset / f"{synset}_{number}.JPEG"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(originals.picture(number))
+        path.write_bytes(originals.make_image(number))
     for number, synset in enumerate(TRUTH, 1):
         path = root / "val" / ("" if flat else synset) / f"ILSVRC2012_val_{number:08d}.JPEG"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(originals.picture(100 + number))
+        path.write_bytes(originals.make_image(100 + number))
 
 
 @pytest.mark.parametrize("unpacked", [False, True])
@@ -333,7 +333,7 @@ def test_imagenet_with_flat_validation_images(unpacked: bool, tmp_path: Path) ->
     validation, train = source(data, "validation"), source(data, "train")
     assert [data.classes[i] for i in validation.targets()] == ["crane (machine)", "tench", "kit fox", "tench"]
     assert validation.id(2) == "val/ILSVRC2012_val_00000003.JPEG"
-    assert validation[2].content == originals.picture(103)
+    assert validation[2].content == originals.make_image(103)
     assert [(train.id(i), train.labels(i)) for i in range(3)] == [
         ("train/n01440764/n01440764_1.JPEG", (0,)),
         ("train/n01440764/n01440764_2.JPEG", (0,)),
@@ -341,7 +341,7 @@ def test_imagenet_with_flat_validation_images(unpacked: bool, tmp_path: Path) ->
     ]
     assert train.counts().tolist() == [2, 0, 1, 0, 0, 0]
     assert train.targets().tolist() == [0, 0, 2]
-    assert train[0].content == originals.picture(1)
+    assert train[0].content == originals.make_image(1)
     assert pickle.loads(pickle.dumps(train)).fingerprint() == train.fingerprint() != validation.fingerprint()
 
 
@@ -427,11 +427,11 @@ def test_imagenet_is_never_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("form", ["as distributed", "unpacked"])
-@pytest.mark.parametrize("name", [*originals.ARRAY_SETS, *originals.PICTURE_SETS])
+@pytest.mark.parametrize("name", [*originals.ARRAY_SETS, *originals.IMAGE_SETS])
 def test_a_folder_in_an_original_layout_is_that_set_under_any_name(name: str, form: str, tmp_path: Path) -> None:
     """Read as class folders, Pets had the two classes `images` and `annotations`."""
     folder = tmp_path / "downloads"
-    {**originals.ARRAY_SETS, **originals.PICTURE_SETS}[name](folder)
+    {**originals.ARRAY_SETS, **originals.IMAGE_SETS}[name](folder)
     if form == "unpacked":
         originals.unpack_all(folder)
     expected = open_named(name, folder)
@@ -472,6 +472,6 @@ def test_imagenet_is_recognised_by_its_devkit(tmp_path: Path) -> None:
 def test_ordinary_folders_are_not_taken_for_a_known_set(tmp_path: Path) -> None:
     for name in ("images/a.jpg", "annotations/b.jpg", "train/cat/a.jpg", "labels/c.jpg", "AnnualCrop/d.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(originals.picture(1))
+        (tmp_path / name).write_bytes(originals.make_image(1))
     originals.cifar10(tmp_path)  # an archive beside class folders
     assert not named.recognise(tmp_path)

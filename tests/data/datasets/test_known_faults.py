@@ -73,7 +73,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(("name", "file"), PACKED)
 def test_a_damaged_file_is_named(name: str, file: str, damage: str, tmp_path: Path) -> None:
-    (originals.PICTURE_SETS.get(name) or originals.ARRAY_SETS[name])(tmp_path / "files")
+    (originals.IMAGE_SETS.get(name) or originals.ARRAY_SETS[name])(tmp_path / "files")
     path = tmp_path / "files" / file
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     if (name, file, damage) in (
@@ -162,7 +162,7 @@ def test_a_bomb_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_modes_in_an_archive_are_not_restored(tmp_path: Path) -> None:
     originals.flowers102(tmp_path / "files")
-    files = {f"jpg/image_{n:05d}.jpg": originals.picture(n) for n in range(1, 9)}
+    files = {f"jpg/image_{n:05d}.jpg": originals.make_image(n) for n in range(1, 9)}
     with tarfile.open(tmp_path / "files" / "102flowers.tgz", "w:gz") as made:
         for name, content in files.items():
             info = member(name)

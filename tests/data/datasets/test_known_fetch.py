@@ -35,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def serve(server: Server, monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> dict[str, bytes]:
     """The tiny files of a set, which count as the originals by their checksums."""
-    (originals.PICTURE_SETS.get(name) or originals.ARRAY_SETS[name])(folder)
+    (originals.IMAGE_SETS.get(name) or originals.ARRAY_SETS[name])(folder)
     known = named.find_dataset(name)
     files = []
     contents = {}
@@ -77,7 +77,7 @@ def test_every_set_is_fetched_once_and_then_works_offline(
         assert len(other) > 0
 
 
-def test_a_cut_download_goes_on_where_it_stopped(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_download_resumes_where_it_stopped(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = serve(server, monkeypatch, "cifar10", tmp_path / "files")["cifar-10-binary.tar.gz"]
     half = len(content) // 2
     server.scripts["/cifar10/cifar-10-binary.tar.gz"] = [ok(content, sent=half), ok(content)]
@@ -85,7 +85,7 @@ def test_a_cut_download_goes_on_where_it_stopped(server: Server, tmp_path: Path,
     assert [headers.get("Range") for _, headers in server.requests] == [None, f"bytes={half}-"]
 
 
-def test_a_later_run_goes_on_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_run_resumes_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = serve(server, monkeypatch, "pets", tmp_path / "files")
     annotations = server.scripts["/pets/annotations.tar.gz"]
     server.scripts["/pets/annotations.tar.gz"] = [ok(contents["annotations.tar.gz"], sent=100)] + [status(503)] * 4

@@ -82,7 +82,7 @@ def layout(folder: Path, lists: dict[str, Entries], skip: tuple[str, ...] = ()) 
         for line, (path, _) in enumerate(entries):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if path not in skip:
-                (folder / path).write_bytes(originals.picture(100 * number + line))
+                (folder / path).write_bytes(originals.make_image(100 * number + line))
         (folder / f"{name}.txt").write_text("".join(f"{path} {label}\n" for path, label in entries))
 
 
@@ -227,7 +227,7 @@ def test_a_list_that_is_missing_or_no_text(folder: Path) -> None:
 
 
 def test_windows_ends_of_lines_tabs_and_spaces_in_names(folder: Path) -> None:
-    (folder / "images/test/a b.jpg").write_bytes(originals.picture(1))
+    (folder / "images/test/a b.jpg").write_bytes(originals.make_image(1))
     (folder / "test.txt").write_bytes("\ufeffimages/test/a b.jpg\t3\r\nimages/test/000000.jpg  0\r\n".encode())
     found = source(open_data(f"vtab:clevr-count@{folder}"), "test")
     assert [(found.id(n), *found.labels(n)) for n in range(2)] == [("images/test/a b.jpg", 3), ("images/test/000000.jpg", 0)]
@@ -244,12 +244,12 @@ def test_what_is_typed_wrong(folder: Path) -> None:
 
 def shard(path: Path, samples: list[tuple[str, str]]) -> dict[str, bytes]:
     """Writes `NAME.jpg` and `NAME.cls`, and gives the images."""
-    pictures = {name: originals.picture(sum(name.encode()) + len(path.name)) for name, _ in samples}
+    images = {name: originals.make_image(sum(name.encode()) + len(path.name)) for name, _ in samples}
     members = {}
     for name, label in samples:
-        members[f"{name}.jpg"], members[f"{name}.cls"] = pictures[name], label.encode()
+        members[f"{name}.jpg"], members[f"{name}.cls"] = images[name], label.encode()
     originals.tar(path, members, "w")
-    return pictures
+    return images
 
 
 def test_classes_of_orientations_say_which_they_hold() -> None:

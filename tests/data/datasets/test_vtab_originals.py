@@ -148,7 +148,7 @@ def test_dsprites_in_the_tasks_folder_and_in_another_process(tmp_path: Path) -> 
     assert copy.fingerprint() == found.fingerprint()
 
 
-def test_grey_pictures_reach_a_model_with_three_channels(tmp_path: Path) -> None:
+def test_grey_images_reach_a_model_with_three_channels(tmp_path: Path) -> None:
     images, _ = sprites(tmp_path)
     found = source(open_data(f"vtab:dsprites-location@{tmp_path}"), "test")
     (batch,) = Loader(found, "resize(64)|range(-1,1)", 8, workers=2).once()
@@ -443,12 +443,12 @@ FRAMES, DRIVES = 60, 20
 
 def kitti(root: Path, kit: bool = True) -> dict[str, dict[str, bytes]]:
     """The three zip files as mappings, and their content written to `root`."""
-    pictures = {f"training/image_2/{n:06d}.png": png(n) for n in range(FRAMES)} | {"testing/image_2/000000.png": b"?"}
+    images = {f"training/image_2/{n:06d}.png": png(n) for n in range(FRAMES)} | {"testing/image_2/000000.png": b"?"}
     labels = {f"training/label_2/{n:06d}.txt": ("\n".join(STREETS[n % 8][0]) + "\n").encode() for n in range(FRAMES)}
     lines = [f"2011_09_26 2011_09_26_drive_{n // 3:04d}_sync {n:010d}" for n in range(FRAMES)]
     rand = ",".join(str(n + 1) for n in shuffled())
     mapping = {"mapping/train_mapping.txt": "\n".join(lines).encode() + b"\n", "mapping/train_rand.txt": rand.encode() + b"\n"}
-    archives = {"data_object_image_2.zip": pictures, "data_object_label_2.zip": labels}
+    archives = {"data_object_image_2.zip": images, "data_object_label_2.zip": labels}
     if kit:
         archives["devkit_object.zip"] = mapping
     for files in archives.values():
@@ -559,7 +559,7 @@ RULES: dict[str, tuple[Callable[[str], Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", RULES)
 def test_photographs_of_known_sets(name: str, form: str, tmp_path: Path) -> None:
     """Examples, labels and bytes are those of the original, in the benchmark's order."""
-    written = originals.PICTURE_SETS[name](tmp_path / "vtab")
+    written = originals.IMAGE_SETS[name](tmp_path / "vtab")
     if form == "unpacked":
         originals.unpack_all(tmp_path / "vtab")
     key, edges = RULES[name]

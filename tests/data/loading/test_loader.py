@@ -86,10 +86,10 @@ def test_every_item_once_in_every_epoch_and_never_twice_the_same_way() -> None:
     batches = list(islice(Loader(source, TRAINING, 4, workers=0).training(), 5))
     ids = [item for batch in batches for item in batch.ids]
     assert sorted(ids[:10]) == sorted(ids[10:]) == sorted(source.id(i) for i in range(10))
-    pictures = {
+    photos = {
         (i, tuple(image.flatten().tolist())) for batch in batches for i, image in zip(batch.ids, batch.images, strict=True)
     }
-    assert len(pictures) == 20
+    assert len(photos) == 20
 
 
 def test_an_items_augmentation_is_its_own() -> None:
@@ -341,8 +341,8 @@ def test_streams_are_dealt_to_processes(processes: int, exact: bool) -> None:
     ]
     for step, batch in enumerate(whole):
         assert sorted(batch.ids) == sorted(item for part in parts for item in part[step].ids)
-        pictures = {item: image for part in parts for item, image in zip(part[step].ids, part[step].images, strict=True)}
-        assert all(torch.equal(pictures[item], image) for item, image in zip(batch.ids, batch.images, strict=True))
+        photos = {item: image for part in parts for item, image in zip(part[step].ids, part[step].images, strict=True)}
+        assert all(torch.equal(photos[item], image) for item, image in zip(batch.ids, batch.images, strict=True))
 
 
 @pytest.mark.parametrize("exact", [False, True])

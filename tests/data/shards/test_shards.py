@@ -36,7 +36,7 @@ from vitreous.data.source import Dataset, Item, Source
 from vitreous.data.sources.arrays import Arrays
 
 
-def picture(number: int, form: str = "PNG", size: int = 8) -> bytes:
+def make_image(number: int, form: str = "PNG", size: int = 8) -> bytes:
     """An image whose bytes no other number's share."""
     pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), np.uint8)
     buffer = io.BytesIO()
@@ -67,8 +67,8 @@ CLASSES = ("cat", "dog", "eel")
 
 
 def listed(count: int = 30) -> Dataset:
-    train = [(f"train/{CLASSES[n % 3]}/{n}.png", (n % 3,), picture(n)) for n in range(count)]
-    test = [(f"test/{CLASSES[n % 3]}/{n}.jpg", (n % 3,), picture(1000 + n, "JPEG")) for n in range(7)]
+    train = [(f"train/{CLASSES[n % 3]}/{n}.png", (n % 3,), make_image(n)) for n in range(count)]
+    test = [(f"test/{CLASSES[n % 3]}/{n}.jpg", (n % 3,), make_image(1000 + n, "JPEG")) for n in range(7)]
     return Dataset("listed", CLASSES, {"train": Listed("train", CLASSES, train), "test": Listed("test", CLASSES, test)})
 
 
@@ -86,7 +86,7 @@ def tar(members: Sequence[tuple[str, bytes]]) -> bytes:
 def samples(count: int, start: int = 0, classes: int = 3) -> list[tuple[str, bytes]]:
     found = []
     for n in range(start, start + count):
-        found += [(f"{n:04d}.png", picture(n)), (f"{n:04d}.cls", str(n % classes).encode())]
+        found += [(f"{n:04d}.png", make_image(n)), (f"{n:04d}.cls", str(n % classes).encode())]
     return found
 
 
@@ -139,14 +139,14 @@ def test_what_webdataset_writes_is_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"theirs.{suffix}"
     with webdataset.TarWriter(str(path)) as writer:
         for n in range(12):
-            writer.write({"__key__": f"a/b{n}", "jpg": picture(n, "JPEG"), "cls": n % 5, "json": {"note": n}})
+            writer.write({"__key__": f"a/b{n}", "jpg": make_image(n, "JPEG"), "cls": n % 5, "json": {"note": n}})
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == (suffix == "tar.gz")
     dataset = open_shards(str(path))
     assert dataset.classes == ("0", "1", "2", "3", "4")
     assert "no index.json" in dataset.notes[0]
     items = list(stream(dataset).items())
     assert [(item.id, item.labels) for item in items] == [(f"theirs.{suffix}/a/b{n}", (n % 5,)) for n in range(12)]
-    assert [item.content for item in items] == [picture(n, "JPEG") for n in range(12)]
+    assert [item.content for item in items] == [make_image(n, "JPEG") for n in range(12)]
     assert items[3].place == f"{path}: a/b3.jpg"
     assert stream(dataset).count() == 12
 
@@ -235,11 +235,11 @@ def test_several_labels_none_and_odd_names(tmp_path: Path) -> None:
         "c\nd",
     ]
     labels = [(0, 2), (), (1,), (2, 1, 0), (0,), (1,), (2,), (0,), (1,)]
-    entries = [(name, label, picture(n)) for n, (name, label) in enumerate(zip(names, labels, strict=True))]
+    entries = [(name, label, make_image(n)) for n, (name, label) in enumerate(zip(names, labels, strict=True))]
     write_shards(Dataset("x", CLASSES, {"all": Listed("all", CLASSES, entries)}), tmp_path / "out", shuffle=False)
     items = list(stream(open_shards(str(tmp_path / "out"))).items())
     assert [item.labels for item in items] == labels
-    assert [item.content for item in items] == [picture(n) for n in range(len(names))]
+    assert [item.content for item in items] == [make_image(n) for n in range(len(names))]
     assert len({item.id for item in items}) == len(names)
     assert items[5].id == "all-000000.tar/ü/é è"
     theirs = webdataset.WebDataset(str(tmp_path / "out" / "all-000000.tar"), shardshuffle=False, empty_check=False)
@@ -273,7 +273,7 @@ def test_shards_can_be_sharded_again(tmp_path: Path) -> None:
 
 
 def test_bad_images_stop_with_all_named_or_are_skipped_and_listed(tmp_path: Path) -> None:
-    entries = [(f"{n}.png", (0,), picture(n)) for n in range(10)]
+    entries = [(f"{n}.png", (0,), make_image(n)) for n in range(10)]
     entries[3], entries[7] = ("3.png", (0,), b""), ("7.png", (0,), b"no image at all")
     dataset = Dataset("x", CLASSES, {"all": Listed("all", CLASSES, entries)})
     with pytest.raises(VitreousError, match=r"2 bad images.*(3|7)\.png.*(3|7)\.png") as stopped:
@@ -296,8 +296,8 @@ def test_bad_images_stop_with_all_named_or_are_skipped_and_listed(tmp_path: Path
 
 
 def test_a_full_check_finds_an_image_that_is_cut_off(tmp_path: Path) -> None:
-    cut = picture(1, "JPEG", 64)[:-600]
-    dataset = Dataset("x", CLASSES, {"all": Listed("all", CLASSES, [("a.jpg", (0,), picture(0)), ("cut.jpg", (0,), cut)])})
+    cut = make_image(1, "JPEG", 64)[:-600]
+    dataset = Dataset("x", CLASSES, {"all": Listed("all", CLASSES, [("a.jpg", (0,), make_image(0)), ("cut.jpg", (0,), cut)])})
     assert write_shards(dataset, tmp_path / "quick").bad == ()
     with pytest.raises(VitreousError, match=r"1 bad images.*cut\.jpg"):
         write_shards(dataset, tmp_path / "full", full_check=True)
@@ -346,7 +346,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_labels_in_every_form(tmp_path: Path, suffix: str, text: str, labels: tuple[int, ...]) -> None:
-    where = folder(tmp_path / "x", a=tar([("1.png", picture(1)), (f"1.{suffix}", text.encode())]))
+    where = folder(tmp_path / "x", a=tar([("1.png", make_image(1)), (f"1.{suffix}", text.encode())]))
     assert [item.labels for item in stream(open_shards(str(where))).items()] == [labels]
 
 
@@ -472,7 +472,7 @@ def test_a_broken_shard_without_an_index_tells_the_classes_it_can(tmp_path: Path
 
 
 def test_two_classes_of_one_name_are_two_classes(tmp_path: Path) -> None:
-    entries = [(f"{n}.png", (n,), picture(n)) for n in range(3)]
+    entries = [(f"{n}.png", (n,), make_image(n)) for n in range(3)]
     write_shards(
         Dataset("x", ("crane", "owl", "crane"), {"all": Listed("all", CLASSES, entries)}), tmp_path / "out", shuffle=False
     )
@@ -689,7 +689,7 @@ def test_a_dropped_line_is_taken_up_again_without_loss_or_repetition(
     # Without seeking, what came already is passed over; the third opening does not get as far and brings nothing new.
     flaky.budgets = [third, third, 7, 1 << 30] if can_seek else [third, 2 * third, 7, 1 << 30]
     items = list(stream(open_shards("flaky://d/a.tar")).items())
-    assert [item.content for item in items] == [picture(n) for n in range(20)]
+    assert [item.content for item in items] == [make_image(n) for n in range(20)]
     assert [item.labels for item in items] == [(n % 3,) for n in range(20)]
     assert flaky.opened == 4
 
@@ -715,7 +715,7 @@ def test_a_dead_line_is_named_after_the_retries(flaky: type[FlakyFileSystem], mo
     flaky.budgets = [25_000, 0]
     found = stream(open_shards("flaky://d/a.tar", bad_shards="skip"))
     items = list(found.items())
-    assert [item.content for item in items] == [picture(n) for n in range(len(items))]
+    assert [item.content for item in items] == [make_image(n) for n in range(len(items))]
     assert 0 < len(items) < 20
     assert [s.delivered for s in found.skipped] == [len(items)]
 
@@ -814,7 +814,7 @@ def test_over_http_with_dropped_connections(server: Server, honour_ranges: bool)
     assert "secret" not in dataset.where
     found = stream(dataset, "train")
     items = list(found.items())
-    assert [item.content for item in items] == [picture(n) for n in range(25)]
+    assert [item.content for item in items] == [make_image(n) for n in range(25)]
     assert items[24].id == "train-1.tar/0024"
     assert "secret" not in items[24].place
     asked = [wanted for path, wanted in server.ranges if path == "/s/train-0.tar"]

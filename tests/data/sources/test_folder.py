@@ -127,7 +127,7 @@ def test_a_pipe_is_no_image(tmp_path: Path) -> None:
     assert error.value.kind == "not-an-image"
 
 
-def test_validation_without_labels_cannot_judge(tmp_path: Path) -> None:
+def test_validation_without_labels_cannot_be_used(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1.jpg", "val/1.jpg")
     with pytest.raises(VitreousError, match="validation has no labels to validate on"):
         choose_training_splits(open_data(tmp_path))
@@ -241,7 +241,7 @@ def test_a_folder_that_could_not_be_read_is_looked_at_again(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_link_to_nothing_is_told_and_looked_at_again(tmp_path: Path) -> None:
+def test_a_link_to_nothing_is_reported_and_looked_at_again(tmp_path: Path) -> None:
     make(tmp_path / "photos", "a/1.jpg")
     (tmp_path / "photos" / "b").symlink_to(tmp_path / "disk" / "b")
     data = open_data(tmp_path / "photos")

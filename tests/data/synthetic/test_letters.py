@@ -24,7 +24,7 @@ def opened(options: str = "size=16&count=3000") -> dict[str, Letters]:
     return dict(open_builtin(f"letters?{options}").splits)  # type: ignore[arg-type]
 
 
-def test_a_picture_is_a_function_of_seed_and_index() -> None:
+def test_a_image_is_a_function_of_seed_and_index() -> None:
     train = opened()["train"]
     again = pickle.loads(pickle.dumps(train))
     for index in (2999, 0, 17):
@@ -42,7 +42,7 @@ def test_labels_agree_with_each_other_and_cover_every_letter() -> None:
     assert np.all(np.abs(train.counts() - expected) < 5 * np.sqrt(expected)), "each letter as often as the others"
 
 
-def test_no_split_shares_a_picture_and_no_class_is_a_digit() -> None:
+def test_no_split_shares_a_image_and_no_class_is_a_digit() -> None:
     splits = opened("size=16&count=200")
     seen = [{source.read(i).tobytes() for i in range(200)} for source in splits.values()]
     assert len(seen[0] | seen[1] | seen[2]) == 600
@@ -50,7 +50,7 @@ def test_no_split_shares_a_picture_and_no_class_is_a_digit() -> None:
     assert len(set(splits["train"].classes)) == len(LETTERS) == len({name.casefold() + name for name in LETTERS})
 
 
-def test_pictures_are_the_letters_that_their_labels_name() -> None:
+def test_images_are_the_letters_that_their_labels_name() -> None:
     """Judged by plain drawings of the letters, which Pillow makes upright from one font: far better than chance (2.4 %)."""
     font = ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"), 64)
     drawings = []
@@ -79,10 +79,10 @@ def test_what_is_learnt_from_one_split_holds_on_another() -> None:
 
 @pytest.mark.parametrize("size", [8, 32, 100])
 def test_any_size_from_8_on(size: int) -> None:
-    picture = opened(f"size={size}&count=3")["train"].read(1)
-    assert picture.shape == (size, size)
-    assert picture.dtype == np.uint8
-    assert picture.max() > 120 > 60 > np.median(picture[[0, -1]][:, [0, -1]]), "light on dark"
+    image = opened(f"size={size}&count=3")["train"].read(1)
+    assert image.shape == (size, size)
+    assert image.dtype == np.uint8
+    assert image.max() > 120 > 60 > np.median(image[[0, -1]][:, [0, -1]]), "light on dark"
 
 
 def test_options_are_checked() -> None:

@@ -289,7 +289,7 @@ def test_damage_anywhere_is_named_or_harmless(format: str) -> None:
             assert str(error).startswith("x: ")
 
 
-def test_a_picture_that_is_a_program_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_image_that_is_a_program_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """EPS is PostScript, which Pillow would hand to Ghostscript."""
     content = encoded(PHOTO, "EPS")
     with Image.open(io.BytesIO(content)) as opened:

@@ -37,27 +37,27 @@ def classifier(preprocess: str, channels: int = 3) -> Classifier:
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_there_and_back(preprocess: str, channels: int, dtype: torch.dtype) -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (8, 12, channels), dtype=np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (8, 12, channels), dtype=np.uint8)
     clf = classifier(preprocess, channels)
-    found = denormalise(clf.preprocess, clf.prepare(picture if channels == 3 else picture[..., 0])[0].to(dtype))
+    found = denormalise(clf.preprocess, clf.prepare(image if channels == 3 else image[..., 0])[0].to(dtype))
     assert found.dtype == np.uint8
     assert found.shape == (8, 12, 3)
-    assert np.abs(found.astype(int) - picture).max() <= 1
+    assert np.abs(found.astype(int) - image).max() <= 1
 
 
 def test_what_is_shown_is_what_was_cropped() -> None:
     """The model's view of a larger image: its middle, not the whole."""
-    picture = np.zeros((20, 24, 3), np.uint8)
-    picture[6:14, 6:18] = np.random.default_rng(1).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    image = np.zeros((20, 24, 3), np.uint8)
+    image[6:14, 6:18] = np.random.default_rng(1).integers(0, 256, (8, 12, 3), dtype=np.uint8)
     clf = classifier("central_crop(8,12)|normalise(imagenet)")
-    assert np.abs(denormalise(clf.preprocess, clf.prepare(picture)[0]).astype(int) - picture[6:14, 6:18]).max() <= 1
+    assert np.abs(denormalise(clf.preprocess, clf.prepare(image)[0]).astype(int) - image[6:14, 6:18]).max() <= 1
 
 
 def test_half_precision_and_values_beyond_the_range() -> None:
     clf = classifier("resize(8,12)|range(-1,1)")
-    picture = np.random.default_rng(2).integers(0, 256, (8, 12, 3), dtype=np.uint8)
-    found = denormalise(clf.preprocess, clf.prepare(picture)[0].bfloat16())
-    assert np.abs(found.astype(int) - picture).max() <= 1
+    image = np.random.default_rng(2).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    found = denormalise(clf.preprocess, clf.prepare(image)[0].bfloat16())
+    assert np.abs(found.astype(int) - image).max() <= 1
     far = torch.full((3, 8, 12), 5.0)
     far[:, :4] = -5.0
     assert denormalise(clf.preprocess, far)[:4].max() == 0

@@ -8,7 +8,7 @@ from PIL import Image, ImageOps
 from sample_images import encoded, photo
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms import image as pictures
+from vitreous.data.transforms import image as images
 from vitreous.data.transforms.decode import PIXELS, BadImage, decode
 from vitreous.data.transforms.image import (
     JPEG,
@@ -30,19 +30,19 @@ DECODERS = ["simplejpeg", "Pillow"]
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the faster decoder and without it."""
     if request.param == "Pillow":
-        monkeypatch.setattr(pictures, "simplejpeg", None)
+        monkeypatch.setattr(images, "simplejpeg", None)
     else:
         pytest.importorskip("simplejpeg")
     return str(request.param)
 
 
 def quick(content: bytes) -> JPEG:
-    picture = open_image_data(content, 3, "x.jpg", quick=True)
-    assert isinstance(picture, JPEG)
-    return picture
+    image = open_image_data(content, 3, "x.jpg", quick=True)
+    assert isinstance(image, JPEG)
+    return image
 
 
-def difference(ours: pictures.ImageData, theirs: Image.Image) -> np.ndarray:
+def difference(ours: images.ImageData, theirs: Image.Image) -> np.ndarray:
     return np.abs(to_bytes(ours).astype(int) - np.asarray(theirs.convert("RGB")).astype(int))
 
 
@@ -50,10 +50,10 @@ def difference(ours: pictures.ImageData, theirs: Image.Image) -> np.ndarray:
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 30}])
 def test_the_same_pixels_as_pillow(decoder: str, subsampling: int, options: dict[str, object]) -> None:
     content = encoded(photo(61, 83), subsampling=subsampling, **options)
-    picture = quick(content)
-    assert size_of(picture) == (61, 83)
-    assert difference(crop(picture, (0, 0, 61, 83)), decode(content)).max() <= 1
-    part = crop(picture, (5, 9, 40, 50))
+    image = quick(content)
+    assert size_of(image) == (61, 83)
+    assert difference(crop(image, (0, 0, 61, 83)), decode(content)).max() <= 1
+    part = crop(image, (5, 9, 40, 50))
     assert difference(part, decode(content).crop((9, 5, 59, 45))).max() <= 1
 
 
@@ -64,11 +64,11 @@ def test_upright_in_every_orientation(decoder: str, orientation: int) -> None:
     content = encoded(photo(48, 80), exif=exif, quality=95)
     with Image.open(__import__("io").BytesIO(content)) as raw:
         expected = ImageOps.exif_transpose(raw).convert("RGB")
-    picture = quick(content)
-    assert size_of(picture) == (expected.height, expected.width)
+    image = quick(content)
+    assert size_of(image) == (expected.height, expected.width)
     box = (4, 6, 30, 33)
-    assert difference(crop(picture, box), expected.crop((6, 4, 39, 34))).max() <= 1
-    assert difference(resize(picture, 20, 22, "bilinear", box), expected.crop((6, 4, 39, 34)).resize((22, 20), 2)).max() <= 2
+    assert difference(crop(image, box), expected.crop((6, 4, 39, 34))).max() <= 1
+    assert difference(resize(image, 20, 22, "bilinear", box), expected.crop((6, 4, 39, 34)).resize((22, 20), 2)).max() <= 2
 
 
 def test_an_orientation_that_is_written_late(decoder: str) -> None:
@@ -83,14 +83,14 @@ def test_an_orientation_that_is_written_late(decoder: str) -> None:
 @pytest.mark.parametrize("size", [(30, 40), (100, 120), (61, 83)])
 def test_resize_within_a_level_of_pillow(decoder: str, how: str, size: tuple[int, int]) -> None:
     content = encoded(photo(61, 83))
-    expected = decode(content).resize((size[1], size[0]), pictures.FILTERS[how])
+    expected = decode(content).resize((size[1], size[0]), images.FILTERS[how])
     assert difference(resize(quick(content), *size, how), expected).max() <= 1
 
 
 @pytest.mark.parametrize("how", ["lanczos", "nearest", "box"])
 def test_other_filters_are_pillows_own(decoder: str, how: str) -> None:
     content = encoded(photo(61, 83))
-    expected = decode(content).crop((3, 2, 70, 60)).resize((31, 29), pictures.FILTERS[how])
+    expected = decode(content).crop((3, 2, 70, 60)).resize((31, 29), images.FILTERS[how])
     assert difference(resize(quick(content), 29, 31, how, (2, 3, 58, 67)), expected).max() == 0
 
 
@@ -106,13 +106,13 @@ def test_scaled_decoding_is_close(decoder: str) -> None:
 
 def test_scaled_decoding_happens_and_only_where_much_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     scales = []
-    decoded = pictures._decode_jpeg
+    decoded = images._decode_jpeg
 
     def spy(content: bytes, height: int, width: int, scale: int, place: str) -> np.ndarray:
         scales.append(scale)
         return decoded(content, height, width, scale, place)
 
-    monkeypatch.setattr(pictures, "_decode_jpeg", spy)
+    monkeypatch.setattr(images, "_decode_jpeg", spy)
     content = encoded(photo(800, 640))
     for size in (320, 300, 160, 80, 40, 10):
         resize(quick(content), size, size, "bilinear")
@@ -122,9 +122,9 @@ def test_scaled_decoding_happens_and_only_where_much_smaller(monkeypatch: pytest
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_other_colour_spaces(decoder: str, mode: str) -> None:
     content = encoded(photo().convert(mode))
-    picture = open_image_data(content, 3, "x.jpg", quick=True)
-    assert isinstance(picture, JPEG) == (mode == "L")
-    assert difference(resize(picture, 60, 80, "bilinear"), decode(content)).max() <= 1
+    image = open_image_data(content, 3, "x.jpg", quick=True)
+    assert isinstance(image, JPEG) == (mode == "L")
+    assert difference(resize(image, 60, 80, "bilinear"), decode(content)).max() <= 1
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.98])
@@ -158,7 +158,7 @@ def test_grey_models_and_other_formats_take_the_exact_way() -> None:
     assert isinstance(open_image_data(encoded(photo()), 3, None, quick=False), Image.Image)
 
 
-def test_every_kind_of_picture_does_the_same() -> None:
+def test_every_kind_of_image_does_the_same() -> None:
     image = photo(40, 50)
     array, tensor = np.asarray(image), to_tensor(image)
     box = (3, 5, 20, 30)
@@ -177,13 +177,13 @@ def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, 
     """The quick way does not make an image of it and back; Pillow's result is within a level."""
     pixels = np.asarray(photo(32, 40) if channels == 3 else photo(32, 40).convert("L"))
     pixels.setflags(write=False)  # as a data set that is mapped from the disk
-    picture = open_image_data(pixels, channels, None, quick=True)
-    assert isinstance(picture, np.ndarray)
-    assert picture.shape == (32, 40, channels)
+    image = open_image_data(pixels, channels, None, quick=True)
+    assert isinstance(image, np.ndarray)
+    assert image.shape == (32, 40, channels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = to_bytes(resize(picture, *size, how))
-    theirs = np.asarray(Image.fromarray(pixels).resize(size[::-1], pictures.FILTERS[how])).reshape(*size, channels)
+        ours = to_bytes(resize(image, *size, how))
+    theirs = np.asarray(Image.fromarray(pixels).resize(size[::-1], images.FILTERS[how])).reshape(*size, channels)
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
 
 
@@ -196,12 +196,12 @@ def test_an_array_of_pixels_stays_one(channels: int, how: str, size: tuple[int, 
     ],
 )
 def test_an_array_of_other_channels_is_converted(pixels: np.ndarray, channels: int) -> None:
-    picture = open_image_data(pixels, channels, None, quick=True)
-    assert isinstance(picture, Image.Image)
-    assert np.array_equal(to_bytes(picture), to_bytes(open_image_data(pixels, channels, None, quick=False)))
+    image = open_image_data(pixels, channels, None, quick=True)
+    assert isinstance(image, Image.Image)
+    assert np.array_equal(to_bytes(image), to_bytes(open_image_data(pixels, channels, None, quick=False)))
 
 
-def test_an_array_that_is_no_picture_is_refused_either_way() -> None:
+def test_an_array_that_is_no_image_is_refused_either_way() -> None:
     for pixels in (np.zeros((8, 8, 3), np.float32), np.zeros((2, 8, 8, 3), np.uint8), np.zeros((8, 8, 2), np.uint8)):
         for quick_way in (True, False):
             with pytest.raises(VitreousError, match="expected uint8"):

@@ -179,7 +179,7 @@ def test_inception_crop_is_distributed_as_tensorflows(height: int, width: int) -
     assert stats.ks_2samp(area, uniform_area).pvalue < 1e-6
 
 
-def test_inception_crop_of_very_long_and_very_small_pictures() -> None:
+def test_inception_crop_of_very_long_and_very_small_images() -> None:
     rng = random.Random(0)
     assert InceptionCrop(8, 8).box(10, 1000, rng) == (0, 0, 10, 1000), "no part has both the area and the shape"
     for height, width in ((1, 1), (1, 2), (3, 1), (2, 2), (5, 4)):

@@ -16,37 +16,37 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.transforms.image import FILTERS, PLAIN
 from vitreous.data.transforms.parse import Preprocess, parse
 
-PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8))
+IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8))
 
 
 @pytest.mark.parametrize("how", FILTERS)
 def test_resize_is_pillows(how: str) -> None:
-    expected = np.asarray(PICTURE.resize((20, 30), FILTERS[how]), np.float32) / 127.5 - 1
-    found = Preprocess(f"resize(30,20,{how})|range(-1,1)")(PICTURE)
+    expected = np.asarray(IMAGE.resize((20, 30), FILTERS[how]), np.float32) / 127.5 - 1
+    found = Preprocess(f"resize(30,20,{how})|range(-1,1)")(IMAGE)
     np.testing.assert_allclose(found.permute(1, 2, 0).numpy(), expected, atol=1e-6)
 
 
 def test_plain_bilinear_is_half_pixel_centres_without_averaging() -> None:
     """TensorFlow's default, written out: only the four nearest pixels count, however much the image shrinks."""
-    pixels = np.asarray(PICTURE, np.float64)
+    pixels = np.asarray(IMAGE, np.float64)
     y, x = (np.arange(6) + 0.5) * 48 / 6 - 0.5, (np.arange(5) + 0.5) * 64 / 5 - 0.5
     y0, x0 = np.floor(y).astype(int), np.floor(x).astype(int)
     fy, fx = (y - y0)[:, None, None], (x - x0)[None, :, None]
     rows = pixels[y0] * (1 - fy) + pixels[y0 + 1] * fy
     expected = rows[:, x0] * (1 - fx) + rows[:, x0 + 1] * fx
-    found = Preprocess(f"resize(6,5,{PLAIN})|range(0,255)")(PICTURE)
+    found = Preprocess(f"resize(6,5,{PLAIN})|range(0,255)")(IMAGE)
     np.testing.assert_allclose(found.permute(1, 2, 0).numpy(), expected, atol=1e-3)
 
 
 def test_resize_small_keeps_the_shape_and_crop_takes_the_centre() -> None:
-    out = Preprocess("resize_small(24)|central_crop(24)|range(0,255)")(PICTURE)
-    small = np.asarray(PICTURE.resize((32, 24), Image.Resampling.BILINEAR), np.float32)[:, 4:28]
+    out = Preprocess("resize_small(24)|central_crop(24)|range(0,255)")(IMAGE)
+    small = np.asarray(IMAGE.resize((32, 24), Image.Resampling.BILINEAR), np.float32)[:, 4:28]
     np.testing.assert_allclose(out.permute(1, 2, 0).numpy(), small, atol=1e-4)
 
 
 def test_normalise() -> None:
-    out = Preprocess("normalise(imagenet)")(PICTURE)
-    expected = (np.asarray(PICTURE, np.float64) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    out = Preprocess("normalise(imagenet)")(IMAGE)
+    expected = (np.asarray(IMAGE, np.float64) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     np.testing.assert_allclose(out.permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
@@ -118,7 +118,7 @@ PADDED = [
 @pytest.mark.parametrize("text", PADDED)
 def test_the_size_is_that_of_what_comes_out_margins_and_all(text: str) -> None:
     chain = Preprocess(text)
-    assert chain.size == tuple(chain(PICTURE, random.Random(0)).shape[1:])
+    assert chain.size == tuple(chain(IMAGE, random.Random(0)).shape[1:])
 
 
 def test_a_margin_fixes_no_size() -> None:
@@ -130,7 +130,7 @@ def test_a_margin_fixes_no_size() -> None:
 @pytest.mark.parametrize("size", [(44, 44), (40, 80), (77, 31), (160, 160)])
 def test_another_size_is_met_to_the_pixel_with_margins_too(text: str, size: tuple[int, int]) -> None:
     made = Preprocess(text).at(*size)
-    assert made.size == tuple(made(PICTURE.resize((200, 200)), random.Random(0)).shape[1:]) == size
+    assert made.size == tuple(made(IMAGE.resize((200, 200)), random.Random(0)).shape[1:]) == size
 
 
 def test_another_size_keeps_margins_in_proportion() -> None:
@@ -142,31 +142,29 @@ def test_another_size_keeps_margins_in_proportion() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1", "LA", "I;16"])
 def test_every_mode_becomes_rgb(mode: str) -> None:
-    picture = (
-        Image.new("I;16", (8, 8), 40_000)
-        if mode == "I;16"
-        else PICTURE.convert("RGBA" if mode == "LA" else "RGB").convert(mode)
+    image = (
+        Image.new("I;16", (8, 8), 40_000) if mode == "I;16" else IMAGE.convert("RGBA" if mode == "LA" else "RGB").convert(mode)
     )
-    out = Preprocess("resize(8)|range(0,255)")(picture)
+    out = Preprocess("resize(8)|range(0,255)")(image)
     assert out.shape == (3, 8, 8)
     if mode == "I;16":  # scaled, not clipped to white
         assert torch.allclose(out, torch.full_like(out, 40_000 / 257), atol=1)
 
 
 def test_see_through_parts_lie_over_white() -> None:
-    picture = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
-    assert torch.equal(Preprocess("range(0,255)")(picture), torch.full((3, 4, 4), 255.0))
+    image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    assert torch.equal(Preprocess("range(0,255)")(image), torch.full((3, 4, 4), 255.0))
 
 
 def test_orientation_is_honoured(tmp_path: object) -> None:
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "x.jpg"
-    picture = Image.new("RGB", (40, 20), "black")
-    picture.paste("white", (0, 0, 20, 20))
+    image = Image.new("RGB", (40, 20), "black")
+    image.paste("white", (0, 0, 20, 20))
     exif = Image.Exif()
     exif[0x0112] = 6  # shown rotated by 90 degrees clockwise
-    picture.save(path, exif=exif, quality=95)
+    image.save(path, exif=exif, quality=95)
     out = Preprocess("range(0,1)")(path)
     assert out.shape == (3, 40, 20)
     assert float(out[:, :18].mean()) > 0.9

@@ -97,7 +97,7 @@ def test_auto_contrast_and_equalize_are_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
-def test_a_picture_of_one_colour_has_no_contrast_to_spread(name: str) -> None:
+def test_a_image_of_one_colour_has_no_contrast_to_spread(name: str) -> None:
     flat = np.full((20, 30, 3), (7, 0, 255), np.uint8)
     np.testing.assert_array_equal(applied(name, 0, flat), flat)
 
@@ -318,7 +318,7 @@ def test_size_and_mode_stay(width: int, height: int, mode: str, layers: int, mag
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (2, 2), (2, 3), (3, 2)])
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_tiny_pictures(name: str, size: tuple[int, int]) -> None:
+def test_tiny_images(name: str, size: tuple[int, int]) -> None:
     for mode in ("RGB", "L"):
         for magnitude in (0, 10, 31):
             image = Image.new(mode, size, "white")

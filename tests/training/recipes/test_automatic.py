@@ -238,3 +238,14 @@ def test_masked_patches_of_small_images_have_no_border_to_predict(size: tuple[in
     assert any("border" in line for line in said)
     supervised, _ = automatic_pretrain(5_000, 2, size, size, (), width=64)
     assert "pad(" in supervised.preprocess  # there a border does no harm: labels are predicted, not pixels
+
+
+def test_lora_takes_adam_small_batches_and_a_rate_for_them() -> None:
+    recipe, said = automatic_finetune(3_000, 10, (224, 224), None, (300,) * 10, train="lora")
+    assert (recipe.train, recipe.optimizer, recipe.batch_size, recipe.lr) == ("lora", "adam", 64, 0.00099)
+    assert recipe.head_start == "ridge"
+    assert any(line.startswith("train lora: ") for line in said)
+    plain, _ = automatic_finetune(3_000, 10, (224, 224), None, (300,) * 10)
+    assert (plain.train, plain.optimizer, plain.batch_size) == ("all", "sgd", 256)
+    shards, _ = automatic_finetune(3_000, 10, (224, 224), None, ())
+    assert shards.head_start == "zero"

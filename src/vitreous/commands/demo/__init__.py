@@ -1,132 +1,115 @@
-"""`vitreous demo`: the whole story on built-in data.
+"""`vitreous demo`: one story on built-in data, from a faulty folder to an exported model.
 
 Modules:
-    data_steps        data with planted faults, batches
-    evaluation_steps  evaluation, few-shot, a small suite, predictions
-    inspection_steps  figures, and a request to a server
-    model_steps       models, conversion, verification
-    training_steps    runs, one of them killed and resumed
+    demo_report  report.html with the images and curves
+    faults       a folder of images with planted faults
+    story        the parts: check, pre-train, transfer, evaluate, look inside, export
 """
 
 from __future__ import annotations
 
-import shutil
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import VitreousError
+from vitreous.core.files import locked, user_path, write_text
 from vitreous.core.progress import say
 from vitreous.core.table import table
+from vitreous.core.untrusted_json import read_record
 
-TITLES = {
-    "models": "The paper's models: cost by name, beside table 6 (exaFLOPs of pre-training on JFT)",
-    "formats": "One model in four formats, there and back",
-    "digits": "Real digits, a ViT that nobody has trained, and a head solved in closed form",
-    "faults": "A folder of rendered images with planted faults, and what `vitreous doctor` says of it",
-    "batches": "Training batches from that folder: the same for any number of workers, begun anywhere",
-    "runs": "Small ViTs trained on the real digits; one was killed on its way",
-    "measured": "Those models, measured",
-    "looked": "One of them, from inside",
-}
+RECORD, MADE_BY, EDITION = "demo.json", "vitreous demo", 1  # another edition's runs have other settings
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found, and where its images are. `equal` in a row is None where there was nothing to compare."""
+    """What the demo did. A part has its `result` as a sentence, its `seconds`, and the numbers behind it."""
 
-    tables: dict[str, list[dict[str, Any]]]  # by the names of TITLES
-    pictures: tuple[str, ...]
-    seconds: float
+    out: str
+    parts: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        rows = [row for table in self.tables.values() for row in table]
-        good = all(row.get("equal") is None or row["equal"] for row in rows) and all(row.get("found", True) for row in rows)
-        return 0 if good else 1
+        return 0 if all(part.get("good", True) for part in self.parts.values()) else 1
+
+    @property
+    def verdict(self) -> str:
+        return str(self.parts["transfer"]["verdict"])
 
     def text(self) -> str:
-        parts = [
-            table(tuple(rows[0]), [tuple(row.values()) for row in rows], title=TITLES[name])
-            for name, rows in self.tables.items()
-        ]
-        return "\n\n".join([*parts, "To look at:\n" + "\n".join(f"  {path}" for path in self.pictures)])
+        rows = [(name, part["result"], f"{part['seconds']:.0f} s") for name, part in self.parts.items()]
+        total = sum(part["seconds"] for part in self.parts.values())
+        lines = [table(("part", "result", "time"), [*rows, ("in all", self.verdict, f"{total:.0f} s")]), ""]
+        lines += [f"{self.out}/report.html has the images", "", "Look into the model in a browser:", f"  {self.serve}", ""]
+        return "\n".join([*lines, "On your own folder, photos/CLASS/IMAGE:", *(f"  {line}" for line in OWN_FOLDER)])
+
+    @property
+    def serve(self) -> str:
+        return f"vitreous serve {self.out}/digits --runs {self.out} --examples {self.out}/images"
 
     def records(self) -> list[dict[str, Any]]:
-        (digits,) = self.tables["digits"]
-        return [{**self.tables, "digits": digits, "pictures": self.pictures, "seconds": self.seconds, "notes": self.notes}]
+        return [{"out": self.out, "verdict": self.verdict, "parts": dict(self.parts)}]
+
+
+OWN_FOLDER = (
+    "vitreous doctor photos/ --out report",
+    "vitreous finetune photos/ --from ViT-B/16@imagenet21k --out runs/photos",
+    "vitreous evaluate runs/photos photos/ --out evaluation",
+)
 
 
 def demo(out: str = "demo") -> Demo:
     """Show the whole package at work, offline, on built-in data.
 
+    A folder with planted faults is checked; a small model learns rendered letters, then real handwritten digits with ten
+    labels a class, beside one from scratch and a linear classifier on pixels; it is evaluated, looked into and exported.
+    Killed anywhere and started again, it resumes.
+
     Example: vitreous demo --out demo
 
     Args:
-        out: folder for the images and checkpoints that it makes.
+        out: the folder to write to.
     """
-    import torch
+    folder = user_path(out)
+    parts = _read_finished_parts(folder)
+    with locked(folder / ".lock", f"--out {out}: another demo is writing there; wait for it, or choose another folder"):
+        from vitreous.commands.demo.demo_report import write_demo_report
+        from vitreous.commands.demo.story import DIGITS, PARTS
+        from vitreous.core.device import using_threads
+        from vitreous.data.open import open_data
+        from vitreous.inference.engines.engine import check_engine
 
-    from vitreous.commands.demo import data_steps as demo_data
-    from vitreous.commands.demo import evaluation_steps as demo_measuring
-    from vitreous.commands.demo import inspection_steps as demo_looking
-    from vitreous.commands.demo import model_steps as demo_steps
-    from vitreous.commands.demo import training_steps as demo_training
-    from vitreous.data.open import open_data
-    from vitreous.doctor.diagnosis import check_doctor_dir
-
-    start = time.perf_counter()
-    folder = Path(out)
-    torch.manual_seed(0)
-    data = open_data("builtin:digits")  # first, so that a missing package is said at once
-    say("1/9 costing the paper's models")
-    models = demo_steps.costs()
-    say("2/9 writing one model in four formats, and verifying each operation by operation")
-    formats = demo_steps.formats(folder / "formats")
-    say("3/9 classifying real handwritten digits")
-    digits = demo_steps.digits(folder / "digits", data)
-    say("4/9 planting faults in a folder of images, and examining it")
-    photos = _own_folder(folder / "photos")
-    check_doctor_dir(folder / "doctor")
-    faults = demo_data.doctor_finds(photos, folder / "doctor", demo_data.faulty_folder(photos))
-    say("5/9 loading batches from it")
-    batches = demo_data.batches(photos)
-    say("6/9 training: from scratch, by masked patches, and a run that is killed on its way")
-    trained = _own_folder(folder / "runs")
-    runs = demo_training.runs(trained)
-    say("7/9 measuring: evaluated with evidence, few shots in closed form, a suite of tasks, files")
-    measuring = _own_folder(folder / "measured")
-    measured = demo_measuring.measured(trained, measuring)
-    say("8/9 looking inside: the paper's figures, and a server that answers")
-    looking = _own_folder(folder / "looked")
-    looked = demo_looking.looked_into(trained, measuring / "digit-files", looking)
-    say("9/9 drawing")
-    pictures = (
-        demo_steps.draw_compute(models, folder / "compute.png"),
-        demo_steps.draw_digits(digits, folder / "digits.png"),
-        demo_steps.draw_positions(folder / "positions.png"),
-        demo_data.draw_rendered(folder / "rendered.png"),
-        demo_data.draw_augmentations(folder / "augmentations.png"),
-        demo_training.draw_runs(trained, folder / "runs.png"),
-        folder / "doctor" / "report.html",
-        trained / "scratch" / "report.html",
-        measuring / "evaluation" / "report.html",
-        measuring / "fewshot" / "learning_curve.png",
-        measuring / "vtab" / "vtab.png",
-        looking / "inside" / "report.html",
-    )
-    tables = [models, formats, [digits.summary()], faults, batches, runs, measured, looked]
-    return Demo(dict(zip(TITLES, tables, strict=True)), tuple(map(str, pictures)), time.perf_counter() - start)
+        open_data(DIGITS)  # first, so that a missing package is named at once
+        check_engine("onnx", "demo:")
+        _write_record(folder, parts)
+        for number, (name, part) in enumerate(PARTS.items(), start=1):
+            title = " ".join((part.__doc__ or "").split())
+            say(f"{number}/{len(PARTS)} {name}: {title}" + (" (finished before)" if name in parts else ""))
+            if name not in parts:
+                began = time.perf_counter()
+                with using_threads(1):
+                    result = part(folder)
+                parts[name] = {**result, "seconds": round(time.perf_counter() - began, 1)}
+                _write_record(folder, parts)
+        done = Demo(out, parts)
+        write_demo_report(folder, done.verdict, parts, done.serve, OWN_FOLDER)
+    return done
 
 
-def _own_folder(folder: Path) -> Path:
-    """A new folder in place of an earlier demo's; anybody else's is left alone."""
-    mark = folder / ".made-by-vitreous-demo"
-    if folder.exists() and not mark.exists():
-        raise VitreousError(f"{folder}: is there already and not the demo's; choose another place with --out")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    mark.touch()
-    return folder
+def _read_finished_parts(folder: Path) -> dict[str, Any]:
+    """The parts that an earlier, interrupted demo has finished in this folder, which is new, empty or its own."""
+    before = read_record(folder / RECORD)
+    if before.get("made_by") == MADE_BY and before.get("edition") == EDITION:
+        return dict(before["parts"])
+    if folder.exists() and any(path.name != ".lock" for path in folder.iterdir()):
+        whose = "another version's demo" if before.get("made_by") == MADE_BY else "other files"
+        raise VitreousError(f"--out {folder}: holds {whose}; remove it, or choose a new folder")
+    return {}
+
+
+def _write_record(folder: Path, parts: Mapping[str, Any]) -> None:
+    write_text(folder / RECORD, json.dumps({"made_by": MADE_BY, "edition": EDITION, "parts": parts}, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """A cache of what is made from original files once: unpacked archives, arrays that can be memory-mapped.
 
-The directory that holds the originals is only ever read, so that it may belong to somebody else. What was made lies in
+The directory that holds the originals is only ever read, so that it may belong to another user. What was made lies in
 <cache>/prepared/NAME-HASH; the hash is of the originals' paths, sizes and dates, so that a changed file is noticed.
 A process that is killed leaves a folder that the next one deletes.
 """

@@ -5,7 +5,7 @@ The Python version of the same data is a pickle and is never read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -60,16 +60,16 @@ def open_cifar(place: DatasetDir, version: Version) -> Dataset:
     base = place.base(version.test, version.folder)
     if base is not None:
         files = [DatasetDir(place.name, place.where, base).need(name) for name in members]
-        return pixel_dataset(place, files, lambda: _read_pixels(version, base, lambda name: (base / name).read_bytes()))
-    archive = place.find(version.archive)
-    if archive is None:
-        if pickled := place.find(*version.python):
-            raise MissingFiles(
-                f"{place.where}: {pickled} is the Python version, a pickle, which is not read; get {version.archive}"
-            )
-        raise MissingFiles(f"{place.where}: no {version.archive} in {place.root}")
-
-    return pixel_dataset(place, [archive], lambda: _read_pixels(version, archive, _read_archive(archive, members).__getitem__))
+        return pixel_dataset(
+            place, files, lambda: _read_pixels(version, base, {path.name: path.read_bytes() for path in files})
+        )
+    pickled = place.find(*version.python)
+    if pickled and not place.find(version.archive):
+        raise MissingFiles(
+            f"{place.where}: {pickled} is the Python version, a pickle, which is not read; get {version.archive}"
+        )
+    archive = place.need(version.archive)
+    return pixel_dataset(place, [archive], lambda: _read_pixels(version, archive, _read_archive(archive, members)))
 
 
 def _read_archive(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
@@ -82,16 +82,16 @@ def _read_archive(archive: Path, members: Sequence[str]) -> dict[str, bytes]:
     return found
 
 
-def _read_pixels(version: Version, origin: Path, content: Callable[[str], bytes]) -> Pixels:
-    lines = content(version.names).decode("utf-8", errors="replace").split("\n")
+def _read_pixels(version: Version, origin: Path, content: Mapping[str, bytes]) -> Pixels:
+    lines = content[version.names].decode("utf-8", errors="replace").split("\n")
     classes = tuple(line.strip() for line in lines if line.strip())
     if len(classes) != version.classes or len(set(classes)) != len(classes):
         raise VitreousError(f"{origin}: {version.names} has {len(classes)} names of classes, not {version.classes}")
-    train = [_parse_records(version, f"{origin}: {name}", content(name)) for name in version.train]
+    train = [_parse_records(version, f"{origin}: {name}", content[name]) for name in version.train]
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
     return Pixels(
         classes,
-        {"train": (images, labels), "test": _parse_records(version, f"{origin}: {version.test}", content(version.test))},
+        {"train": (images, labels), "test": _parse_records(version, f"{origin}: {version.test}", content[version.test])},
     )
 
 

@@ -1,8 +1,8 @@
 """ReaL: the reassessed labels of ImageNet's validation images (Beyer et al. 2020).
 
 The original file, real.json, is a list with one list of classes for each of the 50,000 images, in the order of their
-numbers: entry 0 is ILSVRC2012_val_00000001.JPEG. About 3,000 of the lists are empty; such images count for nothing, which
-is for the evaluation to heed.
+numbers: entry 0 is ILSVRC2012_val_00000001.JPEG. About 3,000 of the lists are empty; such images are left out of
+the evaluation.
 """
 
 from __future__ import annotations

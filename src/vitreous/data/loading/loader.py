@@ -27,7 +27,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.data.bad_images import format_bad_image
 from vitreous.data.loading.worker_task import FillTask, SharedBuffer, SlotFiller
 from vitreous.data.loading.workers import default_workers, run_in_order
-from vitreous.data.sampling import example_items
+from vitreous.data.sampling import Sampling, balanced_items, example_items
 from vitreous.data.shards.virtual_stream import RoundRobin, stream_lengths
 from vitreous.data.source import Policy, Skipped, Source, Stream
 from vitreous.data.transforms.decode import BadImage
@@ -70,12 +70,13 @@ class Loader:
         bad_images: Policy = "stop",
         bad_log: Path | None = None,
         quick: bool | None = None,
+        sampling: Sampling = "uniform",
     ) -> None:
         """Batches of `batch_size` over all `world_size` processes, of which this is `rank`.
 
         `bad_images` "stop" raises at the first image that cannot be read; "skip" leaves it out of its batch, keeps it in
         `bad` and writes it to `bad_log`. `quick` allows the decoding of `image.JPEG`, which may differ by a shade from
-        the exact one; by default, strings for training do and others do not.
+        the exact one; by default, strings for training do and others do not. `sampling` is for training: see `balanced_items`.
         """
         self.preprocess = Preprocess(preprocess) if isinstance(preprocess, str) else preprocess
         if self.preprocess.size is None:
@@ -94,6 +95,14 @@ class Loader:
         self._written = set(bad_log.read_text().splitlines(keepends=True)) if bad_log and bad_log.exists() else set()
         self.skipped: list[Skipped] = []
         self.quick = self.preprocess.random if quick is None else quick
+        self._targets: NDArray[np.int64] | None = None  # of every item, where classes are drawn equally often
+        if sampling == "balanced":
+            if not isinstance(data, Source) or data.counts().sum() > len(data):
+                raise VitreousError(
+                    f"{data.where}: sampling=balanced needs one label for each image, in files; use pos_weight=balanced where "
+                    f"images have several, and sampling=uniform for shards"
+                )
+            self._targets = data.targets()
 
     # Which items -------------------------------------------------------------------------------------------------------
 
@@ -116,9 +125,15 @@ class Loader:
         batch = self.local_batch * self.world_size
         return np.arange(step * batch + self.rank, (step + 1) * batch, self.world_size)
 
-    def _numbered(self, step: int) -> Iterator[FillTask]:
+    def _items(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """This rank's items of a step, and their epochs."""
         assert isinstance(self.data, Source)
-        items, epochs = example_items(self._local_examples(step), len(self.data), self.seed)
+        if self._targets is not None:
+            return balanced_items(self._local_examples(step), self._targets, self.seed)
+        return example_items(self._local_examples(step), len(self.data), self.seed)
+
+    def _numbered(self, step: int) -> Iterator[FillTask]:
+        items, epochs = self._items(step)
         for part in _chunks(len(items)):
             yield FillTask(step, items[part].tolist(), epochs[part].tolist())
 

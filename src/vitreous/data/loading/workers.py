@@ -68,7 +68,7 @@ def run_in_order(
 ) -> Iterator[R]:
     """`function` of every task, in order; with `workers` 0 in this process.
 
-    At most `ahead` tasks per worker are begun before their results are wanted, and `tasks` is drawn from only so far.
+    At most `ahead` tasks per worker are begun before their results are needed, and `tasks` is drawn from only so far.
     `owner` binds tasks to workers (modulo their number), for functions that remember things; else they take turns.
     """
     if workers < 0:

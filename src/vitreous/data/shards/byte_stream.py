@@ -73,7 +73,7 @@ def open_bytes(shard: str, buffer: int = io.DEFAULT_BUFFER_SIZE) -> IO[bytes]:
         return io.BufferedReader(raw, buffer)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise Missing("no such file") from error
-    except PermissionError as error:  # which is also how object stores answer for what is not there
+    except PermissionError as error:  # object stores respond so for what is not there, too
         raise (Missing if is_remote(shard) else Unreadable)("may not be read") from error
 
 
@@ -165,18 +165,18 @@ def _open_http(url: str, position: int) -> tuple[IO[bytes], int, int | None, str
     if position:
         headers["Range"] = f"bytes={position}-"
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (401, 403, 404, 410):
             raise Missing("no such file" if error.code >= 404 else f"the server refuses it ({error.code})") from error
         if error.code < 500 and error.code not in (408, 425, 429):
-            raise Unreadable(f"the server answers {error.code} {error.reason}") from error
+            raise Unreadable(f"the server responds {error.code} {error.reason}") from error
         raise
-    begins = position if answer.status == 206 else 0
-    length = answer.headers.get("Content-Length")
+    begins = position if response.status == 206 else 0
+    length = response.headers.get("Content-Length")
     size = begins + int(length) if length and length.isdecimal() else None
-    return answer, begins, size, answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+    return response, begins, size, response.headers.get("ETag") or response.headers.get("Last-Modified")
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:

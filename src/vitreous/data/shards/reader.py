@@ -57,9 +57,6 @@ class Shards(Stream):
     bad_shards: Policy = "stop"
     skipped: list[Skipped] = field(default_factory=list)
 
-    def count(self) -> int | None:
-        return None if self.lengths is None else sum(self.lengths)
-
     def shard_lengths(self) -> tuple[int, ...] | None:
         return self.lengths
 

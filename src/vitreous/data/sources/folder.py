@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from vitreous.core.errors import VitreousError
-from vitreous.core.files import atomic_folder, cache_dir
+from vitreous.core.files import atomic_folder, cache_dir, is_directory
 from vitreous.core.untrusted_json import parse_json
 from vitreous.data.conventions import SPLIT_NAMES, sort_class_names
 from vitreous.data.source import ALL, EMPTY_SPLIT, NOT_BY_NAME, SPLITS, Dataset, LeftOut
@@ -161,7 +161,7 @@ class _Walk:
                     if name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini"):
                         continue
                     image = is_image_name(name)
-                    if _is_folder(entry):
+                    if is_directory(entry):
                         if image:
                             self.leave_out(_join(folder, name), "a folder with the name of an image", "not-an-image")
                         else:
@@ -199,13 +199,6 @@ class _Listing:
 def _folder_state(status: os.stat_result) -> list[int]:
     """What changes when a folder's entries or its permissions do; its place is part of it, for links may be moved."""
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
 
 
 def _join(folder: str, name: str) -> str:

@@ -54,7 +54,7 @@ def _draw_letter(letter: int, draw: Draws, size: int) -> NDArray[np.uint8]:
     canvas = max(_CANVAS, 2 * size)
     ink = _draw_ink(letter, draw.below(len(_FONTS)), canvas)
 
-    # Stretched to fill most of the image, as somebody cuts out a sign; then turned, slanted and moved a little.
+    # Stretched to fill most of the image, as one would cut out a sign; then turned, slanted and moved a little.
     height, width = draw.between(0.78, 0.98) * canvas, draw.between(0.45, 0.9) * canvas
     narrow = ink.width < 0.45 * ink.height  # I and l stay narrow
     across = (draw.between(0.2, 0.4) * canvas if narrow else width) / ink.width

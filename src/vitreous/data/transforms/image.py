@@ -8,7 +8,7 @@ An image (`ImageData`) has one of four forms:
     Tensor     floating point (C, H, W), in 0..255 to begin with
 
 The quick way (`JPEG`) decodes at a half, a quarter or an eighth where what remains is still at least `GAP` times as large
-as what is wanted, and resizes with torch's vectorised kernel. Without scaling its pixels are within 1 of 255 levels of
+as what is asked for, and resizes with torch's vectorised kernel. Without scaling its pixels are within 1 of 255 levels of
 Pillow's; with it, their mean difference is a quarter of a level (docs/reference/preprocessing.md).
 """
 

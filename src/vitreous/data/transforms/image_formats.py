@@ -34,7 +34,7 @@ def formats() -> tuple[str, ...]:
 
 
 def _needs_other_program(name: str) -> bool:
-    """EPS is a program, for Ghostscript to run; stubs (WMF, GRIB, HDF5 ...) wait for a reader that somebody registers."""
+    """EPS is a program, for Ghostscript to run; stubs (WMF, GRIB, HDF5 ...) wait for a reader to be registered."""
     reader = Image.OPEN[name][0]
     return name == "EPS" or (isinstance(reader, type) and issubclass(reader, ImageFile.StubImageFile))
 

@@ -32,7 +32,7 @@ if (rooms) {
     }
   };
   window.addEventListener("hashchange", () => show(true));
-  // A second click on the same cell changes no address, and must lead to its pictures all the same.
+  // A second click on the same cell changes no address, and must lead to its images all the same.
   for (const link of links) link.addEventListener("click", () => { if (link.hash === location.hash) show(true); });
   show(location.hash.startsWith("#cell-"));
 }

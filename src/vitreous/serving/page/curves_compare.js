@@ -101,12 +101,12 @@ export function mistakes(run) {
   return run.mistakes.map((one) => {
     const guesses = one.guesses?.length ? one.guesses : [[one.guess ?? "?", one.probability]];
     const labels = (one.label || "").split(" + ");
-    let picture = make("p", { class: "quiet small" }, "no picture");
+    let image = make("p", { class: "quiet small" }, "no image");
     if (typeof one.picture === "string" && one.picture.startsWith("data:image/")) {
-      picture = make("img", { alt: `${one.label}, taken for ${one.guess}`, loading: "lazy", src: one.picture });
-      picture.addEventListener("load", () => { if (Math.max(picture.naturalWidth, picture.naturalHeight) <= 64) picture.classList.add("pixels"); });
+      image = make("img", { alt: `${one.label}, taken for ${one.guess}`, loading: "lazy", src: one.picture });
+      image.addEventListener("load", () => { if (Math.max(image.naturalWidth, image.naturalHeight) <= 64) image.classList.add("pixels"); });
     }
-    return make("figure", {}, make("div", { class: "seen" }, picture), make("figcaption", {}, make("span", { class: "quiet" }, "true: "), make("b", {}, one.label || "–"),
+    return make("figure", {}, make("div", { class: "seen" }, image), make("figcaption", {}, make("span", { class: "quiet" }, "true: "), make("b", {}, one.label || "–"),
       bars(guesses, labels), make("span", { class: "quiet small id", title: one.id || "" }, [Number.isFinite(one.loss) ? "loss " + figure(one.loss) : "", one.id || ""].filter(Boolean).join(" · "))));
   });
 }

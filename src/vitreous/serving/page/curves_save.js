@@ -31,14 +31,14 @@ function standalone(chart) {
 }
 
 async function painted({ text, width, height }) {
-  const picture = new Image(), source = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  const image = new Image(), source = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   try {
-    picture.src = source;
-    await picture.decode();
+    image.src = source;
+    await image.decode();
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [2 * width, 2 * height];
-    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
-    return await new Promise((done, failed) => canvas.toBlob((blob) => blob ? done(blob) : failed(new Error("no picture")), "image/png"));
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await new Promise((done, failed) => canvas.toBlob((blob) => blob ? done(blob) : failed(new Error("no image")), "image/png"));
   } finally {
     URL.revokeObjectURL(source);
   }

@@ -4,7 +4,7 @@ import { make } from "./common.js";
 import * as api from "./explorer_api.js";
 import { paintLegend } from "./explorer_colours.js";
 import * as input from "./explorer_input.js";
-import { ALL, highest, scaled } from "./explorer_numbers.js";
+import { ALL, compares, LAYERLESS, peakOf, scaled } from "./explorer_numbers.js";
 import { Heads, showGuesses, Strip } from "./explorer_panels.js";
 import { Player } from "./explorer_play.js";
 import { Positions } from "./explorer_positions.js";
@@ -13,7 +13,7 @@ import { Scatter } from "./explorer_scatter.js";
 import * as share from "./explorer_share.js";
 import { Stage } from "./explorer_stage.js";
 import { askedOf, cardOf, lead, main, page, state, tokenOf } from "./explorer_state.js";
-import { described, MODE_WORDS, percent } from "./explorer_words.js";
+import { described, MODE_WORDS, percent, short } from "./explorer_words.js";
 
 const $ = (id) => document.getElementById(id);
 const MANY = 300; // tokens from which small maps wait until the pointer rests
@@ -32,14 +32,18 @@ function draw() {
   for (const view of page.views) {
     if (!view.numbers) continue;
     const asked = askedOf(view), map = view.numbers.map(asked);
-    const { shares, low, high } = scaled(map.values, state.scale, view.numbers.patches);
+    const { shares, low, high } = scaled(map.values, state.scale, view.numbers.patches, asked.mode);
     view.drawn = { ...asked, values: map.values, leading: map.leading };
     const token = asked.mode === "gradient" ? NaN : asked.query; // gradient rollout is nobody's look
-    view.stage.update({ shares, token, peak: highest(map.values), strength: state.strength });
+    view.stage.update({
+      shares, token, peak: peakOf(map.values, asked, view.numbers.prefix), strength: state.strength,
+      kind: compares(asked.mode) ? "likeness" : "heat", colours: asked.mode === "colours" ? view.numbers.colours : null,
+    });
     const sentence = described(asked, map, view.numbers, view.card, view.classes[0]);
     sentences.push(page.views.length > 1 ? `${view.card.name}: ${sentence}` : sentence);
-    lows.push(percent(low));
-    highs.push(percent(high));
+    const written = compares(asked.mode) ? short : percent;
+    lows.push(written(low));
+    highs.push(written(high));
   }
   [$("legend-low").textContent, $("legend-high").textContent] = [lows, highs].map((ends) => [...new Set(ends)].join(" / "));
   $("told").replaceChildren(...sentences.map((sentence) => make("span", {}, sentence)));
@@ -55,7 +59,7 @@ function draw() {
 function drawSmall() {
   const numbers = main();
   if (!numbers) return;
-  const asked = askedOf(lead());
+  const asked = { ...askedOf(lead()), ...(compares(state.mode) && { mode: "mean" }) }; // layers and heads have attention alone
   const shares = (changes) => scaled(numbers.map({ ...asked, ...changes }).values, state.scale, numbers.patches).shares;
   const one = { head: state.head, mean: null }[state.mode];
   heads.update((head) => shares(head === null ? { mode: "mean" } : { mode: "head", head }), numbers.averaged ? null : one);
@@ -68,8 +72,8 @@ function controls() {
     $("layer").max = numbers.layers;
     $("layer").value = state.layer + 1;
     $("layer-number").textContent = `${state.layer + 1} of ${numbers.layers}`;
-    $("layer").disabled = $("play").disabled = state.mode === "gradient" || numbers.layers === 1;
-    $("strip").classList.toggle("idle", state.mode === "gradient");
+    $("layer").disabled = $("play").disabled = LAYERLESS.includes(state.mode) || numbers.layers === 1;
+    $("strip").classList.toggle("idle", LAYERLESS.includes(state.mode));
     scatter.select(state.layer, state.mode === "head" ? state.head : null);
   }
   for (const radio of document.getElementsByName("mode")) {
@@ -79,6 +83,12 @@ function controls() {
   const averaged = numbers?.averaged ? " There is too much attention here to send every head: their mean is shown." : "";
   $("mode-words").textContent = MODE_WORDS[state.mode] + averaged;
   $("scale").value = state.scale;
+  const [own, same] = compares(state.mode) ? ["from the lowest of each map", "the same for all"] : ["each map by its largest", "the same for all, logarithmic"];
+  [$("scale").options[0].textContent, $("scale").options[1].textContent] = [own, same];
+  $("invite").textContent = compares(state.mode)
+    ? "Point at a patch, or tap it, to see which patches are similar." : "Point at a patch, or tap it, to see where it looks.";
+  for (const part of document.querySelectorAll(".of-scale")) part.hidden = state.mode === "colours"; // these have no scale
+  paintLegend($("legend"), compares(state.mode) ? "likeness" : "heat");
 }
 
 function set(changes) {
@@ -91,7 +101,7 @@ function set(changes) {
 // Parts of the page -------------------------------------------------------------------------------------------------------
 
 const heads = new Heads($("thumbs"), (head) => set(head === null ? { mode: "mean" } : { mode: "head", head }));
-const strip = new Strip($("strip"), $("layer"), (layer) => state.mode !== "gradient" && set({ layer }));
+const strip = new Strip($("strip"), $("layer"), (layer) => !LAYERLESS.includes(state.mode) && set({ layer }));
 const scatter = new Scatter($("scatter"), $("scatter-told"), (layer, head) =>
   set(main()?.averaged ? { layer } : { layer, head, mode: "head" }));
 const positions = new Positions($("position-one"), $("position-all"), $("positions-told"), (y, x) => set({ held: { y, x }, hover: null }));
@@ -118,7 +128,7 @@ const actions = {
 
 // Running a model ---------------------------------------------------------------------------------------------------------
 
-let running = null, taken = 0, shown = null, again = begin; // `shown`: the picture that the views are of
+let running = null, taken = 0, shown = null, again = begin; // `shown`: the image that the views are of
 
 function tell(words, kind = "", retry = false) {
   $("note").hidden = !words;
@@ -145,7 +155,7 @@ function markExample() {
     button.setAttribute("aria-pressed", String(button.dataset.name === page.subject?.example));
 }
 
-/** Look at another picture: a blob, or an example by name. The latest wish counts, whatever was slow before it. */
+/** Look at another image: a blob, or an example by name. The latest wish counts, whatever was slow before it. */
 async function take(blob, example = null) {
   player.stop();
   const id = ++taken;
@@ -179,7 +189,7 @@ async function run() {
     install(found);
   } catch (error) {
     if (own.signal.aborted) return;
-    if (error.refused && shown) page.subject = shown; // a file that is no picture: the one in sight stays the one to go on with
+    if (error.refused && shown) page.subject = shown; // a file that is no image: the one in sight stays the one to go on with
     markExample();
     failed(error, run);
   } finally {
@@ -304,7 +314,7 @@ $("second").addEventListener("change", chosen);
 $("again").addEventListener("click", () => again());
 $("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part after "#" is for views
-  (document.querySelector(".view .picture") ?? $("choose")).focus();
+  (document.querySelector(".view .frame") ?? $("choose")).focus();
 });
 addEventListener("hashchange", () => {
   const view = share.wanted();
@@ -319,5 +329,4 @@ share.listen();
 const inNumbers = () => page.views.map(({ card, drawn, classes, probabilities }) => ({ model: card.name, classes, probabilities, ...drawn }));
 window.vitreous = { state, shown: inNumbers, address: share.address };
 
-paintLegend($("legend"), "heat");
 begin();

@@ -73,7 +73,7 @@ async function asked(path, { signal, onWait, ...options } = {}) {
 
 function upload(path, model, blob, options, more = {}) {
   const body = new FormData();
-  body.append("file", blob, "picture");
+  body.append("file", blob, "image");
   return asked(`${path}?${new URLSearchParams({ model, ...more })}`, { method: "POST", body, ...options });
 }
 

@@ -52,7 +52,7 @@ function palette(kind) {
 }
 
 /** Numbers from 0 to 1 as pixels of an ImageData. With a strength below 1 they let through what lies behind, low ones more
- *  than high ones: a picture stays in sight where nothing happens. */
+ *  than high ones: an image stays in sight where nothing happens. */
 export function paint(shares, kind, image, strength = 1) {
   const table = palette(kind), pixels = image.data;
   for (let place = 0; place < shares.length; place++) {
@@ -61,6 +61,15 @@ export function paint(shares, kind, image, strength = 1) {
     pixels[4 * place + 1] = table[level + 1];
     pixels[4 * place + 2] = table[level + 2];
     pixels[4 * place + 3] = 255 * strength ** (2 - 1.5 * share);
+  }
+  return image;
+}
+
+/** Red, green and blue of every place as pixels of an ImageData; with a strength below 1 they let through what lies behind. */
+export function paintColours(colours, image, strength = 1) {
+  for (let place = 0; place < colours.length / 3; place++) {
+    image.data.set(colours.subarray(3 * place, 3 * place + 3), 4 * place);
+    image.data[4 * place + 3] = 255 * strength;
   }
   return image;
 }

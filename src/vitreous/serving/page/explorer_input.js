@@ -1,8 +1,8 @@
-// Where pictures come from: a file, a drop anywhere on the page, the clipboard, the camera.
+// Where images come from: a file, a drop anywhere on the page, the clipboard, the camera.
 
-const LARGE = 19e6, LONG = 4096; // bytes and pixels from which a picture is made smaller before it is sent
+const LARGE = 19e6, LONG = 4096; // bytes and pixels from which an image is made smaller before it is sent
 const SMALLER = 2048;
-const LINKED = 256, LETTERS = 24_000; // pixels and characters of a picture in a link
+const LINKED = 256, LETTERS = 24_000; // pixels and characters of an image in a link
 
 function canvasOf(source, width, height) {
   const canvas = document.createElement("canvas");
@@ -18,7 +18,7 @@ function canvasOf(source, width, height) {
 
 const jpeg = (canvas, quality) => new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", quality));
 
-/** A picture that this browser can decode, or null: the server may know more kinds. */
+/** An image that this browser can decode, or null: the server may know more kinds. */
 async function bitmap(blob) {
   try {
     return await createImageBitmap(blob);
@@ -42,7 +42,7 @@ export async function sendable(blob) {
   return made ?? blob;
 }
 
-/** A small JPEG for a link. The whole picture, not the part that the model saw: the model prepares it again, and would
+/** A small JPEG for a link. The whole image, not the part that the model saw: the model prepares it again, and would
  *  cut from what is cut already. Only where the browser cannot read it, `instead` must do: what the model saw. */
 export async function linkable(blob, instead) {
   const found = (await bitmap(blob)) ?? instead;
@@ -58,7 +58,7 @@ export async function linkable(blob, instead) {
   return made;
 }
 
-const firstPicture = (files) => [...files].find((file) => file.type.startsWith("image/")) ?? [...files][0];
+const firstImage = (files) => [...files].find((file) => file.type.startsWith("image/")) ?? [...files][0];
 
 /** Calls `take(blob, name)` for every image, `tell(words)` where there is none, and `over(true or false)` while something
  *  is held above the page. */
@@ -87,12 +87,12 @@ export function listen({ take, tell, over }) {
     event.preventDefault();
     depth = 0;
     over(false);
-    const found = firstPicture(event.dataTransfer.files);
+    const found = firstImage(event.dataTransfer.files);
     if (found) take(found, found.name);
   });
 
   addEventListener("paste", (event) => {
-    const found = firstPicture(event.clipboardData?.files ?? []);
+    const found = firstImage(event.clipboardData?.files ?? []);
     if (found) take(found, "pasted image");
   });
   const paste = document.getElementById("paste");

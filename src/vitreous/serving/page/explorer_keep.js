@@ -1,4 +1,4 @@
-// Taking a view away: as a picture, as words on the clipboard.
+// Taking a view away: as an image, as words on the clipboard.
 
 import { paintLegend } from "./explorer_colours.js";
 
@@ -7,7 +7,7 @@ const SIDE = 800, MARGIN = 24, LINE = 26;
 /** The views side by side with a line on each, and the colour scale, as a PNG. `views` are {stage, words}. */
 export function composite(views, scale) {
   const sizes = views.map(({ stage }) => {
-    const box = stage.picture.getBoundingClientRect();
+    const box = stage.frame.getBoundingClientRect();
     return [SIDE, Math.round((SIDE * box.height) / box.width)];
   });
   const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
@@ -33,7 +33,7 @@ export function composite(views, scale) {
   });
   if (scale) {
     const legend = document.createElement("canvas");
-    paintLegend(legend, "heat");
+    paintLegend(legend, scale.kind);
     const top = canvas.height - MARGIN - 8;
     context.drawImage(legend, MARGIN + 70, top, 240, 14);
     context.font = "15px system-ui, sans-serif";

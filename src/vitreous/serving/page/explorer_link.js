@@ -3,7 +3,7 @@
 
 const LONGEST = 400_000; // characters; browsers take more, but no link of this page has so many
 
-const MODES = ["head", "mean", "rollout", "gradient"];
+const MODES = ["head", "mean", "rollout", "gradient", "similar", "colours"];
 const SCALES = ["own", "same"];
 
 function whole(text, low, high) {
@@ -46,7 +46,7 @@ export function read(fragment, known) {
     mode: oneOf("mode", MODES),
     scale: oneOf("scale", SCALES) ?? "own",
     example: oneOf("example", known.examples),
-    image: picture(fields.get("image")),
+    image: imageIn(fields.get("image")),
   };
   const patch = /^(\d{1,5})\.(\d{1,5})$/.exec(fields.get("patch") ?? "");
   if (patch && Number(patch[1]) && Number(patch[2])) view.query = { kind: "patch", row: patch[1] - 1, column: patch[2] - 1 };
@@ -56,7 +56,7 @@ export function read(fragment, known) {
 }
 
 /** The JPEG in a link, as a blob; undefined for anything else. */
-function picture(text) {
+function imageIn(text) {
   if (!text || !/^[A-Za-z0-9_-]+$/.test(text)) return undefined;
   try {
     const content = atob(text.replaceAll("-", "+").replaceAll("_", "/"));

@@ -5,6 +5,12 @@
 
 export const ALL = -1;
 
+/** Ways to look that are the same in every layer. */
+export const LAYERLESS = ["gradient", "similar", "colours"];
+
+/** Whether patches are compared by their features, and attention is not asked. */
+export const compares = (mode) => mode === "similar" || mode === "colours";
+
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const SIX = new Uint8Array(128); // bits that a letter stands for
 for (let place = 0; place < 64; place++) SIX[LETTERS.charCodeAt(place)] = place;
@@ -46,9 +52,12 @@ export class Numbers {
     this.gradient = Float32Array.from(answer.gradient_rollout.values);
     this.attention = bytes(answer.attention.data);
     this.maximum = new Float32Array(bytes(answer.maximum.data).buffer);
+    this.similarity = { data: new Int8Array(bytes(answer.similarity.data).buffer), scale: answer.similarity.scale };
+    this.colours = bytes(answer.patch_colours.data); // red, green and blue of every patch
     this.rollout = { data: bytes(answer.rollout_by_layer.data), maximum: answer.rollout_by_layer.maximum };
     const expected = this.layers * this.heads * this.tokens;
-    if (this.maximum.length !== expected || this.attention.length !== expected * this.tokens)
+    const features = this.similarity.data.length === this.tokens ** 2 && this.colours.length === 3 * this.patches;
+    if (this.maximum.length !== expected || this.attention.length !== expected * this.tokens || !features)
       throw new Error("the answer does not have as many numbers as it says");
     this.means = []; // of heads, a matrix for each layer, made when first wanted
   }
@@ -115,11 +124,21 @@ export class Numbers {
     return out;
   }
 
+  /** How similar the features of every token are to those of a token: cosines. */
+  alike(query) {
+    const { data, scale } = this.similarity, count = this.tokens, out = new Float32Array(count);
+    const from = query === ALL ? this.prefix : query, to = query === ALL ? count : query + 1;
+    for (let token = from; token < to; token++)
+      for (let place = 0; place < count; place++) out[place] += (scale * data[token * count + place]) / (to - from);
+    return out;
+  }
+
   /** The map of a view: values over patches, and what goes to the leading tokens. */
   map({ mode, layer, head, query }) {
     if (mode === "gradient") return { values: this.gradient, leading: new Float32Array(this.prefix) };
     let all;
-    if (mode === "rollout") all = query === ALL ? this.rolledForHead(layer) : this.rolled(layer, query);
+    if (compares(mode)) all = this.alike(query);
+    else if (mode === "rollout") all = query === ALL ? this.rolledForHead(layer) : this.rolled(layer, query);
     else all = this.looks(layer, mode === "head" && !this.averaged ? head : null, query);
     return { values: all.subarray(this.prefix), leading: all.subarray(0, this.prefix) };
   }
@@ -138,15 +157,24 @@ export class Numbers {
   }
 }
 
-export function highest(values) {
-  let place = 0;
-  for (let one = 1; one < values.length; one++) if (values[one] > values[place]) place = one;
+/** Where the largest value is; `except` may be left out of it. */
+export function highest(values, except = -1) {
+  let place = except === 0 ? values.length - 1 : 0;
+  for (let one = 0; one < values.length; one++) if (one !== except && values[one] > values[place]) place = one;
   return place;
 }
 
+/** The patch that a view points at: what a token looks at most; of patches compared, the most similar other one. */
+export const peakOf = (values, { mode, query }, prefix) => highest(values, compares(mode) ? query - prefix : -1);
+
 /** Values as shares of the colour scale, and what its ends stand for. `own`: from 0 to the map's largest value.
- *  `same`: one scale for every map, logarithmic because attention spans decades, from a tenth of an even share to 1. */
-export function scaled(values, scale, patches) {
+ *  `same`: one scale for every map, logarithmic because attention spans decades, from a tenth of an even share to 1.
+ *  Cosines end at 1, and begin at the map's lowest value, or at 0. */
+export function scaled(values, scale, patches, mode) {
+  if (compares(mode)) {
+    const low = scale === "same" ? 0 : Math.min(0.999, values.reduce((one, other) => Math.min(one, other), 1));
+    return { shares: Float32Array.from(values, (value) => Math.max(0, (value - low) / (1 - low))), low, high: 1 };
+  }
   if (scale === "same") {
     const low = Math.min(0.05, 0.1 / patches), span = -Math.log(low);
     return { shares: Float32Array.from(values, (value) => Math.max(0, Math.log(Math.max(value, low) / low) / span)), low, high: 1 };

@@ -1,4 +1,4 @@
-// The panels beside the picture: classes with bars, the heads of a layer, the strip of layers.
+// The panels beside the image: classes with bars, the heads of a layer, the strip of layers.
 
 import { make } from "./common.js";
 import { paint } from "./explorer_colours.js";

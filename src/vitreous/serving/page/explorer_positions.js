@@ -48,17 +48,17 @@ export class Positions {
 
   tiles() {
     const [rows, columns] = [this.rows, this.columns];
-    const picture = document.createElement("canvas"), context = picture.getContext("2d");
-    [picture.width, picture.height] = [columns * (columns + 1) - 1, rows * (rows + 1) - 1];
+    const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
+    [canvas.width, canvas.height] = [columns * (columns + 1) - 1, rows * (rows + 1) - 1];
     for (let row = 0; row < rows; row++)
       for (let column = 0; column < columns; column++) {
         const image = paint(this.shares(row * columns + column), "likeness", context.createImageData(columns, rows));
         context.putImageData(image, column * (columns + 1), row * (rows + 1));
       }
-    this.plain = picture;
+    this.plain = canvas;
   }
 
-  /** Show a position, by its place from 0 to 1 on the picture; null: none is chosen, and the middle one stands in. */
+  /** Show a position, by its place from 0 to 1 on the image; null: none is chosen, and the middle one stands in. */
   update(place) {
     if (!this.table) return;
     const row = Math.floor((place?.y ?? 0.5) * this.rows), column = Math.floor((place?.x ?? 0.5) * this.columns);

@@ -1,9 +1,9 @@
-// From a picture and a model to everything the page shows of them.
+// From an image and a model to everything the page shows of them.
 
 import * as api from "./explorer_api.js";
 import { Numbers } from "./explorer_numbers.js";
 
-// Answers are kept, so that going back to a model or to the other of two pictures asks for nothing: so many, and no more than
+// Answers are kept, so that going back to a model or to the other of two images asks for nothing: so many, and no more than
 // so many bytes beyond the two that are compared.
 const KEPT = 6, BYTES = 96 * 2 ** 20;
 
@@ -16,7 +16,7 @@ async function decoded(address) {
   return image;
 }
 
-/** What the browser itself can show of a picture that no attention goes with. */
+/** What the browser itself can show of an image that no attention goes with. */
 async function plain(blob) {
   try {
     return await createImageBitmap(blob);
@@ -40,7 +40,7 @@ async function looked(card, blob, options) {
     answer = await api.attention(card.name, blob, options);
   } catch (error) {
     if (error.status !== 422 || !card.has_head) throw error;
-    return guessed(card, blob, [error.message, error.hint].filter(Boolean).join(" "), options); // says it again if it was the picture
+    return guessed(card, blob, [error.message, error.hint].filter(Boolean).join(" "), options); // says it again if it was the image
   }
   const image = await decoded(answer.picture);
   return { card, image, numbers: new Numbers(answer, card), why: "", classes: answer.classes, probabilities: answer.probabilities };

@@ -27,28 +27,28 @@ export class Scatter {
     const marks = ticks(most), top = marks.at(-1) || 1, layers = values.length;
     this.x = (layer) => LEFT + ((layer + 0.5) / layers) * (WIDTH - LEFT - RIGHT);
     this.y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
-    const picture = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
+    const chart = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
     const wide = (WIDTH - LEFT - RIGHT) / layers;
     this.band = drawn("rect", { class: "band", y: TOP, width: wide, height: HEIGHT - TOP - BOTTOM });
-    picture.append(this.band);
+    chart.append(this.band);
     for (const mark of marks) {
-      picture.append(drawn("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(mark), y2: this.y(mark) }));
-      picture.append(drawn("text", { x: LEFT - 5, y: this.y(mark) + 4, "text-anchor": "end" }, short(mark)));
+      chart.append(drawn("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(mark), y2: this.y(mark) }));
+      chart.append(drawn("text", { x: LEFT - 5, y: this.y(mark) + 4, "text-anchor": "end" }, short(mark)));
     }
     const every = Math.max(1, Math.ceil(layers / 12));
     for (let layer = 0; layer < layers; layer += every)
-      picture.append(drawn("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer + 1));
-    picture.append(drawn("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "layer"));
+      chart.append(drawn("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer + 1));
+    chart.append(drawn("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "layer"));
     this.dots = values.map((heads, layer) => heads.map((value, head) => {
       const dot = drawn("circle", { class: "dot", cx: this.x(layer), cy: this.y(value), r: 4 });
       dot.append(drawn("title", {}, `layer ${layer + 1} head ${head + 1}: ${short(value)} ${unit}`));
-      picture.append(dot);
+      chart.append(dot);
       return dot;
     }));
     this.ring = drawn("circle", { class: "ring", r: 7 });
-    picture.append(this.ring);
-    this.parent.replaceChildren(picture);
-    this.picture = picture;
+    chart.append(this.ring);
+    this.parent.replaceChildren(chart);
+    this.chart = chart;
     this.picked = null;
   }
 
@@ -63,7 +63,7 @@ export class Scatter {
     this.ring.setAttribute("display", this.picked ? "inline" : "none");
     if (this.picked) {
       for (const name of ["cx", "cy"]) this.ring.setAttribute(name, this.picked.getAttribute(name));
-      this.picture.insertBefore(this.picked, this.ring); // above its neighbours
+      this.chart.insertBefore(this.picked, this.ring); // above its neighbours
     }
     const heads = this.values[layer], mean = heads.reduce((sum, value) => sum + value, 0) / heads.length;
     const own = this.picked ? `head ${head + 1} ${short(heads[head])} ${this.unit}, ` : "";
@@ -72,7 +72,7 @@ export class Scatter {
 
   /** The nearest dot: small ones are hard to hit, above all with a finger. */
   click(event) {
-    const box = this.picture.getBoundingClientRect(), scale = WIDTH / box.width;
+    const box = this.chart.getBoundingClientRect(), scale = WIDTH / box.width;
     const x = (event.clientX - box.left) * scale, y = (event.clientY - box.top) * scale;
     let best = null, nearest = 24 ** 2;
     this.values.forEach((heads, layer) => heads.forEach((value, head) => {
@@ -82,7 +82,7 @@ export class Scatter {
     if (best) this.choose(...best);
   }
 
-  /** Up and down go through a layer's heads as they lie in the picture, by value. */
+  /** Up and down go through a layer's heads as they lie in the chart, by value. */
   key(event) {
     if (!this.values.length || event.ctrlKey || event.altKey || event.metaKey) return;
     let { layer, head } = this;

@@ -1,4 +1,4 @@
-// Views that are taken away and come back: links, and the picture as a file.
+// Views that are taken away and come back: links, and the image as a file.
 
 import { saved } from "./common.js";
 import * as input from "./explorer_input.js";
@@ -18,7 +18,7 @@ function queried() {
   return state.held && state.held.token !== ALL && "token" in state.held ? { kind: "token", index: state.held.token } : { kind: "all" };
 }
 
-/** The view as a fragment; with a picture of the person's own only where it is asked for: addresses are kept in histories. */
+/** The view as a fragment; with an image of the person's own only where it is asked for: addresses are kept in histories. */
 async function fragment(whole) {
   const { subject } = page;
   const own = whole && subject && !subject.example ? await input.linkable(subject.blob, page.views[0]?.image) : null;
@@ -82,7 +82,9 @@ export function listen() {
       const token = asked && asked.mode !== "gradient" ? `${tokenName(asked.query, view.numbers, view.card)}, ` : "";
       return { stage: view.stage, words: [view.card.name, asked ? `${token}${where(asked, view.numbers)}` : ""] };
     });
-    const scale = main() ? { low: $("legend-low").textContent, high: $("legend-high").textContent } : null;
+    const kind = state.mode === "similar" ? "likeness" : "heat";
+    const ends = { kind, low: $("legend-low").textContent, high: $("legend-high").textContent };
+    const scale = main() && state.mode !== "colours" ? ends : null;
     const parts = ["vitreous", state.model, main() && where(askedOf(lead()), main())].filter(Boolean);
     saved(await composite(shown, scale), `${parts.join("-").replace(/[^\w.-]+/g, "-")}.png`);
     kept("Image saved.");

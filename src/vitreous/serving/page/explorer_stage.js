@@ -2,10 +2,10 @@
 
 import { make } from "./common.js";
 import { ALL } from "./explorer_numbers.js";
-import { paint } from "./explorer_colours.js";
+import { paint, paintColours } from "./explorer_colours.js";
 import { counted } from "./explorer_words.js";
 
-const PIXELATED = 96; // pixels up to which a picture is enlarged without blur
+const PIXELATED = 96; // pixels up to which an image is enlarged without blur
 
 export class Stage {
   /** `look(query, held)` is called when another token is to look: {y, x} from 0 to 1 on the image, or {token}.
@@ -18,11 +18,11 @@ export class Stage {
     this.element.className = "view";
     this.element.innerHTML = `
       <figcaption><strong></strong> <span class="quiet small"></span></figcaption>
-      <div class="picture" tabindex="0" role="application"><canvas></canvas></div>
+      <div class="frame" tabindex="0" role="application"><canvas></canvas></div>
       <div class="tokens" role="group" aria-label="Tokens that look, other than patches"></div>`;
     this.title = this.element.querySelector("strong");
     this.facts = this.element.querySelector("figcaption span");
-    this.picture = this.element.querySelector(".picture");
+    this.frame = this.element.querySelector(".frame");
     this.canvas = this.element.querySelector("canvas");
     this.tokens = this.element.querySelector(".tokens");
     this.image = null;
@@ -31,7 +31,7 @@ export class Stage {
     this.listen();
     parent.append(this.element);
     this.observer = new ResizeObserver(() => this.draw());
-    this.observer.observe(this.picture);
+    this.observer.observe(this.frame);
   }
 
   remove() {
@@ -39,7 +39,7 @@ export class Stage {
     this.element.remove();
   }
 
-  /** A model, its picture (something that can be drawn) and its numbers; without numbers, the picture alone. */
+  /** A model, its image (something that can be drawn) and its numbers; without numbers, the image alone. */
   show(card, image, numbers) {
     this.card = card;
     this.image = image;
@@ -49,13 +49,13 @@ export class Stage {
     const sizes = numbers ? `${numbers.rows} × ${numbers.columns} patches · ${counted(card.layers, "layer")} · ${counted(card.heads, "head")}` : "";
     this.facts.textContent = [card.model === card.name ? "" : card.model, sizes].filter(Boolean).join(" · ");
     const [height, width] = numbers ? card.image_size : [image.height, image.width];
-    this.picture.style.aspectRatio = `${width} / ${height}`;
-    this.picture.style.maxWidth = `${(82 * width) / height}vh`; // all of it is in sight at once
-    this.picture.tabIndex = numbers ? 0 : -1;
-    this.picture.classList.toggle("plain", !numbers);
-    this.picture.setAttribute("role", numbers ? "application" : "img");
+    this.frame.style.aspectRatio = `${width} / ${height}`;
+    this.frame.style.maxWidth = `${(82 * width) / height}vh`; // all of it is in sight at once
+    this.frame.tabIndex = numbers ? 0 : -1;
+    this.frame.classList.toggle("plain", !numbers);
+    this.frame.setAttribute("role", numbers ? "application" : "img");
     const grid = numbers ? `${numbers.rows} rows and ${numbers.columns} columns of patches. Arrow keys choose a patch.` : "";
-    this.picture.setAttribute("aria-label", `What ${card.name} saw${grid ? `: ${grid}` : ""}`);
+    this.frame.setAttribute("aria-label", `What ${card.name} saw${grid ? `: ${grid}` : ""}`);
     if (numbers) [this.heat.width, this.heat.height] = [numbers.columns, numbers.rows];
     this.buttons();
     this.draw();
@@ -72,24 +72,25 @@ export class Stage {
     this.tokens.hidden = !wanted.length;
   }
 
-  /** Draw a map: `shares` of the colour scale for every patch; `token` looks, `peak` is the patch that it looks at most. */
-  update({ shares, token, peak, strength }) {
+  /** Draw a map: `shares` of the scale of this `kind` for every patch, or `colours` of their own; `token` looks, `peak` is the
+   *  patch that it looks at most. */
+  update({ shares, kind, colours, token, peak, strength }) {
     Object.assign(this, { shares, token, peak });
     const context = this.heat.getContext("2d"), image = context.createImageData(this.heat.width, this.heat.height);
-    context.putImageData(paint(shares, "heat", image, strength), 0, 0);
+    context.putImageData(colours ? paintColours(colours, image, strength) : paint(shares, kind, image, strength), 0, 0);
     for (const button of this.tokens.children) button.setAttribute("aria-pressed", Number(button.dataset.token) === token);
     this.draw();
   }
 
   draw() {
-    const box = this.picture.getBoundingClientRect(), sharp = Math.min(2, devicePixelRatio || 1);
+    const box = this.frame.getBoundingClientRect(), sharp = Math.min(2, devicePixelRatio || 1);
     if (!this.image || !box.width) return;
     const width = Math.round(box.width * sharp), height = Math.round(box.height * sharp);
     if (this.canvas.width !== width || this.canvas.height !== height) [this.canvas.width, this.canvas.height] = [width, height];
     this.compose(this.canvas.getContext("2d"), width, height, sharp);
   }
 
-  /** The picture, the map and the marks, at any size. */
+  /** The image, the map and the marks, at any size. */
   compose(context, width, height, sharp) {
     context.imageSmoothingEnabled = Math.max(this.image.width, this.image.height) > PIXELATED;
     context.drawImage(this.image, 0, 0, width, height);
@@ -116,28 +117,28 @@ export class Stage {
   }
 
   place(event) {
-    const box = this.picture.getBoundingClientRect();
+    const box = this.frame.getBoundingClientRect();
     const inside = (value) => Math.min(0.999999, Math.max(0, value));
     return { y: inside((event.clientY - box.top) / box.height), x: inside((event.clientX - box.left) / box.width) };
   }
 
   listen() {
-    this.picture.addEventListener("pointermove", (event) => {
+    this.frame.addEventListener("pointermove", (event) => {
       if (this.numbers) this.look(this.place(event), event.pointerType !== "mouse"); // a finger has no way to hover
     });
-    this.picture.addEventListener("pointerleave", (event) => {
+    this.frame.addEventListener("pointerleave", (event) => {
       if (this.numbers && event.pointerType === "mouse") this.look(null, false);
     });
-    this.picture.addEventListener("click", (event) => {
+    this.frame.addEventListener("click", (event) => {
       if (this.numbers) this.look(this.place(event), true);
     });
-    this.picture.addEventListener("keydown", (event) => this.key(event));
+    this.frame.addEventListener("keydown", (event) => this.key(event));
   }
 
   key(event) {
     if (!this.numbers || event.ctrlKey || event.altKey || event.metaKey) return;
     const { rows, columns, prefix } = this.numbers;
-    const token = this.held(this), known = token >= prefix; // the first key goes to the middle of the picture
+    const token = this.held(this), known = token >= prefix; // the first key goes to the middle of the image
     const patch = known ? token - prefix : Math.floor(rows / 2) * columns + Math.floor(columns / 2);
     let row = Math.floor(patch / columns), column = patch % columns;
     if (event.key === "ArrowUp") row -= Number(known);

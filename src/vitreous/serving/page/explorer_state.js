@@ -10,7 +10,7 @@ export const state = {
 
 export const page = {
   catalogue: { models: [], examples: [] }, // what /models says
-  subject: null, // the picture: {id, blob, example}
+  subject: null, // the image: {id, blob, example}
   views: [], // of one model or two: {stage, card, numbers, classes, probabilities, drawn}
 };
 

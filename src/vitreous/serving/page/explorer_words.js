@@ -1,6 +1,6 @@
-// What the page says: below the picture, and to a screen reader.
+// What the page says: below the image, and to a screen reader.
 
-import { ALL, highest } from "./explorer_numbers.js";
+import { ALL, compares, peakOf } from "./explorer_numbers.js";
 
 export function percent(share) {
   const value = 100 * share;
@@ -25,6 +25,7 @@ export function tokenName(token, numbers, card) {
 /** "layer 4 head 2", or what stands in its place. */
 export function where({ mode, layer, head }, numbers) {
   if (mode === "gradient") return "gradient rollout";
+  if (compares(mode)) return mode === "similar" ? "similar patches" : "patch colours";
   const depth = `layer ${layer + 1}`;
   if (mode === "rollout") return `rollout up to ${depth}`;
   return mode === "head" && !numbers.averaged ? `${depth} head ${head + 1}` : `${depth}, mean of heads`;
@@ -32,10 +33,14 @@ export function where({ mode, layer, head }, numbers) {
 
 /** One sentence on a map. */
 export function described(view, map, numbers, card, topClass) {
-  const peak = highest(map.values);
+  const peak = peakOf(map.values, view, numbers.prefix);
   if (view.mode === "gradient") {
     const what = topClass ? `what speaks for “${topClass}”` : "what makes up the features";
     return `Gradient rollout, ${what}: most in ${place(peak, numbers)} (${percent(map.values[peak])}).`;
+  }
+  if (compares(view.mode)) {
+    const name = tokenName(view.query, numbers, card);
+    return `${name[0].toUpperCase()}${name.slice(1)}: most similar to ${place(peak, numbers)} (cosine ${short(map.values[peak])}).`;
   }
   const verb = view.mode === "rollout" ? "has most from" : "looks most at";
   let text = `${tokenName(view.query, numbers, card)}, ${where(view, numbers)}: ${verb} ${place(peak, numbers)} (${percent(map.values[peak])})`;
@@ -54,4 +59,6 @@ export const MODE_WORDS = {
   mean: "Where this layer looks, its heads averaged.",
   rollout: "What of the image has come to this token by this layer, skip connections included.",
   gradient: "Rollout weighed by what speaks for the most probable class. The same for every token and layer.",
+  similar: "How similar the features of each patch are to this one's, after the last layer (cosine).",
+  colours: "The first three principal components of patch features as red, green and blue: equal colours are similar features.",
 };

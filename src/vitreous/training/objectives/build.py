@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 from collections.abc import Mapping
 
 import torch
@@ -12,10 +10,12 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from vitreous.core.errors import VitreousError
 from vitreous.data.sampling import derive_key
+from vitreous.inference.engines.torch_engine import check_compiler
 from vitreous.models.build import Model, allocate_parameters, build_on_meta, build_with_tensors
 from vitreous.models.config import ModelConfig
 from vitreous.models.vit import ViT
 from vitreous.training.config import RunConfig
+from vitreous.training.lora import add_lora
 from vitreous.training.objectives.classification import Classification
 from vitreous.training.objectives.masked_patch import MaskedPatches
 from vitreous.training.objectives.objective import Objective
@@ -34,6 +34,12 @@ def build_objective(config: RunConfig) -> Objective:
         model = build_with_tensors(config.model, {name: tensor.clone() for name, tensor in config.start.items()})
     if isinstance(model, ViT):
         model.lean = True  # the last layer only for the tokens that are read
+    if config.recipe.train == "lora":
+        if config.options.parallel != "ddp":
+            raise VitreousError(
+                f"--parallel {config.options.parallel}: --train lora merges whole matrices to validate; use --parallel ddp"
+            )
+        add_lora(model, config.recipe.lora_rank, config.recipe.lora_scale)
     if config.options.activation_checkpointing:
         checkpoint_activations(model)
     if config.options.engine == "compile":
@@ -61,7 +67,6 @@ def checkpoint_activations(model: Model) -> None:
 
 
 def _compile(model: Model, device: str) -> None:
-    if torch.device(device).type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
-        raise VitreousError("--engine compile needs a C++ compiler, and none was found; install g++, or use --engine eager")
+    check_compiler(device)
     for block in model.blocks if isinstance(model, ViT) else [model]:
         block.compile()

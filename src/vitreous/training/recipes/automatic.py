@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from vitreous.training.options import ObjectiveName
+from vitreous.training.options import ObjectiveName, Train
 from vitreous.training.recipes.fitting import plain, sensible_batch
-from vitreous.training.recipes.recipe import Loss, Recipe, replace_fields
-from vitreous.training.recipes.tables import AUGMENTATIONS, RECIPES, SMALL_PICTURES, hyperrule
+from vitreous.training.recipes.recipe import Loss, Optimizer, Recipe, replace_fields
+from vitreous.training.recipes.tables import AUGMENTATIONS, RECIPES, SMALL_IMAGES, hyperrule
 
 Size = tuple[int, int]
 Weights = Literal["none", "balanced"]
@@ -23,6 +23,7 @@ Weights = Literal["none", "balanced"]
 UNEVEN = 3.0  # times as many images in the largest class as in the smallest: then classes are weighted
 _MOST_EPOCHS = 50
 _FEWEST_STEPS = 200
+_FEWEST_STEPS_OF_STEM = 500
 _TINY = 16  # pixels: the digits of 8 were learnt far better where they were (87 % against 52 % right after 20 epochs)
 _FEW_IMAGES = 200_000  # below, training from scratch is warned of
 
@@ -54,6 +55,7 @@ def automatic_finetune(
     counts: Sequence[int],
     *,
     batch_size: int | None = None,
+    train: Train = "all",
     labels: float = 1.0,
     where: str = "",
     names: Sequence[str] = (),
@@ -67,7 +69,8 @@ def automatic_finetune(
     """
     rule = hyperrule(images, native or image_size)
     assert rule.steps is not None
-    suits = min(512, max(32, 1 << (images // 8).bit_length() - 1)) if images >= 32 else 1 << images.bit_length() - 1
+    most = 64 if train == "lora" else 512  # Adam does better with many small steps
+    suits = min(most, max(32, 1 << (images // 8).bit_length() - 1)) if images >= 32 else 1 << images.bit_length() - 1
     batch = batch_size or suits
     an_epoch = f"{plain(images / batch)} steps an epoch"
     if batch_size is not None:
@@ -84,7 +87,15 @@ def automatic_finetune(
         )
     warmup = min(500, steps // 10)
     base, origin = 0.01, "what the paper chose for all 19 tasks of VTAB together"
-    if images >= 500_000:
+    optimizer: Optimizer = "sgd"
+    how = "optimizer sgd, momentum 0.9, schedule cosine, clip 1, weight_decay 0: as in table 4"
+    if train == "lora":
+        base, origin = 0.0028, "0.001 for batches of 64, measured on photographs"
+        optimizer = "adam"
+        how = (
+            "optimizer adam, schedule cosine, clip 1: for SGD the factors' first gradients, of which half are 0, are too small"
+        )
+    elif images >= 500_000:
         base, origin = 0.03, "the authors' rate for ImageNet"
     if batch != 512:
         origin += f", times the square root of {batch}/512: {'less' if batch < 512 else 'more'} noise is averaged out"
@@ -93,9 +104,19 @@ def automatic_finetune(
         f"batch_size {batch}: {chosen}",
         f"steps {steps:,}: {length}",
         f"warmup {warmup}: a tenth of the run, at most the 500 of long runs",
-        "optimizer sgd, momentum 0.9, schedule cosine, clip 1, weight_decay 0: as in table 4",
+        how,
         f"lr {lr:g}: {origin}; --sweep tries others",
     ]
+    if train == "lora":
+        said.append(
+            "train lora: on few images its default rate does as well as a tuned one of --train all (docs/log.md); that trains "
+            "every weight"
+        )
+    if counts:
+        said.append(
+            "head_start ridge: the head begins in closed form on the frozen features; with a validation split the result is no "
+            "worse than that"
+        )
     loss, weights = _labels(images, counts, labels, said)
     if rule.mixup:
         said.append(f"mixup {rule.mixup:g}: BiT-HyperRule from 20,000 images on")
@@ -103,10 +124,11 @@ def automatic_finetune(
     recipe = Recipe(
         name="automatic-finetune",
         about=f"chosen for {images:,} images of {classes:,} classes",
+        head_start="ridge" if counts else "zero",  # of shards, which do not tell their labels, all would have to be read first
         loss=loss, class_weights=weights, batch_size=batch, steps=steps, warmup=warmup,
-        optimizer="sgd", momentum=0.9, lr=lr, schedule="cosine", clip=1.0, mixup=rule.mixup,
+        optimizer=optimizer, momentum=0.9, lr=lr, schedule="cosine", clip=1.0, mixup=rule.mixup, train=train,
         image_size=_side(image_size), preprocess=preprocess, evaluation=evaluation,
-        sweep=tuple(float(f"{rate * math.sqrt(batch / 512):.2g}") for rate in (0.001, 0.003, 0.01, 0.03)),
+        sweep=tuple(float(f"{factor * lr:.2g}") for factor in (0.1, 0.3, 1, 3)),
         sweep_share=0.1 if images < 20_000 else 0.02 if images < 500_000 else 0.01,
     )  # fmt: skip
     return recipe, tuple(said)
@@ -129,28 +151,16 @@ def automatic_pretrain(
     counts: Sequence[int],
     *,
     width: int,
+    stem: bool = False,
     objective: ObjectiveName = "classification",
     labels: float = 1.0,
     where: str = "",
     names: Sequence[str] = (),
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """From scratch, for a model of that width (of its tokens, or a ResNet's last features)."""
+    """From scratch, for a model of that width (of its tokens, or a ResNet's last features) and perhaps with a stem."""
     masked = objective == "masked-patch"
-    batch = sensible_batch(images, 4096)
-    _, epochs, why, base, whose = next(row for row in _BY_IMAGES if images >= row[0])
-    steps = max(1, round(epochs * images / batch))
-    warmup = min(10_000, steps // 10)
-    lr = float(f"{base * math.sqrt(batch / 4096) * min(1.0, 768 / width):.2g}")
-    smaller = "" if batch == 4096 else f", times the square root of {batch:,}/4,096"
-    wider = "" if width <= 768 else f", times 768/{width:,} for the model's width"
-    said = [
-        f"batch_size {batch:,}: {plain(images / batch)} steps an epoch; ImageNet in table 3 has 312, of 4,096",
-        f"steps {steps:,}: {epochs} epochs; {why}",
-        f"warmup {warmup:,}: a tenth of the run, at most the paper's 10,000",
-        "optimizer adam, schedule cosine, clip 1: as ImageNet in table 3",
-        f"lr {lr:g}: {base:g} in table 3, {whose}{smaller}{wider}",
-        "weight_decay 0.1, decay kernels: as AugReg; biases, norms, tokens and positions are spared",
-    ]
+    said: list[str] = []
+    terms = _terms_behind_stem(images, said) if stem and not masked else _terms(images, width, said)
     loss: Loss = "softmax"
     weights: Weights = "none"
     smoothing = head_bias = 0.0
@@ -170,7 +180,7 @@ def automatic_pretrain(
         else:
             head_bias = float(f"{-math.log(max(2, classes)):.2g}")
             said.append(f"head_bias {head_bias:g}: at first, each of {classes:,} classes is as unlikely as it is")
-    strength = "none" if masked else _strength(images, width)
+    strength = "none" if masked or stem else _strength(images, width)
     randaug, mixup = AUGMENTATIONS[strength]
     preprocess, evaluation = _preprocessing(image_size, native, where, names, randaug, said, whole=False, border=not masked)
     if "randaug" not in preprocess:
@@ -181,11 +191,48 @@ def automatic_pretrain(
         name="automatic-pretrain" if not masked else "automatic-masked-patch",
         about=f"chosen for {images:,} images" + ("" if masked else f" of {classes:,} classes"),
         objective=objective, loss=loss, class_weights=weights, smoothing=smoothing, head_bias=head_bias,
-        batch_size=batch, steps=steps, warmup=warmup, optimizer="adam", beta1=0.9, beta2=0.999, lr=lr, schedule="cosine",
-        weight_decay=0.1, decay="kernels", clip=1.0, mixup=mixup,
+        weight_decay=0.1, decay="kernels", clip=1.0, mixup=mixup, **terms,
         image_size=_side(image_size), preprocess=preprocess, evaluation=evaluation,
     )  # fmt: skip
     return recipe, tuple(said)
+
+
+def _terms(images: int, width: int, said: list[str]) -> dict[str, Any]:
+    """Batch, length and optimiser between table 3 and AugReg."""
+    batch = sensible_batch(images, 4096)
+    _, epochs, why, base, whose = next(row for row in _BY_IMAGES if images >= row[0])
+    steps = max(1, round(epochs * images / batch))
+    warmup = min(10_000, steps // 10)
+    lr = float(f"{base * math.sqrt(batch / 4096) * min(1.0, 768 / width):.2g}")
+    smaller = "" if batch == 4096 else f", times the square root of {batch:,}/4,096"
+    wider = "" if width <= 768 else f", times 768/{width:,} for the model's width"
+    said += [
+        f"batch_size {batch:,}: {plain(images / batch)} steps an epoch; ImageNet in table 3 has 312, of 4,096",
+        f"steps {steps:,}: {epochs} epochs; {why}",
+        f"warmup {warmup:,}: a tenth of the run, at most the paper's 10,000",
+        "optimizer adam, schedule cosine, clip 1: as ImageNet in table 3",
+        f"lr {lr:g}: {base:g} in table 3, {whose}{smaller}{wider}",
+        "weight_decay 0.1, decay kernels: as AugReg; biases, norms, tokens and positions are spared",
+    ]
+    return dict(batch_size=batch, steps=steps, warmup=warmup, optimizer="adam", beta2=0.999, lr=lr, schedule="cosine")
+
+
+def _terms_behind_stem(images: int, said: list[str]) -> dict[str, Any]:
+    """What was measured for small images with a convolutional stem: docs/log.md, 2026-11-18."""
+    batch = 128 if images >= 20_000 else min(64, sensible_batch(images, 64))
+    epochs = max(20.0, round(_FEWEST_STEPS_OF_STEM * batch / images, 1))
+    steps = max(1, round(epochs * images / batch))
+    warmup = min(100, steps // 20)
+    lr = 4e-3 if batch == 128 else 3e-3
+    said += [
+        f"batch_size {batch}: {plain(images / batch)} steps an epoch; many small steps go further in a short time",
+        f"steps {steps:,}: {epochs:g} epochs; --minutes or --flops for the time you have",
+        f"warmup {warmup}: a twentieth of the run, at most 100",
+        "optimizer muon, beta2 0.99, schedule linear, clip 1: to zero at the last step; Adam needed more steps (docs/log.md)",
+        f"lr {lr:g}: measured for models with a convolutional stem",
+        "weight_decay 0.1, decay kernels: biases, norms and positions are spared",
+    ]
+    return dict(batch_size=batch, steps=steps, warmup=warmup, optimizer="muon", beta2=0.99, lr=lr, schedule="linear")
 
 
 def _strength(images: int, width: int) -> str:
@@ -196,7 +243,7 @@ def _strength(images: int, width: int) -> str:
 
 
 def _labels(images: int, counts: Sequence[int], labels: float, said: list[str]) -> tuple[Loss, Weights]:
-    """`labels` of an image, on average, where nobody has counted those of each class."""
+    """`labels` of an image, on average, where those of each class are not counted."""
     labels = sum(counts) / images if counts else labels
     if labels > 1.01:
         said.append(f"loss sigmoid: images have {plain(labels)} labels on average, each a question of its own")
@@ -225,7 +272,7 @@ def _preprocessing(
     that are to be predicted must be the image's own.
     """
     size = _text(image_size)
-    small = native is not None and native[0] * native[1] < SMALL_PICTURES
+    small = native is not None and native[0] * native[1] < SMALL_IMAGES
     crops, mirrors = not _is_one_of(where, _NO_CROP), not _is_one_of(where, _NO_FLIP)
     first, why = _first_ops(image_size, native, where, border)
     flip, why_flip = _flip(where, names)
@@ -242,7 +289,7 @@ def _first_ops(image_size: Size, native: Size | None, where: str, border: bool) 
     size = _text(image_size)
     if _is_one_of(where, _NO_CROP):
         return f"resize({size})", f", no crop: in {where} it would cut off what the labels speak of"
-    if native is None or native[0] * native[1] >= SMALL_PICTURES:
+    if native is None or native[0] * native[1] >= SMALL_IMAGES:
         return f"inception_crop({size})", ": any part of a photograph from a twentieth of its area up, as in the paper"
     if max(image_size) < _TINY:
         shift = f"a shift by one pixel is 1/{min(image_size)} of the image"

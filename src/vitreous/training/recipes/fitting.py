@@ -53,7 +53,7 @@ def fit(
     fitted = _length(recipe, fitted, images, steps, epochs, keep, said)
     fitted = _warmup(recipe, fitted, keep, said)
     if image_size is not None:
-        fitted = _pictures(fitted, image_size, keep, said)
+        fitted = _fit_images(fitted, image_size, keep, said)
     return fitted, tuple(said)
 
 
@@ -125,7 +125,7 @@ def _length(
     if steps is not None:
         new, why = steps, f"as asked, {_epochs(steps * batch / images)}" if images else "as asked"
     elif images is None:
-        raise VitreousError("nobody knows how many images there are, so that a run can only be counted in steps; give --steps")
+        raise VitreousError("the number of images is unknown, so the length must be in steps; give --steps")
     elif (times := epochs or recipe.epochs) is not None:
         new = max(1, round(times * images / batch))
         why = f"{times:g} epochs{' as asked' if epochs else ''}, of {images:,} images, {batch:,} at a time"
@@ -163,7 +163,7 @@ def _warmup(recipe: Recipe, fitted: Recipe, keep: Collection[str], said: list[st
     return replace_fields(fitted, {"warmup": new})
 
 
-def _pictures(recipe: Recipe, size: tuple[int, int], keep: Collection[str], said: list[str]) -> Recipe:
+def _fit_images(recipe: Recipe, size: tuple[int, int], keep: Collection[str], said: list[str]) -> Recipe:
     strings = {field: Preprocess(getattr(recipe, field)) for field in ("preprocess", "evaluation") if field not in keep}
     values: dict[str, object] = {field: str(old.at(*size)) for field, old in strings.items() if old.size != size}
     words = [f"{field} {value}" for field, value in values.items()]

@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal
 from vitreous.core.errors import VitreousError
 from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types, parse_text
 from vitreous.core.fields import from_json as fields_from_json
+from vitreous.data.sampling import Sampling
 from vitreous.data.transforms.mixup import check_mixup
 from vitreous.data.transforms.parse import Preprocess
-from vitreous.training.options import ObjectiveName
+from vitreous.training.options import ObjectiveName, Train
 
 Loss = Literal["softmax", "sigmoid"]
 MaskTarget = Literal["mean", "downsized", "pixels"]
-Optimizer = Literal["adam", "sgd"]
+Optimizer = Literal["adam", "sgd", "muon"]
 Schedule = Literal["linear", "cosine", "staircase", "constant"]
 
 
@@ -33,10 +34,19 @@ class Recipe:
     smoothing: Annotated[float, Between(0, 0.999)] = (
         0.0  # sigmoid: targets are 1 - s and s (the paper's 1e-4); softmax: s is spread over all classes
     )
+    # Fine-tuning: `ridge` begins with the closed-form head on the frozen features, and the result is the best evaluation.
+    head_start: Literal["zero", "ridge"] = "zero"
     head_bias: float = 0.0  # -10 in pre-training: at first, every class is unlikely
     representation: bool = False  # a tanh layer before the head, which fine-tuning drops
     # Balanced: every class counts alike, however many images it has.
     class_weights: Literal["none", "balanced"] = "none"
+    # Balanced: of each class, the labels that images have weigh as much as those that they lack (sigmoid).
+    pos_weight: Literal["none", "balanced"] = "none"
+    # Balanced: every batch has as many images of each class, those of small classes more often.
+    sampling: Sampling = "uniform"
+    # With --teacher: its share of the loss, and what logits are divided by before they are compared.
+    teacher_weight: Annotated[float, Between(0, 1)] = 0.5
+    teacher_temperature: Annotated[float, Between(0.01, 1000)] = 2.0
     mask_share: Annotated[float, Between(0.001, 1)] = 0.5  # of patches, corrupted
     mask_target: MaskTarget = "mean"
 
@@ -57,14 +67,16 @@ class Recipe:
     beta2: Annotated[float, Between(0, 0.9999999)] = 0.999
     momentum: Annotated[float, Between(0, 0.999999)] = 0.9
     weight_decay: Annotated[float, Between(0, 1e3)] = (
-        0.0  # adam: decoupled, every step takes lr * weight_decay of each weight; sgd: joins the gradient
+        0.0  # adam, muon: decoupled, every step takes lr * weight_decay of each weight; sgd: joins the gradient
     )
     # Kernels: biases, norms, tokens and position embeddings are spared.
     decay: Literal["all", "kernels"] = "all"
     clip: Annotated[float | None, Between(1e-12, 1e12)] = None  # the gradient's largest norm
     # Each layer learns this many times as fast as the one above it.
     layer_decay: Annotated[float, Between(0.01, 1)] = 1.0
-    train: Literal["all", "head"] = "all"  # head: a linear probe
+    train: Train = "all"  # head: a linear probe; lora: factors of low rank beside frozen matrices, and the head
+    lora_rank: Annotated[int, Between(1, 4096)] = 8
+    lora_scale: Annotated[float, Between(1e-6, 1e6)] = 2.0  # of the factors' product; alpha / rank in other programs
     average: Annotated[float, Between(0, 0.9999999)] = (
         0.0  # Polyak: the share of the old average that a step keeps, 0.9999 in table 2
     )
@@ -89,7 +101,8 @@ class Recipe:
     def __post_init__(self) -> None:
         check_fields(self, lambda name, value: f"recipe {self.name}: {name}={value}")
         check_mixup(self.mixup)
-        for_classes = self.mixup or self.smoothing or self.head_bias or self.representation or self.class_weights != "none"
+        for_classes = self.mixup or self.smoothing or self.head_bias or self.representation or self.head_start != "zero"
+        for_classes = for_classes or (self.class_weights, self.pos_weight, self.sampling) != ("none", "none", "uniform")
         wrong = {
             f"give steps or epochs, one of them (steps={self.steps}, epochs={self.epochs})":
                 (self.steps is None) == (self.epochs is None),
@@ -98,8 +111,10 @@ class Recipe:
             f"milestones={self.milestones} must be rising shares of the run, as 0.3:0.6:0.9":
                 list(self.milestones) != sorted(self.milestones) or not all(0 < share < 1 for share in self.milestones),
             "a staircase needs milestones, as milestones=0.3:0.6:0.9": self.schedule == "staircase" and not self.milestones,
-            "mixup, smoothing, head_bias, representation, class_weights and train=head are for classification, not for "
-            "masked-patch": self.objective == "masked-patch" and (for_classes or self.train != "all"),
+            "mixup, smoothing, head_bias, representation, class_weights, pos_weight, sampling, head_start and train= are for "
+            "classification, not for masked-patch": self.objective == "masked-patch" and (for_classes or self.train != "all"),
+            "pos_weight=balanced is for loss=sigmoid; with softmax use class_weights=balanced":
+                self.pos_weight == "balanced" and self.loss != "sigmoid",
             f"evaluation={self.evaluation!r} is random; it must be a fixed string": Preprocess(self.evaluation).random,
         }  # fmt: skip
         for problem in (problem for problem, found in wrong.items() if found):

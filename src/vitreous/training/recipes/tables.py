@@ -155,7 +155,7 @@ _RATES_IMAGENET = (0.003, 0.01, 0.03, 0.06)
 _DROPOUT = "the authors' code had dropout 0.1 for L/16, H/14 and R50+B/16, none for the others"
 
 
-def _pictures(size: int) -> dict[str, Any]:
+def _image_fields(size: int) -> dict[str, Any]:
     """The whole image, squeezed into a square, is what fine-tuned models are tested on."""
     return dict(
         image_size=size,
@@ -180,7 +180,7 @@ def _table_4() -> list[Recipe]:
     *recipes, vtab = (
         Recipe(
             name=f"finetune-{data}", about=f"Table 4: {title}; {_DROPOUT}",
-            steps=steps, warmup=warmup, lr=lr, sweep=rates, sweep_share=share, **_TABLE_4, **_pictures(384),
+            steps=steps, warmup=warmup, lr=lr, sweep=rates, sweep_share=share, **_TABLE_4, **_image_fields(384),
         )
         for data, (title, steps, warmup, rates, share, lr) in _FINETUNING.items()
     )  # fmt: skip
@@ -198,7 +198,7 @@ def _table_2() -> list[Recipe]:
                 name=f"finetune-imagenet-{size}",
                 about=f"Table 2: ImageNet at {size} pixels, for {model}, with Polyak averaging; {_DROPOUT}",
                 average=0.9999,
-                **_pictures(size),
+                **_image_fields(size),
             ),
         )
         for size, model in ((512, "ViT-L/16"), (518, "ViT-H/14"))
@@ -212,7 +212,7 @@ _HYPERRULE: dict[str, tuple[float, str, int, int, float]] = {
     "medium": (500_000, "20,000 to 500,000 images", 10_000, 500, 0.1),
     "large": (float("inf"), "500,000 images or more", 20_000, 500, 0.1),
 }
-SMALL_PICTURES = 96 * 96  # pixels: below, BiT trains on 128 and not on 384
+SMALL_IMAGES = 96 * 96  # pixels: below, BiT trains on 128 and not on 384
 
 
 def _hyperrule() -> list[Recipe]:
@@ -221,7 +221,7 @@ def _hyperrule() -> list[Recipe]:
             name=f"hyperrule-{size}-{crop}", about=f"BiT-HyperRule: {many}, {large}",
             steps=steps, warmup=warmup, lr=0.003, schedule="staircase", milestones=(0.3, 0.6, 0.9), mixup=mixup,
             **_SGD,
-            **{**_pictures(crop), "preprocess": f"resize({before},{_PLAIN})|random_crop({crop})|flip|range(-1,1)"},
+            **{**_image_fields(crop), "preprocess": f"resize({before},{_PLAIN})|random_crop({crop})|flip|range(-1,1)"},
         )
         for size, (_, many, steps, warmup, mixup) in _HYPERRULE.items()
         for before, crop, large in ((448, 384, "larger images"), (160, 128, "images below 96 x 96 pixels"))
@@ -237,7 +237,7 @@ def _linear_probe() -> Recipe:
     return Recipe(
         name="linear-probe",
         about="linear probe: the head alone learns, on the checkpoint's own evaluation preprocessing without augmentation",
-        train="head", batch_size=512, epochs=20, warmup=100, optimizer="adam", lr=0.3, schedule="cosine",
+        train="head", head_start="ridge", batch_size=512, epochs=20, warmup=100, optimizer="adam", lr=0.3, schedule="cosine",
         preprocess="resize(224)|range(-1,1)", evaluation="resize(224)|range(-1,1)", sweep=(0.03, 0.1, 0.3, 1.0),
     )  # fmt: skip
 
@@ -278,10 +278,10 @@ def for_finetuning(data: str) -> Recipe | None:
     return RECIPES.get(f"finetune-{data}")
 
 
-def hyperrule(images: int, picture_size: tuple[int, int]) -> Recipe:
+def hyperrule(images: int, native_size: tuple[int, int]) -> Recipe:
     """What BiT-HyperRule says for so many images of that height and width."""
     size = next(size for size, (limit, *_) in _HYPERRULE.items() if images < limit)
-    crop = 128 if picture_size[0] * picture_size[1] < SMALL_PICTURES else 384
+    crop = 128 if native_size[0] * native_size[1] < SMALL_IMAGES else 384
     return RECIPES[f"hyperrule-{size}-{crop}"]
 
 

@@ -1,0 +1,12 @@
+"""Engines: what computes a model's outputs, behind one small interface.
+
+Modules:
+    choose           the engine of a command, by name or by measuring
+    engine           the interface, names, and what must be installed
+    exported_file    .onnx and .xml files as models
+    graph            a torch model as an ONNX graph
+    metadata         what travels with the weights, inside an exported file
+    onnx_engine      onnxruntime
+    openvino_engine  OpenVINO
+    torch_engine     torch, as it is or compiled
+"""

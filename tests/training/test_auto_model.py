@@ -1,0 +1,86 @@
+"""`--model auto`: what it chooses, that it says why, and that a resumed run keeps it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import SMALL, digest
+
+import vitreous
+from vitreous.core.progress import silence
+from vitreous.models.cost import cost
+from vitreous.models.names import parse_name
+from vitreous.training import timing
+from vitreous.training.auto_model import EPOCHS, auto_models, choose_by_flops
+
+
+def pretrain(out: Path, **changes: Any) -> Any:
+    options = {**SMALL, "model": None, "set": (), **changes}
+    with silence():
+        return vitreous.pretrain(out=str(out), **options)
+
+
+@pytest.mark.parametrize("side", [8, 12, 16, 28, 32, 48, 64])
+@pytest.mark.parametrize("images", [100, 12_000, 50_000, 1_000_000])
+def test_every_candidate_is_a_model_with_few_places(side: int, images: int) -> None:
+    names, _ = auto_models((side, side), images)
+    sizes = [cost(name, image_size=side, classes=10).macs for name in names]
+    assert sizes == sorted(sizes, reverse=True)
+    for name in names:
+        config = parse_name(name, image_size=side)
+        assert config.name == name
+        assert 3 <= config.grid[0] <= 6  # type: ignore[union-attr]
+    plain, _ = auto_models((side, side), images, masks_patches=True)
+    assert all(not parse_name(name, image_size=side).stem for name in plain)  # type: ignore[union-attr]
+
+
+def test_large_images_keep_the_paper_s_model() -> None:
+    assert auto_models((224, 224), 1_000)[0] == ("ViT-B/16",)
+
+
+def test_a_smaller_budget_gets_a_smaller_model() -> None:
+    names, _ = auto_models((32, 32), 50_000)
+    assert names == ("C4x32+ViT-256x2/8", "C4x16+ViT-128x2/8")
+    chosen = {flops: choose_by_flops(names, (32, 32), 3, 50_000, flops)[0] for flops in (2.2e14, 3e13, 1e9)}
+    assert chosen == {2.2e14: names[0], 3e13: names[1], 1e9: names[1]}
+    each = cost(names[0], image_size=32, classes=10).training_flops(1)
+    assert choose_by_flops(names, (32, 32), 3, 50_000, EPOCHS * 50_000 * each * 1.001)[0] == names[0]
+    assert choose_by_flops(names, (32, 32), 3, 50_000, EPOCHS * 50_000 * each * 0.999)[0] == names[1]
+
+
+def test_pretraining_on_digits_without_a_model_has_a_stem_and_says_why(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["model"]["stem"], config["model"]["width"], config["model"]["channels"]) == ([32, 64], 64, 1)
+    assert (config["recipe"]["optimizer"], config["recipe"]["schedule"]) == ("muon", "linear")
+    assert any(line.startswith("model C2x32+ViT-64x2/2: a stem of 2 convolutions") for line in config["decisions"])
+    each = cost("C2x32+ViT-64x2/2", image_size=8, classes=10, channels=1).training_flops(12 * 32)
+    assert any(
+        line.startswith(f"{each:.2g} FLOPs in all") and "digits (1,097 images of 8" in line for line in config["decisions"]
+    )
+    assert pretrain(tmp_path / "run").already
+    pretrain(tmp_path / "replayed", steps=None, batch_size=None, config=str(tmp_path / "run"))
+    assert digest(tmp_path / "run") == digest(tmp_path / "replayed")
+
+
+def test_minutes_choose_the_largest_model_that_is_fast_enough_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {256: 0.5, 128: 0.03, 32: 0.01}  # not one step, too few, enough
+    monkeypatch.setattr(timing, "_time_step", lambda config, world: seconds[config.model.width])
+    names = ("C2x128+ViT-256x2/2", "C2x64+ViT-128x2/2", "C2x16+ViT-32x2/2")
+    monkeypatch.setattr("vitreous.training.resolve.auto_models", lambda *given: (names, "three"))
+    asked: dict[str, Any] = dict(steps=None, minutes=0.02)
+    run = pretrain(tmp_path / "run", **asked)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["model"]["name"] == "C2x16+ViT-32x2/2"
+    assert run.steps == int((1.2 - 10 * 200 / 32 * 0.01 / 3) / 0.01)
+    monkeypatch.delattr(timing, "_time_step")
+    assert pretrain(tmp_path / "run", **asked).steps == run.steps
+
+
+def test_a_named_model_keeps_adam_and_the_paper_s_recipes(tmp_path: Path) -> None:
+    pretrain(tmp_path / "run", model="ViT-64x2/4", steps=2)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["recipe"]["optimizer"], config["recipe"]["schedule"]) == ("adam", "cosine")
