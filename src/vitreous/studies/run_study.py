@@ -37,7 +37,7 @@ from vitreous.studies.rows import Row, RowFiles, in_order
 from vitreous.studies.run_cells import CellRunner
 from vitreous.studies.study import Axes, Cell, Scale, Study, hash_json
 from vitreous.studies.study_data import open_once
-from vitreous.studies.study_figure import draw_study, mean_points
+from vitreous.studies.study_figure import FEWEST, draw_study, mean_points
 
 GRID, MADE_BY = "grid.json", "vitreous study"
 _BEFORE = ("grid.lock", f"{PAPER}.png", f"{PAPER}.svg")  # may lie in the folder of a new study
@@ -226,7 +226,7 @@ def write_results(
     if any(row["role"] == "main" for row in ordered):
         first = verdicts[0]
         verdict = f"{first['verdict'].capitalize()} ({first['seeds']} seeds)"
-        subtitle = f"{first['claim']} {verdict}; bars: 95 % intervals over seeds"
+        subtitle = f"{first['claim']} {verdict}; bars: 95 % intervals, where there are {FEWEST} seeds or more"
         points = study.points(ordered) if study.points else mean_points(study.axes, ordered)
         if study.axes.x is not None and len({point.x for point in points}) < 2:  # no line yet: a point for each arm
             study = replace(study, axes=replace(study.axes, x=None))

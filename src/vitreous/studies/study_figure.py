@@ -15,6 +15,7 @@ from vitreous.studies.study import Axes, Point, Study
 
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FEW = 6  # values of x that are written at the axis themselves
+FEWEST = 3  # seeds with an interval: that of two is 13 times as wide as they are apart
 _DODGE = 0.12  # of the distance between labels, between series that share them
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -30,7 +31,7 @@ def mean_points(axes: Axes, rows: Sequence[dict[str, object]]) -> list[Point]:
         mean = paired_t([100 * float(str(row[axes.y])) for row in own])
         x = arm if axes.x is None else sum(float(str(row[axes.x])) for row in own) / len(own)
         # A percentage that no run can have is not drawn.
-        interval = (max(0.0, mean.low), min(100.0, mean.high)) if mean.seeds > 1 else (None, None)
+        interval = (max(0.0, mean.low), min(100.0, mean.high)) if mean.seeds >= FEWEST else (None, None)
         points.append(Point(str(own[0].get(axes.series, "")), x, mean.effect, *interval))
     return points
 
