@@ -210,6 +210,7 @@ def test_bad_masks_are_one_line_before_the_model_is_loaded(
         (["--l2", "joint"], "--l2 joint: not with --dense"),
         (["--save", "head"], "--dense: --save has no meaning with it"),
         (["--subset", "4"], "--dense: --subset has no meaning with it"),
+        (["--engine", "onnx"], "--dense: --engine has no meaning with it"),
     ],
 )
 def test_wrong_options(words: list[str], said: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

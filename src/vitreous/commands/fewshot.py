@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _NO_DATA = "fewshot: DATA is missing; name a folder, a manifest, shards or a known set"
-_WITHOUT_DENSE = ("subset", "per_class", "draw", "save", "add", "preprocess", "merge_tokens")
+_WITHOUT_DENSE = ("subset", "per_class", "draw", "save", "add", "preprocess", "merge_tokens", "engine")
 _WITH_ADD = ("checkpoint", "add", "save", "l2", "no_cache", "bad_images", "batch_size", "workers", "device")
 
 
