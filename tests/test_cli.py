@@ -178,6 +178,12 @@ ALL = f"the commands are {', '.join(COMMANDS)}"
         ("evaluate a b --image-size 1x2x3", "--image-size: '1x2x3' is neither one number, as 384, nor height,width"),
         ("pretrain builtin:digits --model bananas --out x", "unknown model 'bananas'; names are ViT-SIZE/PATCH "),
         ("evaluate bananas builtin:digits", "'bananas': no such file or folder, and no known weights; `vitreous list weights`"),
+        ("predict cat.jpg model.npz", "cat.jpg: is an image, where a checkpoint is expected; the checkpoint comes first"),
+        ("inspect cat.jpg model.npz --out x", "cat.jpg: is an image, where a checkpoint is expected"),
+        ("study xyzzy --out x", "unknown study 'xyzzy'; valid: axial, compute, "),
+        ("pretrain builtin:digits --config nowhere --out x", "nowhere: no such file; --config takes a run's folder or its "),
+        ("predict nowhere/x.npz cat.jpg", "nowhere/x.npz: no such file or folder; check the path; `vitreous list weights`"),
+        ("predict nowhere.onnx cat.jpg", "nowhere.onnx: no such file; `vitreous convert CHECKPOINT NAME.onnx` makes one"),
         ("shard xyzzy out", "'xyzzy': no such file or folder, and no known data set; `vitreous list data` shows them"),
         ("shard digit out", "'digit': no such file or folder, and no known data set; did you mean 'builtin:digits'? "),
     ],
@@ -252,6 +258,40 @@ def test_predict_with_nothing_to_do(checkpoint: str, tmp_path: Path, capsys: pyt
     assert main(["predict", checkpoint, "x.png", "--top", "0"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("predict {}/run/pets x.jpg", "runs/pets"),
+        ("predict {}/runs/pest/checkpoint x.jpg", "runs/pets/checkpoint"),
+        ("evaluate {}/runs/pest builtin:digits", "runs/pets"),
+        ("evaluate {}/pets.onnxx {}/runs/pest", "runs/pets"),
+        ("predict {}/pests.onnx x.jpg", "pets.onnx"),
+        ("pretrain builtin:digits --config {}/runs/pest/config.json --out x", "runs/pets/config.json"),
+    ],
+)
+def test_a_misspelt_path_gets_the_nearest_one(
+    words: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "pets" / "checkpoint").mkdir(parents=True)
+    for name in ("runs/pets/config.json", "pets.onnx"):
+        (tmp_path / name).touch()
+    assert main([word.format(tmp_path) for word in words.split()]) == 2
+    assert f"did you mean '{tmp_path / meant}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_usage_puts_what_may_be_left_out_in_brackets(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", name])
+    usage, function = capsys.readouterr().out.splitlines()[0].partition("]")[2], load_command(name)
+    for option, hint in parameter_types(function).items():
+        if tyro.conf.Positional in getattr(hint, "__metadata__", ()):
+            word = next(extra.metavar for extra in hint.__metadata__ if getattr(extra, "metavar", None))
+            needed = inspect.signature(function).parameters[option].default is inspect.Parameter.empty
+            assert word in usage
+            assert word.startswith("[") != needed, word
+
+
 def test_convert_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = Reference("vt_representation").path
     assert main(["convert", str(source), str(tmp_path / "ours"), "--json"]) == 0
@@ -279,6 +319,9 @@ def test_convert_for_transfer_says_what_it_changed(tmp_path: Path, capsys: pytes
     ("target", "options", "word"),
     [
         ("x.pth", [], ".pth"),
+        ("x.onxx", [], "cannot write .onxx; did you mean '.onnx'? files end in .npz, .onnx, .xml"),
+        ("x.NPZ", [], "did you mean '.npz'?"),
+        ("x.safetensor", [], "cannot write .safetensor"),
         ("x.npz", ["--format", "timm"], "folder"),
         ("x", ["--format", "official"], ".npz"),
         ("x", ["--image-size", "41"], "40 and 48"),
@@ -294,6 +337,14 @@ def test_convert_refuses(
     assert word in said
     assert "PrimitiveConstructorSpec" not in said
     assert not (tmp_path / target).exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "options"), [("v1.2", []), ("dinov2.pets", []), ("vit.s", []), ("x.onxx", ["--format", "vitreous"])]
+)
+def test_convert_writes_folders_with_dots_in_their_names(target: str, options: list[str], tmp_path: Path) -> None:
+    assert main(["convert", str(Reference("vt_representation").path), str(tmp_path / target), *options, "--quiet"]) == 0
+    assert (tmp_path / target / "model.safetensors").is_file()
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

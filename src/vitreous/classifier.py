@@ -143,7 +143,8 @@ class Classifier:
         """
         if not self.config.classes:
             raise VitreousError(
-                f"{self.config.name} has no head, so it gives features but cannot predict; load it with classes=..."
+                f"{self.config.name} has no head, so it gives features but cannot predict; `vitreous fewshot --save` or "
+                f"`vitreous finetune` gives it one"
             )
         if top < 1:
             raise VitreousError(f"top={top}: must be at least 1")

@@ -115,6 +115,14 @@ def test_what_cannot_be_chosen_from_is_refused(world: Path, capsys: pytest.Captu
     assert choose("--count", "5", "--bad-images", "skip", "--out", "next.csv") == 0
 
 
+def test_what_is_labelled_already_is_known_before_the_model_is_loaded(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(world / "tiny")
+    assert choose("--count", "3", pool="photos") == 2
+    assert "--unlabelled photos: every image in it has a label in photos already" in capsys.readouterr().err
+    assert choose("--count", "13") == 2
+    assert "--count 13: pool has 12 images without a label; choose fewer" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("data", ["photos", ""])
 def test_features_that_are_not_finite_name_the_checkpoint(data: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clf = vitreous.load("tiny")

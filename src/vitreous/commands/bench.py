@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    checkpoint: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")] = None,
+    checkpoint: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[CHECKPOINT]")] = None,
     against: str | None = None,
     what: str = "inference,latency,training,loader,cold-start",
     precision: str = "float32",

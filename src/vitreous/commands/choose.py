@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def choose(
     checkpoint: Checkpoint,
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
     *,
     unlabelled: Annotated[str, tyro.conf.arg(metavar="DATA")],
     count: int = 100,

@@ -22,7 +22,7 @@ _WITH_ADD = ("checkpoint", "add", "save", "l2", "no_cache", "bad_images", "batch
 
 def fewshot(
     checkpoint: Checkpoint,
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA[,DATA...]", help_behavior_hint="")] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA[,DATA...]]", help_behavior_hint="")] = "",
     shots: Annotated[str | None, tyro.conf.arg(help_behavior_hint="")] = None,
     seeds: int = 3,
     seed: int = 0,

@@ -9,7 +9,7 @@ from vitreous.training.options import TrainOptions
 
 
 def finetune(
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
     from_: str | None = None,
     model: str | None = None,
     **options: Annotated[Any, TrainOptions],

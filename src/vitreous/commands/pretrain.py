@@ -9,7 +9,7 @@ from vitreous.training.options import TrainOptions
 
 
 def pretrain(
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
     model: str | None = None,
     objective: str | None = None,
     **options: Annotated[Any, TrainOptions],

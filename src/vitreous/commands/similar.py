@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def similar(
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")],
-    images: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...", help_behavior_hint="")] = (),
+    images: Annotated[Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="[IMAGE...]", help_behavior_hint="")] = (),
     top: int = 10,
     clusters: Annotated[int | None, tyro.conf.arg(metavar="K")] = None,
     seed: int = 0,

@@ -16,7 +16,7 @@ _DECIDED = tyro.conf.arg(help_behavior_hint="")  # the text itself says what hol
 
 def study(
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")],
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
     *,
     out: str,
     upstream: Annotated[str, _DECIDED] = "",

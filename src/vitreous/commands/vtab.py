@@ -14,7 +14,7 @@ _DECIDED = tyro.conf.arg(help_behavior_hint="")  # the text itself says what hol
 
 def vtab(
     checkpoint: Checkpoint,
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = "",
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")] = "",
     *,
     out: str,
     suite: Annotated[str, tyro.conf.arg(metavar="FILE|small", help_behavior_hint="")] = "",

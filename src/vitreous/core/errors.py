@@ -31,9 +31,11 @@ def did_you_mean(word: str, choices: Iterable[str], count: int = 1) -> str:
 def unknown_name(what: str, word: str, choices: Iterable[str]) -> VitreousError:
     """The error for a misspelt name: says what it was, the nearest valid one, and all of them if they are few."""
     choices = sorted(choices)
-    hint = did_you_mean(word, choices)
-    if len(choices) <= 30 or not hint:
-        hint += f"(valid: {first_few(choices, 30)})"
+    hint, valid = did_you_mean(word, choices), f"valid: {first_few(choices, 30)}"
+    if not hint:
+        hint = valid
+    elif len(choices) <= 30:
+        hint += f"({valid})"
     return VitreousError(f"unknown {what} {word!r}; {hint.rstrip()}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
 
-from vitreous.core.errors import VitreousError, one_line
+from vitreous.core.errors import VitreousError, nearest_names, one_line
 
 T = TypeVar("T")
 
@@ -20,6 +21,7 @@ class Busy(VitreousError):
     """Another process holds the lock."""
 
 
+_NEIGHBOURS = 10_000  # names compared with a misspelt one, which takes 0.1 s
 _BUSY = 0.5  # seconds to wait for a lock before it counts as taken: `is_locked` holds it for a moment
 
 
@@ -43,6 +45,24 @@ def user_path(text: str | Path) -> Path:
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
             raise VitreousError(f"{one_line(path, 100)}: cannot be the name of a file ({error.args[-1]})") from error
     return path
+
+
+def did_you_mean_path(path: Path) -> str:
+    """Of a path that is not there, the question whether a neighbour was meant, with a space behind it, or nothing."""
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    try:
+        with os.scandir(missing.parent) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _NEIGHBOURS)]
+        close = nearest_names(missing.name, [name for name in names if not name.startswith(".")])
+    except OSError:  # a file, or a folder that may not be read
+        return ""
+    if not close:
+        return ""
+    mended = missing.parent / close[0]
+    whole = mended / path.relative_to(missing)
+    return f"did you mean {str(whole if whole.exists() else mended)!r}? "
 
 
 @contextlib.contextmanager

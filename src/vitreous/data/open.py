@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 
 from vitreous.core.errors import VitreousError, nearest_names
-from vitreous.core.files import user_path
+from vitreous.core.files import did_you_mean_path, user_path
 from vitreous.data.conventions import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
 from vitreous.data.transforms.image_formats import is_image_name
@@ -115,10 +115,11 @@ def _open_known(text: str) -> Dataset:
     if named.is_known(name):
         return named.open_named(name, user_path(folder) if folder else None)
     if "/" in name or Path(name).suffix or name.startswith((".", "~")):
-        raise VitreousError(f"{text}: no such file or folder; check the path")
+        raise VitreousError(f"{text}: no such file or folder; {did_you_mean_path(user_path(text))}check the path")
     known = {
         **{each: each for each in named.dataset_names()},
         **{entry.name: f"builtin:{entry.name}" for entry in builtin.BUILTIN},
     }
     hint = "".join(f"did you mean {known[close]!r}? " for close in nearest_names(name, known))
+    hint = hint or did_you_mean_path(user_path(text))
     raise VitreousError(f"{text!r}: no such file or folder, and no known data set; {hint}`vitreous list data` shows them")

@@ -134,6 +134,11 @@ def run_choose(options: ChooseOptions) -> ChosenImages:
             f"--out {options.out}: the images of {options.unlabelled} are not files of their own, which a manifest lists; "
             f"leave out --out"
         )
+    free = _without_label(source, dataset)
+    if free is not None:
+        if len(free) and not free.any():
+            raise VitreousError(f"--unlabelled {options.unlabelled}: every image in it has a label in {options.data} already")
+        _check_count(options, int(free.sum()))
     clf = load(options.checkpoint, image_size=options.image_size)
     with init_distributed(choose_device(options.device)) as world:
         precision = agreed_precision(options.precision, world)
@@ -145,13 +150,10 @@ def run_choose(options: ChooseOptions) -> ChosenImages:
             labelled = keep_labelled(options.data or "", known, found, notes, "fit to")
         pool = _features(options, clf, source, precision.name, world)
         notes += pool.notes
-        rows = _not_yet_labelled(source, pool, dataset)
+        rows = np.arange(len(pool)) if free is None else np.flatnonzero(free[pool.numbers])
         if len(rows) < len(pool):
             notes.append(f"{options.unlabelled}: {len(pool) - len(rows):,} images are in {options.data} already")
-        if options.count > len(rows):
-            raise VitreousError(
-                f"--count {options.count}: {options.unlabelled} has {len(rows):,} images without a label; choose fewer"
-            )
+        _check_count(options, len(rows))  # once more: some may be unreadable
         pool = pool.some(rows)
         strategy = options.strategy
         if strategy in ("combined", "uncertainty") and (labelled is None or not has_two_classes(labelled)):
@@ -205,18 +207,23 @@ def _features(options: ChooseOptions, clf: Classifier, source: Source | Stream, 
     return found
 
 
-def _not_yet_labelled(source: Source | Stream, pool: Features, dataset: Dataset | None) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Rows of the pool whose files are not in DATA with a label: in any split, so that no test image is chosen."""
-    every = np.arange(len(pool))
+def _without_label(source: Source | Stream, dataset: Dataset | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Which images of the pool are not in DATA with a label: in any split, so that no test image is chosen. None: all."""
     if dataset is None or not _is_files(source):
-        return every
+        return None
     assert isinstance(source, Source)
     labelled: set[str | None] = set()
     for part in dataset.splits.values():
         if isinstance(part, Source):
             labelled |= {_real(part.path(index)) for index in range(len(part)) if part.labels(index)}
-    free = [_real(source.path(number)) not in labelled for number in pool.numbers.tolist()]
-    return every[np.array(free, bool)]
+    return np.array([_real(source.path(index)) not in labelled for index in range(len(source))], bool)
+
+
+def _check_count(options: ChooseOptions, unlabelled: int) -> None:
+    if options.count > unlabelled:
+        raise VitreousError(
+            f"--count {options.count}: {options.unlabelled} has {unlabelled:,} images without a label; choose fewer"
+        )
 
 
 def _real(path: str | None) -> str | None:

@@ -270,7 +270,10 @@ def _load_subject(
     else:
         clf = load(checkpoint, image_size=image_size or given)
     if not clf.config.classes:
-        raise VitreousError(f"{checkpoint}: has no head, so it names no classes; measure its features with `vitreous fewshot`")
+        raise VitreousError(
+            f"{checkpoint}: has no head, so it names no classes; measure its features with `vitreous fewshot`, whose --save "
+            f"gives it a head"
+        )
     if clf.config.classes < 2:
         raise VitreousError(f"{checkpoint}: knows one class only, so that it is always right; there is nothing to measure")
     ours = Preprocess(preprocess, clf.config.channels) if preprocess is not None else clf.preprocess

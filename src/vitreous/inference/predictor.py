@@ -40,7 +40,8 @@ class Predictor:
         config = self.clf.model.config
         if not config.classes:
             raise VitreousError(
-                f"{config.name} has no head, so it gives features but cannot predict; `vitreous finetune` gives it one"
+                f"{config.name} has no head, so it gives features but cannot predict; `vitreous fewshot --save` or "
+                f"`vitreous finetune` gives it one"
             )
         check_fixed_size(self.clf.preprocess)
 

@@ -166,7 +166,9 @@ class Service:
         top = parse_integer(request.query_params, "top", 5, 1, self.limits.top)
         if not loaded.clf.config.classes:
             raise ErrorResponse(
-                422, f"model {loaded.name!r} has no head, so it cannot predict", "POST /features gives its features"
+                422,
+                f"model {loaded.name!r} has no head, so it cannot predict",
+                "POST /features gives its features; `vitreous fewshot --save` gives it a head",
             )
         answer = await self.pipeline.through(request, loaded, "predict", top)
         return json_response({"model": loaded.name, **answer, "seconds": _since(began)})

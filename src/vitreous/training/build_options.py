@@ -42,7 +42,7 @@ def build_options(command: Command, given: Mapping[str, Any]) -> tuple[TrainOpti
     replayed: RunRecord | None = None
     if path := given.get("config"):
         file = user_path(path)
-        replayed = read_config(file / CONFIG if file.is_dir() else file, "check --config")
+        replayed = read_config(file / CONFIG if file.is_dir() else file, "--config takes a run's folder or its config.json")
         if replayed.command != command:
             raise VitreousError(f"--config {path}: is of `vitreous {replayed.command}`, not of `vitreous {command}`")
         recorded = _as_typed(replayed.options)

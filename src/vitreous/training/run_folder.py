@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from vitreous.core.distributed import World, broadcast_or_raise
 from vitreous.core.errors import VitreousError, first_few, one_line
 from vitreous.core.fields import field_types
-from vitreous.core.files import locked, write_text
+from vitreous.core.files import did_you_mean_path, locked, write_text
 from vitreous.core.printable import printable
 from vitreous.core.untrusted_json import parse_json, read_json, without_nan
 from vitreous.models.config import config_from_json, config_to_json
@@ -182,6 +182,8 @@ def read_config(path: Path, remedy: str = "restore it, or choose another --out")
     """The record of a run, of this version; of an older one, one line says what to do."""
     try:
         found = read_json(path)
+    except FileNotFoundError as error:
+        raise VitreousError(f"{path}: no such file; {did_you_mean_path(path)}{remedy}") from error
     except (OSError, ValueError) as error:
         raise VitreousError(f"{path}: cannot be read as a run's config ({one_line(error)}); {remedy}") from error
     version = found.get("version", 1 if "verb" in found else None) if isinstance(found, dict) else None

@@ -19,8 +19,9 @@ from urllib.parse import quote
 
 from vitreous.core.download import Missing, fetch, is_intact
 from vitreous.core.errors import VitreousError, did_you_mean, nearest_names, unknown_name
-from vitreous.core.files import cache_dir, user_path
+from vitreous.core.files import cache_dir, did_you_mean_path, user_path
 from vitreous.core.progress import byte_progress
+from vitreous.data.conventions import SUFFIXES as IMAGE_SUFFIXES
 from vitreous.models import names
 from vitreous.weights.arrays import read_shard_index
 from vitreous.weights.catalogue import ENTRIES, HUB, STORAGE, Entry
@@ -45,6 +46,8 @@ def locate(source: str | Path) -> Located:
     """
     if not str(source):
         raise VitreousError("no checkpoint was named; give a file, a folder, or a name from `vitreous list weights`")
+    if Path(source).suffix.lower() in IMAGE_SUFFIXES and not user_path(source).is_dir():
+        raise VitreousError(f"{source}: is an image, where a checkpoint is expected; the checkpoint comes first, then images")
     if isinstance(source, Path) or user_path(source).exists():
         return Located(user_path(source))
     for prefix, owner in (("hf:", ""), ("timm:", "timm/")):
@@ -62,8 +65,13 @@ def check_source(source: str) -> None:
     """Refuse a name that leads nowhere; nothing is fetched or read."""
     if source.startswith(("hf:", "timm:")) or source in ENTRIES:
         return  # whether a server has it is found out by asking it
-    if not locate(source).path.exists():
-        raise VitreousError(f"{source}: no such file or folder")
+    if not (path := locate(source).path).exists():
+        raise no_such_checkpoint(path)
+
+
+def no_such_checkpoint(path: Path) -> VitreousError:
+    hint = did_you_mean_path(path) or "check the path; `vitreous list weights` shows what can be loaded by name"
+    return VitreousError(f"{path}: no such file or folder; {hint.rstrip()}")
 
 
 def _looks_like_path(source: str) -> bool:
@@ -171,7 +179,7 @@ def _not_found(source: str) -> VitreousError:
         )
     if tag and (close := nearest_names(model, sorted(by_model))):
         return unknown_name(f"model {model!r} in", source, by_model[close[0]])
-    hint = did_you_mean(source, ENTRIES)
+    hint = did_you_mean(source, ENTRIES) or did_you_mean_path(user_path(source))
     return VitreousError(
         f"{source!r}: no such file or folder, and no known weights; {hint}`vitreous list weights` shows "
         f"them; hub repositories are written hf:OWNER/REPO or timm:NAME"

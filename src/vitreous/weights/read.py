@@ -28,6 +28,7 @@ from vitreous.weights.checkpoint import (
     read_checkpoint,
     read_document,
 )
+from vitreous.weights.locate import no_such_checkpoint
 from vitreous.weights.mapping import Recognised, read_tensors
 from vitreous.weights.unfinished import find_best_so_far
 
@@ -48,7 +49,7 @@ def read_path(path: Path) -> Checkpoint:
 
 def _read(path: Path) -> Checkpoint:
     if not path.exists():
-        raise VitreousError(f"{path}: no such file or folder")
+        raise no_such_checkpoint(path)
     if path.is_dir():
         return _read_folder(path)
     if path.name == DOCUMENT or (path.name == WEIGHTS and (path.parent / DOCUMENT).exists()):

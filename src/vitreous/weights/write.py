@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import VitreousError, unknown_name
+from vitreous.core.errors import VitreousError, did_you_mean, nearest_names, unknown_name
 from vitreous.core.files import atomic_file, atomic_folder, write_text
 from vitreous.data.transforms.image import FILTERS
 from vitreous.data.transforms.parse import Preprocess
@@ -57,13 +57,25 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, format: Family | None = 
     return []
 
 
+_FILES = (".npz", ".onnx", ".xml")  # that are written by their ending; the latter two by vitreous.export
+_OTHERS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".h5", ".pb", ".tflite", ".gguf", ".npy", ".zip", ".json")
+
+
 def guess_format(path: Path) -> Family:
-    """.npz is official; anything else is a vitreous folder. timm and Hugging Face folders look alike, so they must be named."""
-    if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".onnx"):
+    """.npz is official; anything else is a vitreous folder, as runs/v1.2 is, but for endings that other files have.
+
+    timm and Hugging Face folders look alike, so they must be named.
+    """
+    if path.suffix == ".npz":
+        return "official"
+    hint = did_you_mean(path.suffix, _FILES)
+    mistaken = hint or path.suffix.lower() in _OTHERS or nearest_names(path.suffix, (".safetensors",))
+    if mistaken and not path.is_dir():
         raise VitreousError(
-            f"{path}: cannot write {path.suffix}; use a folder name with --format vitreous, timm or huggingface, or a .npz name"
+            f"{path}: cannot write {path.suffix}; {hint}files end in {', '.join(_FILES)}; give a folder a name without an "
+            f"ending, or --format vitreous, timm or huggingface"
         )
-    return "official" if path.suffix == ".npz" else "vitreous"
+    return "vitreous"
 
 
 def _write_official(checkpoint: Checkpoint, path: Path) -> list[str]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitreous.core.device import PrecisionName
 from vitreous.core.errors import VitreousError
+from vitreous.core.files import did_you_mean_path
 from vitreous.core.hashing import hash_file
 from vitreous.inference.engines.engine import EngineName, check_engine
 from vitreous.inference.engines.metadata import FORMAT, decode_metadata
@@ -39,7 +40,8 @@ class FileEngine:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise VitreousError(f"{path}: no such file")
+            hint = did_you_mean_path(path) or "`vitreous convert CHECKPOINT NAME.onnx` makes one"
+            raise VitreousError(f"{path}: no such file; {hint.rstrip()}")
         self.path, self.name = path, SUFFIXES[path.suffix.lower()]
         check_engine(self.name, f"{path}: engine")
         self._loaded: Any
