@@ -165,14 +165,14 @@ def test_a_folder_and_another_checkpoint(tmp_path: Path, learnt: str, digits: st
     code, text, _ = run(capsys, old, digits, "--compare", new, "--out", str(out))
     assert code == 0
     assert f"{new} is better than {old} by" in text
-    assert {path.name for path in out.iterdir()} == {"evaluation.json", "answers.csv", "report.html", "relabel.csv"}
+    assert {path.name for path in out.iterdir()} == {"evaluation.json", "predictions.csv", "report.html", "relabel.csv"}
     assert not [path for path in tmp_path.iterdir() if path.name.endswith((".part", ".old"))]
     found = json.loads((out / "evaluation.json").read_text())
-    with (out / "answers.csv").open(newline="") as file:
+    with (out / "predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == found["n"] == 100
     assert sum(row["correct"] == "yes" for row in rows) == round(found["top1"] * 100)
-    assert all((row["label"] == row["guess"]) == (row["correct"] == "yes") for row in rows)
+    assert all((row["label"] == row["prediction"]) == (row["correct"] == "yes") for row in rows)
     assert np.mean([float(row["loss"]) for row in rows]) == pytest.approx(found["loss"], rel=1e-4)
     pair = found["compare"]["paired"]
     assert pair["both"] + pair["first_only"] == round(found["top1"] * 100)
@@ -236,7 +236,7 @@ def test_what_goes_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ((model, str(half)), "its test split has no images.*--split"),
         ((model, str(half), "--split", "test"), "no images in its split 'test'"),
         ((model, f"{half}:test"), "no images in its split 'test'"),
-        ((bare, data), "has no head.*fewshot"),
+        ((bare, data), "has no head.*fewshot`, whose --save gives it a head"),
         ((alone, data), "knows one class only"),
         ((model, broken), r"b/1\.png"),
         ((model, data, "--real", str(tmp_path / "real.json")), "1,000 classes"),
@@ -316,7 +316,7 @@ def test_names_that_a_spreadsheet_would_run(tmp_path: Path, capsys: pytest.Captu
         Image.fromarray(np.full((8, 8), len(name), np.uint8)).save(tmp_path / "photos" / name / "@x.png")
     code, _, err = run(capsys, model, str(tmp_path / "photos"), "--out", str(tmp_path / "out"))
     assert code == 0, err
-    with (tmp_path / "out" / "answers.csv").open(newline="") as file:
+    with (tmp_path / "out" / "predictions.csv").open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     assert "'=cmd()" in cells
     assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
@@ -337,6 +337,6 @@ def test_two_processes_write_one_folder(tmp_path: Path, learnt: str, digits: str
     assert two["ece"] == pytest.approx(one["ece"], abs=1e-4)
     rows = []
     for name in ("one", "two"):
-        with (tmp_path / name / "answers.csv").open(newline="") as file:
-            rows.append([(row["id"], row["guess"], row["correct"]) for row in csv.DictReader(file)])
+        with (tmp_path / name / "predictions.csv").open(newline="") as file:
+            rows.append([(row["id"], row["prediction"], row["correct"]) for row in csv.DictReader(file)])
     assert rows[0] == rows[1]

@@ -294,7 +294,7 @@ def test_the_page_stays_small_and_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     made = mostly_right(case(60))
     _, page = made.write(tmp_path)
     there = sum(min(len(rows), 3 if a == b else 12) for (a, b), rows in group_cells(made.answers).items())
-    assert f"{there} of 60 are on this page; answers.csv has them all." in page.said
+    assert f"{there} of 60 are on this page; predictions.csv has them all." in page.said
     monkeypatch.setattr(report_gallery, "BYTES", 2000)
     monkeypatch.setattr(report_gallery, "default_batch_size", lambda *_: 1)
     _, page = made.write(tmp_path)

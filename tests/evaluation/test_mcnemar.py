@@ -53,5 +53,11 @@ def test_counting_and_sentences() -> None:
     assert better.sentence("old", "new").endswith("only one of them is right on 87 of 1,000 images")
     worse = PairedComparison(both=800, first=67, second=20, neither=113)
     assert worse.sentence("old", "new").startswith("old is better than new by 4.7 points (2.9 to 6.6), p = ")
-    assert "no difference that could not be chance (+0.3 points" in PairedComparison(800, 40, 43, 117).sentence()
+    # Also a difference that may be chance has a direction.
+    for first, second, ahead in ((40, 43, "B is ahead of A"), (43, 40, "A is ahead of B")):
+        unsure = PairedComparison(800, first, second, 117).sentence()
+        assert unsure.startswith(
+            f"{ahead} by 0.3 points (-1.5 to 2.1), p = 0.83, which may be chance; only one of them is right"
+        )
+    assert PairedComparison(800, 40, 40, 120).sentence().startswith("A and B get equally many right (difference -1.")
     assert PairedComparison(800, 40, 43, 117).as_dict()["second_only"] == 43

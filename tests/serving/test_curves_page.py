@@ -185,7 +185,7 @@ def test_runs_are_laid_over_each_other_and_compared(opened: Opened, tmp_path: Pa
     assert rows["time"] == ["50 s", "50 s"]
     assert rows["PFLOP of training"] == ["2", "2"]
     assert rows["accuracy per PFLOP"] == ["49.5 %", "49.5 %"]
-    assert rows["accuracy per minute"] == ["118.8 %", "118.8 %"]
+    assert rows["accuracy per second"] == ["1.98 %", "1.98 %"]
     assert page.locator("#settings tbody tr").all_inner_texts() == ["recipe.lr\t0.1\t0.3"]
     # The address has it all: somebody else sees the same.
     page.get_by_role("radio", name="epoch").check()

@@ -51,7 +51,7 @@ def evaluate(
         checkpoint: a run, a file, a folder, or a name from `vitreous list weights`.
         data: a folder, a manifest, shards, `builtin:NAME` or the name of a known set; `DATA:test` is one split of it.
         split: which split to measure on; by default test, else validation, else the only one.
-        out: a folder to write to: report.html, evaluation.json, answers.csv and relabel.csv.
+        out: a folder to write to: report.html, evaluation.json, predictions.csv and relabel.csv.
         compare: another checkpoint, measured on the same images with its own preprocessing, and a paired test.
         real: the original real.json, for ImageNet's validation images: accuracy by the reassessed labels too.
         mapping: a .json, .toml or .csv file from the data's classes to one or several of the model's, as ObjectNet needs.

@@ -128,7 +128,7 @@ class Dense:
     def text(self) -> str:
         each = len(self.classes) <= _NAMED
         headings = ["annotated images", "mean IoU", *(f"class {value}" for value in self.classes if each), "colour and place",
-                    "constant", "drawings", "l2"]  # fmt: skip
+                    "constant", "seeds", "l2"]  # fmt: skip
         rows = []
         for shots in dict.fromkeys(found.shots for found in self.results):
             own = [found for found in self.results if found.shots == shots]

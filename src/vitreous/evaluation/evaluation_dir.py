@@ -1,7 +1,7 @@
 """Write the output folder of an evaluation, atomically.
 
 evaluation.json    every number
-answers.csv        every image: its label, the prediction, how sure, right or wrong
+predictions.csv    every image: its label, the prediction, how sure, right or wrong
 report.html        the page (see `report`)
 relabel.csv        images to look at again; a person fills in its column new_label
 """
@@ -23,9 +23,9 @@ from vitreous.core.printable import escape_formula
 from vitreous.evaluation.predictions import Predictions
 
 MADE_BY = "vitreous evaluate"
-NUMBERS, ANSWERS, PAGE, RELABEL = "evaluation.json", "answers.csv", "report.html", "relabel.csv"
+NUMBERS, PREDICTIONS, PAGE, RELABEL = "evaluation.json", "predictions.csv", "report.html", "relabel.csv"
 SOUP = "checkpoint"  # the average of several
-FILES = (NUMBERS, ANSWERS, PAGE, RELABEL, SOUP)
+FILES = (NUMBERS, PREDICTIONS, PAGE, RELABEL, SOUP, "answers.csv")  # the last: how earlier versions called predictions.csv
 
 
 def check_evaluation_dir(out: Path, data: Path | None = None) -> None:
@@ -40,7 +40,7 @@ def write_evaluation_dir(
 ) -> None:
     """`write_page` gets the folder to write the page and its table into."""
     with atomic_folder(out) as part:
-        write_predictions(part / ANSWERS, predictions)
+        write_predictions(part / PREDICTIONS, predictions)
         if write_page is not None:
             write_page(part)
         relabel = hash_file(part / RELABEL) if (part / RELABEL).exists() else None
@@ -51,8 +51,8 @@ def write_evaluation_dir(
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """A row for each image, in the order of the data."""
-    more = [name for rank in range(2, predictions.top.shape[1] + 1) for name in (f"guess_{rank}", f"probability_{rank}")]
-    columns = ("id", "label", "guess", "probability", "correct", "label_probability", "loss", *more)
+    more = [name for rank in range(2, predictions.top.shape[1] + 1) for name in (f"prediction_{rank}", f"probability_{rank}")]
+    columns = ("id", "label", "prediction", "probability", "correct", "label_probability", "loss", *more)
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)

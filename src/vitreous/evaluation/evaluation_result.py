@@ -59,7 +59,9 @@ class EvaluationResult:
         if saved := own.get("calibration"):
             lines.append(f"{saved['saved']}: calibrated on {saved['n']:,} images; measure it on others with --coverage 0.9")
         if self.out is not None:
-            lines.append(f"{Path(self.out) / 'report.html'} shows the images; evaluation.json and answers.csv lie beside it")
+            lines.append(
+                f"{Path(self.out) / 'report.html'} shows the images; evaluation.json and predictions.csv lie beside it"
+            )
         return "\n".join(lines)
 
     def records(self) -> Iterator[dict[str, Any]]:

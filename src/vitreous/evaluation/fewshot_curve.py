@@ -85,7 +85,7 @@ def _verdict(own: Sequence[FewshotResult]) -> Verdict:
         return Verdict(name, None, None, None, f"{name}: one number of shots is no curve; give several to see what labels add")
     # Over a short step, noise is divided by little.
     halves = [point for point in curve[:-1] if 2 * point.mean("per_class") <= per_class]
-    gain, error, drawings = _gain(halves[-1] if halves else curve[0], last)
+    gain, error, seeds = _gain(halves[-1] if halves else curve[0], last)
     accuracy, fitted, left_out = (last.mean(name) for name in ("accuracy", "fitted", "left_out"))
     more: bool | None
     if not beats_majority(accuracy, last.first.majority):
@@ -98,7 +98,7 @@ def _verdict(own: Sequence[FewshotResult]) -> Verdict:
     elif gain - 2 * error > WORTH:
         more, meaning = True, "more labels would help"
     else:
-        tested = f"{last.first.n_test:,} test images and {drawings} drawing{'s' * (drawings > 1)}"
+        tested = f"{last.first.n_test:,} test images and {seeds} seed{'s' * (seeds > 1)}"
         more, meaning = None, f"whether more would help, {tested} cannot tell"
     added = f"a doubling of the labels, at {_few(per_class)} a class, adds {100 * gain:+.1f} ± {100 * error:.1f} points"
     ends = f"{fitted:.1%} of the training images are right, {left_out:.1%} of them if each is left out of its fit"
@@ -106,7 +106,7 @@ def _verdict(own: Sequence[FewshotResult]) -> Verdict:
 
 
 def _gain(before: Point, last: Point) -> tuple[float, float, int]:
-    """Accuracy for each doubling, its standard error from test images and drawings, and the number of drawings.
+    """Accuracy for each doubling, its standard error from test images and seeds, and the number of seeds.
 
     Both ends are evaluated on the same images, so images that both get right or wrong add nothing to the uncertainty.
     """
@@ -149,7 +149,7 @@ def _figure(curve: Sequence[Point], title: str) -> Figure:
             axes.axhline(largest, color=QUIET, lw=1, ls=(0, (1, 2)), label="largest class alone")
         if seeds > 1:
             axes.fill_between(x, [*map(min, accuracies)], [*map(max, accuracies)], color=colour, alpha=0.16, lw=0)
-        label = f"test images, mean of {seeds} drawings" if one else name
+        label = f"test images, mean of {seeds} seeds" if one else name
         means = [float(each.mean()) for each in accuracies]
         axes.plot(x, means, color=colour, lw=2, marker="o", ms=5, label=label, zorder=3)
         for place, mean, each in zip(x, means, accuracies, strict=True):

@@ -135,7 +135,7 @@ class Fewshot:
             knn = f"{100 * point.mean('knn'):.1f} %"
             cells = (str(one.shots), accuracy, knn, len(point.rounds), l2, one.n_train, one.n_test)
             rows.append((one.data, *cells) if several else cells)
-        headings = ("shots", "accuracy", "k-NN", "drawings", "l2", "training images", "test images")
+        headings = ("shots", "accuracy", "k-NN", "seeds", "l2", "training images", "test images")
         lines = [table(("data", *headings) if several else headings, rows), ""]
         rates = {point.first.data: point.first.majority for point in self.points}
         lines += [f"{name}: {describe_majority(rate)}" for name, rate in rates.items()]

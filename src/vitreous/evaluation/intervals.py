@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Method: TypeAlias = Literal["wilson", "bootstrap"]
-SAMPLES = 2000  # drawings: the interval's ends are then sure to about a fortieth of its width
+SAMPLES = 2000  # the interval's ends are then sure to about a fortieth of its width
 _ENTRIES = 1 << 22  # drawn numbers held at once
 
 

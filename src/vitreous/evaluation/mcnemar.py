@@ -69,12 +69,13 @@ class PairedComparison:
         points = 100 * self.difference
         if not self.first + self.second:
             return f"{first} and {second} get the same {self.both:,} of {self.n:,} images right"
-        if self.p >= SURE:
-            lies = f"{points:+.1f} points, {low:+.1f} to {high:+.1f}, p = {_format_p(self.p)}"
-            return f"between {first} and {second} no difference that could not be chance ({lies}); {apart}"
+        if not points:
+            return f"{first} and {second} get equally many right (difference {low:+.1f} to {high:+.1f} points); {apart}"
         better, worse = (second, first) if points > 0 else (first, second)
         low, high = (low, high) if points > 0 else (-high, -low)
         lies = f"{abs(points):.1f} points ({low:.1f} to {high:.1f}), p = {_format_p(self.p)}"
+        if self.p >= SURE:
+            return f"{better} is ahead of {worse} by {lies}, which may be chance; {apart}"
         return f"{better} is better than {worse} by {lies}; {apart}"
 
     def as_dict(self) -> dict[str, Any]:

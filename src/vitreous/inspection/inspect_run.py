@@ -51,7 +51,7 @@ class Inspected:
             lines = [
                 f"attention over {images} of {self.numbers['images_of']}; distances in pixels",
                 table(columns, rows),
-                f"{100 * survey['outlier_share']:.2g} % of patches are outliers in length",
+                f"{100 * survey['outlier_share']:.2g} % of patches are outliers in token norm",
             ]
         looks = len(self.numbers["looks"])
         shown = f"{looks or 'no'} image{'' if looks == 1 else 's'}"

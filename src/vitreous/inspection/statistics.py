@@ -42,7 +42,7 @@ class Statistics:
     leading_norms: Array
     """Mean length of each leading token, (depth + 1, prefix)."""
     outlier_share: float
-    """Which part of all patches are outliers in length after the last block (see `tokens.outliers`)."""
+    """Which part of all patches are outliers in token norm after the last block (see `tokens.outliers`)."""
     similarity: Array
     """Mean cosine similarity between different patches of an image, (depth + 1,)."""
     change: Array

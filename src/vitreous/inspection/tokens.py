@@ -102,7 +102,7 @@ def norm_quantiles(norms: NDArray[np.floating], prefix: int) -> NDArray[np.float
 
 
 def outliers(norms: NDArray[np.floating], prefix: int) -> NDArray[np.bool_]:
-    """Which patches are outliers in length after the last block, (images, patches), from what `token_norms` gives.
+    """Which patches are outliers in token norm after the last block, (images, patches), from what `token_norms` gives.
 
     An outlier is at least twice as long as the median patch of its own image, and lies 6 deviations above it (estimated
     from the median absolute deviation, which outliers do not move). The paper on registers draws a line at a fixed length

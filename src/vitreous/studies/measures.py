@@ -53,7 +53,7 @@ def _test(cell: Cell, clf: Classifier) -> Measured:
 
 
 def _fewshot(cell: Cell, clf: Classifier) -> Measured:
-    """Ridge on frozen features of ten images a class; the mean of three drawings, the same ones for every arm."""
+    """Ridge on frozen features of ten images a class; the mean of three seeds, the same ones for every arm."""
     dataset = open_once(cell.fewshot_data)
     train = dataset.splits["train"]
     assert isinstance(train, Source)

@@ -111,14 +111,27 @@ def _facts(history: Records, outcome: ValidationResult | None) -> str:
         if values:
             most[key] = max(values)
     parts = [words.format(most[key]) for key, words in formats.items() if key in most]
-    parts += [f"{most['flops'] / 1e15:.3g} PFLOP of training"] if "flops" in most else []
+    if "flops" in most:
+        unit, word = _choose_unit(most["flops"], _FLOP_UNITS)
+        parts += [f"{most['flops'] / unit:.3g} {word} of training"]
     parts += [_duration(most["seconds"])] if "seconds" in most else []
     if outcome is not None:
         parts += [f"{len(outcome.classes):,} classes", f"{outcome.split} loss {outcome.loss:.4g}"]
         # What accuracy costs (issue 19): runs of different models and lengths compare by it.
-        for key, unit, words in (("flops", 1e15, "PFLOP"), ("seconds", 60.0, "minute")):
-            parts += [f"{100 * outcome.top1 * unit / most[key]:.3g} % accuracy per {words}"] if most.get(key) else []
+        for key, units in (("flops", _FLOP_UNITS), ("seconds", _TIME_UNITS)):
+            if most.get(key):
+                unit, word = _choose_unit(most[key], units)
+                parts += [f"{100 * outcome.top1 * unit / most[key]:.3g} % accuracy per {word}"]
     return ", ".join(parts) + "." if parts else ""
+
+
+_FLOP_UNITS = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"))
+_TIME_UNITS = ((3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+
+
+def _choose_unit(amount: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The largest that the amount has one of."""
+    return next((each for each in units if amount >= each[0]), units[-1])
 
 
 def _charts(history: Records) -> list[Markup]:

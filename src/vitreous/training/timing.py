@@ -26,7 +26,8 @@ UNTIMED = 2  # the first steps also start the workers, and make what is made onc
 def count_steps(config: RunConfig, minutes: float, world: World) -> tuple[int, str]:
     """The number of steps, and why; the slowest rank counts. An evaluated image takes a third of a trained one's time, and so
     does one that the head is fitted to before the first step."""
-    each = max(all_gather(world, _time_step(config, world)))
+    seconds = _time_steps(config, world)
+    each = max(all_gather(world, statistics.median(seconds)))
     held_out = config.held_out
     images = len(held_out) if isinstance(held_out, Source) else held_out.count() or 0 if held_out is not None else 0
     evaluated = EVALUATIONS * images
@@ -40,13 +41,13 @@ def count_steps(config: RunConfig, minutes: float, world: World) -> tuple[int, s
             f"{evaluating:.3g} s; give more, or a smaller --batch-size or --model"
         )
     return steps, (
-        f"steps {steps:,}: {minutes:g} minutes as asked; a step took {1e3 * each:.3g} ms when {TRIALS} were tried, "
+        f"steps {steps:,}: {minutes:g} minutes as asked; a step took {1e3 * each:.3g} ms, the median of {len(seconds)}, "
         f"evaluations{' and the closed form' if starts_from_closed_form(config) else ''} take about {evaluating:,.0f} s"
     )
 
 
-def _time_step(config: RunConfig, world: World) -> float:
-    """Seconds of a step with everything that belongs to it, on a model of its own; the random state is as before."""
+def _time_steps(config: RunConfig, world: World) -> list[float]:
+    """Seconds of each timed step, with everything that belongs to it, on a model of its own; the random state is as before."""
     seconds: list[float] = []
     devices = [] if world.device.type == "cpu" else [world.device]
     with torch.random.fork_rng(devices, device_type=world.device.type), using_threads(config.threads):
@@ -56,4 +57,4 @@ def _time_step(config: RunConfig, world: World) -> float:
                 began = time.perf_counter()
                 loop.try_step(next(batches))
                 seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[UNTIMED:])
+    return seconds[UNTIMED:]

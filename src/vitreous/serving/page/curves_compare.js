@@ -49,8 +49,9 @@ export function results(runs) {
     add(key === "epoch" ? "epochs" : "images seen", runs.map((run) => { const last = run.get(key, "all")?.points.at(-1)?.[1]; return Number.isFinite(last) ? { value: last, words: words(last) } : null; }), null);
   }
   add("time", about("seconds").map((value) => value === null ? null : { value, words: duration(value) }), null);
-  add("PFLOP of training", about("flops").map((value) => value === null ? null : { value: value / 1e15, words: figure(value / 1e15) }), null);
-  for (const [key, unit, words] of [["flops", 1e15, "PFLOP"], ["seconds", 60, "minute"]]) {
+  const [flop, flops] = unitOf(about("flops"), [[1e18, "EFLOP"], [1e15, "PFLOP"], [1e12, "TFLOP"], [1e9, "GFLOP"]]);
+  add(flops + " of training", about("flops").map((value) => value === null ? null : { value: value / flop, words: figure(value / flop) }), null);
+  for (const [key, unit, words] of [["flops", flop, flops], ["seconds", ...unitOf(about("seconds"), [[3600, "hour"], [60, "minute"], [1, "second"]])]]) {
     const spent = about(key);
     add("accuracy per " + words, about("top1").map((top1, k) => {
       const value = top1 === null || !spent[k] ? null : 100 * top1 * unit / spent[k];
@@ -58,6 +59,12 @@ export function results(runs) {
     }), null);
   }
   return scrolled("results of the chosen runs", make("table", { class: "compared" }, heads(runs, "result"), make("tbody", {}, ...rows)));
+}
+
+/** One unit for all runs: the largest that the largest of them has one of. */
+function unitOf(amounts, units) {
+  const most = Math.max(...amounts);
+  return units.find(([unit]) => most >= unit) || units.at(-1);
 }
 
 function flat(value, name = "", found = new Map()) {
@@ -116,7 +123,7 @@ export function aboutMistakes(run) {
   if (run.mistakesOf) {
     const of = run.mistakesOf, many = Number.isFinite(of.images) ? whole(of.images) + " " : "";
     if (!run.mistakes.length) return `None of the ${many}${of.split || ""} images was taken for another.`;
-    return `Of ${many}${of.split || ""} images, those with the highest loss${Number.isFinite(of.step) ? " at step " + whole(of.step) : ""}. The bars are the model’s guesses.`;
+    return `Of ${many}${of.split || ""} images, those with the highest loss${Number.isFinite(of.step) ? " at step " + whole(of.step) : ""}. The bars are the model’s predictions.`;
   }
   if (run.config?.recipe?.objective === "masked-patch") return "This run learns without classes, so that it takes no image for another.";
   if (run.about?.state === "running") return "This run keeps no mistakes yet: its first evaluation writes them.";

@@ -1,7 +1,7 @@
 // Numbers and names for people.
 
 const TITLES = {
-  loss: "Loss", top1: "Accuracy", top5: "Accuracy within five guesses", lr: "Learning rate", images_per_second: "Images per second",
+  loss: "Loss", top1: "Accuracy", top5: "Top-5 accuracy", lr: "Learning rate", images_per_second: "Images per second",
 };
 
 export const title = (key) => Object.hasOwn(TITLES, key) ? TITLES[key] : key.replaceAll("_", " ");
