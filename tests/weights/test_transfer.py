@@ -31,6 +31,9 @@ def test_a_new_head_is_zero_and_drops_the_representation_layer() -> None:
     assert clf.classes == ("0", "1", "2", "3")
     assert any("representation layer dropped" in note for note in new.notes)
     assert any("9 classes replaced by a zero one of 4" in note for note in new.notes)
+    without = adapt(CHECKPOINT, classes=0)
+    assert "the checkpoint has no head: a zero one of 4 classes added" in adapt(without, classes=4).notes
+    assert adapt(without, classes=0).notes == without.notes
     body = [key for key in CHECKPOINT.tensors if not key.startswith(("head", "representation"))]
     assert all(torch.equal(new.tensors[key], CHECKPOINT.tensors[key]) for key in body)
 

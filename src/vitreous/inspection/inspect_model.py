@@ -182,7 +182,7 @@ def _keep_first(images: Iterator[InputImage], names: list[str], kept: list[Input
 
 
 def _batches(clf: Classifier, images: Iterator[InputImage], size: int, count: int | None) -> Iterator[Tensor]:
-    with progress_bar("survey", count) as advance:
+    with progress_bar("attention statistics", count) as advance:
         while part := list(itertools.islice(images, size)):
             yield clf.prepare(torch.stack([image.pixels for image in part]))
             advance(len(part))

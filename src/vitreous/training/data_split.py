@@ -137,7 +137,7 @@ def _parts(
         )
     ours_, theirs_, sentence = choose_training_splits(dataset, options.data_seed, share)
     if theirs_.split == "test" and not choosing:
-        sentence += "; checkpoint/best is chosen by it too, so that its score flatters: report the result's, or use --held-out"
+        sentence += "; checkpoint/best is chosen by it too, so its score is optimistic: quote the last one, or use --held-out"
     if choosing and theirs_.split == "test":
         sentence += ", which also chooses the best evaluation: shards cannot be divided, so give them a validation split"
     return ours_, theirs_, sentence

@@ -136,8 +136,10 @@ def _replace_head(
     if classes:
         tensors["head.weight"] = torch.zeros(classes, config.feature_width)
         tensors["head.bias"] = torch.zeros(classes)
-    was = f"of {old} classes" if old else "that was missing"
-    notes.append(f"head {was} replaced by a zero one of {classes} classes" if classes else f"head {was} dropped")
+    if not old:
+        notes += [f"the checkpoint has no head: a zero one of {classes} classes added"] if classes else []
+    else:
+        notes.append(f"head of {old} classes " + (f"replaced by a zero one of {classes} classes" if classes else "dropped"))
     return config
 
 
