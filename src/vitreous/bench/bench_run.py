@@ -273,6 +273,8 @@ def contenders(job: Job, options: BenchOptions, folder: Path) -> list[Work]:
     if job.what == "training":
         peers = [name for name in peers if name != "torchvision"]
     engines = [OURS, *peers]
+    if job.what == "serving":
+        engines[1:1] = [f"{OURS} {ours}" for engine, ours in ENGINES.items() if engine in options.peers]
     arithmetic = job.what in ("inference", "latency", "training")
     if arithmetic and not options.quick:
         engines = [name for engine in engines for name in (engine, f"{engine} compile")]
