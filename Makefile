@@ -17,9 +17,9 @@ test: $(VENV)/.test
 fuzz: $(VENV)/.test
 	VITREOUS_FUZZ=long $(PYTEST) -m "fuzz or hypothesis"
 
-# A quarter of an hour; nothing else should run meanwhile.
+# Half an hour; nothing else should run meanwhile.
 bench: $(VENV)/.test
-	$(BIN)/vitreous bench --precision float32,bfloat16 --out docs/benchmarks.md
+	$(BIN)/vitreous bench --precision float32,bfloat16,int8 --merge-tokens 16 --out docs/benchmarks.md
 
 # The site is build/site/index.html.
 docs: $(VENV)/.docs

@@ -74,6 +74,7 @@ def test_a_peer_with_other_outputs_is_not_timed(
         (["--precision", "float16"], "unknown precision 'float16'"),
         (["--clock", "processor"], "--clock processor: not for loader and serving"),
         (["--batch-size", "0"], "--batch-size 0: must be at least 1"),
+        (["--merge-tokens", "-1"], "--merge-tokens -1: must be at least 0"),
         (["--out", "page.html"], "--out page.html: must end in .md"),
         (["ViT-Q/16"], "ViT-Q/16"),
         (["model.onnx"], "bench needs the checkpoint"),
@@ -102,11 +103,48 @@ def test_the_ratio_is_the_median_over_rounds_to_the_best_peer() -> None:
     assert rows[0].spread == (2.2, 4)
 
 
-def test_an_exported_model_is_compared_too(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", str(tiny), "--against", "onnxruntime", "--what", "latency", "--quick", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["engine"] for row in rows] == ["vitreous", "vitreous onnx", "onnxruntime"]
-    assert all(row["difference"] < 1e-5 for row in rows)
+def test_the_ratio_to_torch_is_to_the_best_float32_peer_in_torch() -> None:
+    def turns(engine: str, precision: str, seconds: float, what: str = "latency") -> Turns:
+        return Turns(Work(what, engine, precision, 1, ""), (seconds,), 1)
+
+    works = [
+        turns("vitreous", "float32", 5), turns("vitreous onnx", "int8", 1), turns("timm", "float32", 6),
+        turns("torchvision compile", "float32", 4), turns("timm", "bfloat16", 2), turns("onnxruntime", "float32", 3),
+    ]  # fmt: skip
+    rows = make_rows(works, "m", None, None, {})
+    assert [row.ratio_to_best_torch for row in rows] == [4 / 5, 4, 4 / 6, 1, 2, 4 / 3]
+    assert [row.ratio_to_best_peer for row in rows] == [3 / 5, None, 3 / 6, 3 / 4, 1, 1]
+    loaders = [turns("vitreous", "float32", 1, "loader"), turns("timm", "float32", 2, "loader")]
+    ours = make_rows(loaders, "m", None, None, {})[0]
+    assert (ours.ratio_to_best_peer, ours.ratio_to_best_torch) == (2, None)
+
+
+def test_exported_models_are_compared_and_merged_tokens_are_timed_though_they_differ(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--against", "onnxruntime", "--precision", "float32,int8", "--merge-tokens", "1", "--what", "latency", "--quick"]
+    assert main(["bench", str(tiny), *words, "--json"]) == 0
+    printed = capsys.readouterr()
+    rows = list(map(json.loads, printed.out.splitlines()))
+    assert [(row["engine"], row["precision"]) for row in rows] == [
+        ("vitreous", "float32"), ("vitreous merged 1", "float32"), ("vitreous onnx", "float32"), ("vitreous onnx", "int8"),
+        ("onnxruntime", "float32"), ("onnxruntime", "int8"),
+    ]  # fmt: skip
+    merged = rows.pop(1)
+    assert merged["difference"] > bench_run.TOLERANCE["float32"]
+    assert "vitreous merged 1, latency: computes less than the others" in printed.err
+    for row in rows:
+        low, high = (0, 1e-5) if row["precision"] == "float32" else (1e-4, 0.1)  # nearer would not be eight bits
+        assert low <= row["difference"] < high
+
+
+def test_a_file_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    torch.save(torch.zeros(1, 3, 32, 32), tmp_path / models.IMAGES)
+    headless = random_checkpoint("ViT-B/16", **{**TINY, "classes": 0})
+    write_checkpoint(headless, tmp_path / models.CHECKPOINT)
+    work = Work("latency", "vitreous onnx", "int8", 1, str(tmp_path))
+    (why,) = bench_run.export([work, Work("latency", "vitreous", "float32", 1, str(tmp_path))]).values()
+    assert why.startswith("not exported: --int8: is for ViTs with a head")
 
 
 def test_clients_of_a_server_are_counted(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

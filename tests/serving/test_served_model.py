@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from vitreous.classifier import Classifier
+from vitreous.classifier import Classifier, load
 from vitreous.core.errors import VitreousError
+from vitreous.inference.engines import onnx_engine
 from vitreous.inspection.file_names import number_repeated
 from vitreous.serving.served_model import ServedModel, leading_tokens, load_models, name_of, slug
 
@@ -31,6 +33,15 @@ def test_models_are_loaded_under_names_that_differ(tmp_path: Path) -> None:
     found = load_models([str(tmp_path / place) for place in places], device="cpu")
     assert [one.name for one in found] == ["pets", "pets-2", "pets-best"]
     assert all(one.device == "cpu" and not one.clf.model.training for one in found)
+
+
+def test_an_engine_has_made_its_graph_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path / "run")
+    (found,) = load_models([str(tmp_path / "run")], device="cpu", engine="onnx")
+    monkeypatch.setattr(onnx_engine, "export_graph", lambda *_: pytest.fail("exported again"))
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(found.clf.features(images), load(tmp_path / "run").features(images), atol=1e-4)
 
 
 def test_a_name_has_nothing_that_an_address_would_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

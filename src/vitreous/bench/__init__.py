@@ -9,6 +9,7 @@ Modules:
     bench_run           `vitreous bench`: from options to a result
     cold_start          one prediction in a new process
     contender           the child process: builds its work, then works in turns
+    exported_ours       our int8 files
     exported_peers      onnxruntime and OpenVINO on timm's export
     loaders             from image files to batches: ours and the peers'
     machine             name of this machine and its matrix-multiply peak

@@ -18,7 +18,8 @@ _INTRODUCTION = """\
 
 Written by `vitreous bench --out`; `make bench` repeats it. Every contender is a process of its own with the same weights,
 all take turns, and a figure is the median over rounds. "to best peer" is the median over rounds of the best peer's time in
-the same precision to the row's: above 1 is faster. "of peak" is the share of this machine's float32 matrix-multiply peak,
+the same precision to the row's: above 1 is faster. "to best torch" is the same to the best of timm, transformers and
+torchvision in float32, for inference and latency. "of peak" is the share of this machine's float32 matrix-multiply peak,
 measured in the same rounds. Peak memory is that of the whole process. Outputs are compared before anything is timed.
 Absolute figures hold for this machine only; compare ratios.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from vitreous.bench.race import Turns
 from vitreous.core.table import table
 
 OURS = "vitreous"
+TORCH = ("timm", "transformers", "torchvision")  # peers that run in torch, eagerly or compiled
+FORWARD = ("inference", "latency")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Row:
     """Quartiles of images per second over the rounds."""
     ratio_to_best_peer: float | None
     """Median over rounds of the best peer's time in the same precision to this one's; None where there is no peer."""
+    ratio_to_best_torch: float | None
+    """The same to the best peer that computes in torch, in float32; None where none does."""
     share_of_peak: float | None
     """Of the float32 matrix-multiply peak of the same rounds; None for what is not arithmetic."""
     peak_memory: int
@@ -66,7 +71,7 @@ class BenchResult:
         return found.items()
 
 
-HEADINGS = ("engine", "precision", "images/s", "quartiles", "to best peer", "of peak", "peak MB")
+HEADINGS = ("engine", "precision", "images/s", "quartiles", "to best peer", "to best torch", "of peak", "peak MB")
 
 
 def format_speed(value: float) -> str:
@@ -75,31 +80,23 @@ def format_speed(value: float) -> str:
 
 def format_row(row: Row) -> tuple[str, ...]:
     low, high = map(format_speed, row.spread)
-    ratio = "-" if row.ratio_to_best_peer is None else f"{row.ratio_to_best_peer:.2f}"
-    share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.2f}"
-    return (row.engine, row.precision, format_speed(row.images_per_second), f"{low} to {high}", ratio, share,
-            f"{row.peak_memory / 1e6:,.0f}")  # fmt: skip
+    shares = (row.ratio_to_best_peer, row.ratio_to_best_torch, row.share_of_peak)
+    return (row.engine, row.precision, format_speed(row.images_per_second), f"{low} to {high}",
+            *("-" if share is None else f"{share:.2f}" for share in shares), f"{row.peak_memory / 1e6:,.0f}")  # fmt: skip
 
 
 def make_rows(
     turns: Sequence[Turns], model: str, flops: float | None, peak: float | None, differences: dict[str, float]
 ) -> list[Row]:
     """Rows of one race. `flops` are those of one image, `peak` the machine's in a second."""
-    by_precision: dict[str, list[Turns]] = {}
-    for each in turns:
-        by_precision.setdefault(each.work.precision, []).append(each)
-    best = {
-        precision: min(peers, key=lambda peer: statistics.median(peer.seconds) / peer.work.batch)
-        for precision, group in by_precision.items()
-        if (peers := [each for each in group if each.work.library != OURS])
-    }
+    peers = [each for each in turns if each.work.library != OURS]
+    best = {precision: _fastest(peers, precision) for precision in {each.work.precision for each in turns}}
+    in_torch = _fastest([peer for peer in peers if peer.work.library in TORCH and peer.work.what in FORWARD], "float32")
     rows = []
     for each in turns:
         work = each.work
         speeds = [work.batch / seconds for seconds in each.seconds]
-        speed, peer = statistics.median(speeds), best.get(work.precision)
-        # Round by round: a slow moment of the machine weighs on both.
-        ratios = [theirs / own for theirs, own in zip(peer.seconds, each.seconds, strict=True)] if peer else []
+        speed = statistics.median(speeds)
         rows.append(
             Row(
                 what=work.what,
@@ -109,13 +106,24 @@ def make_rows(
                 batch=work.batch,
                 images_per_second=speed,
                 spread=_quartiles(speeds),
-                ratio_to_best_peer=statistics.median(ratios) if ratios else None,
+                ratio_to_best_peer=_ratio(best[work.precision], each),
+                ratio_to_best_torch=_ratio(in_torch, each),
                 share_of_peak=speed * flops / peak if flops and peak else None,
                 peak_memory=each.peak_memory,
                 difference=differences.get(f"{work.engine} {work.precision}"),
             )
         )
     return rows
+
+
+def _fastest(turns: Sequence[Turns], precision: str) -> Turns | None:
+    candidates = [each for each in turns if each.work.precision == precision]
+    return min(candidates, key=lambda each: statistics.median(each.seconds), default=None)
+
+
+def _ratio(peer: Turns | None, own: Turns) -> float | None:
+    """Round by round: a slow moment of the machine weighs on both."""
+    return statistics.median(map(operator.truediv, peer.seconds, own.seconds)) if peer else None
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vitreous.bench.bench_page import check_page, write_page
-from vitreous.bench.bench_result import OURS, BenchResult, Row, make_rows
+from vitreous.bench.bench_result import FORWARD, OURS, TORCH, BenchResult, Row, make_rows
 from vitreous.bench.cold_start import SCRIPTS
 from vitreous.bench.exported_peers import ENGINES, PRECISIONS
 from vitreous.bench.loaders import EPOCH
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 WHAT = ("inference", "latency", "training", "loader", "cold start", "serving")
 WALL_ONLY = ("loader", "serving")
-TORCH = ("timm", "transformers", "torchvision")  # peers that run in torch, eagerly or compiled
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05, "int8": 0.3}  # of the logits, in norm; int8 of random weights is coarse
 DEFAULT = "ViT-B/16"
 _SMALL = {"ViT-Ti/4": {}, "96x6/4": dict(width=96, depth=6, heads=3, mlp=384)}  # trained where no checkpoint is given
@@ -54,12 +53,14 @@ class BenchOptions:
     batch_size: int = 8
     image_size: Size | None = None
     photographs: Path | None = None
+    merge_tokens: int = 0
     clock: str = "wall"
     out: Path | None = None
     quick: bool = False
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size)
+        check_at_least(0, merge_tokens=self.merge_tokens)
         for word in self.what:
             if word not in WHAT:
                 raise unknown_name("measurement", word, WHAT)
@@ -90,6 +91,7 @@ class BenchOptions:
             words += ["--batch-size", str(self.batch_size)]
         if self.image_size:
             words += ["--image-size", ",".join(map(str, self.image_size))]
+        words += ["--merge-tokens", str(self.merge_tokens)] if self.merge_tokens else []
         words += ["--data", "photos/"] if self.photographs else []
         words += ["--clock", self.clock] if self.clock != default.clock else []
         return shlex.join([*words, *(["--quick"] if self.quick else [])])
@@ -197,10 +199,12 @@ def run_job(job: Job, options: BenchOptions, folder: Path) -> tuple[list[Row], l
     works = contenders(job, options, folder)
     libraries = tuple({work.library for work in works} | ({"timm"} if needs_timm(works) else set()))
     unable = write_weights(job.checkpoint, libraries, folder)
-    if needs_timm(works) and "timm" not in unable:
-        unable |= export(works, folder)
-    works = [work for work in works if work.library not in unable]
+    if "timm" in unable:
+        unable |= {work.library: "its model is timm's" for work in works if work.library in (*ENGINES, *SERVERS)}
     notes = [f"{library}: {why}" for library, why in unable.items()]
+    works = [work for work in works if work.library not in unable]
+    not_exported = export(works)
+    works = [work for work in works if work not in not_exported]
     differences: dict[str, float] = {}
     wrong = False
 
@@ -212,6 +216,8 @@ def run_job(job: Job, options: BenchOptions, folder: Path) -> tuple[list[Row], l
         theirs = torch.load(outputs_file(work), weights_only=True)
         found = float("inf") if theirs.shape != reference.shape else float((theirs - reference).norm() / reference.norm())
         differences[f"{work.engine} {work.precision}"] = found
+        if work.merged:  # another computation, as its name says
+            return None
         if not found <= TOLERANCE[work.precision]:
             wrong = True
             return (
@@ -222,7 +228,9 @@ def run_job(job: Job, options: BenchOptions, folder: Path) -> tuple[list[Row], l
     rounds, turn = (3, 0.1) if options.quick else (9, 0.5)
     with progress_bar(f"{job.what}, {config.name}", len(works) + rounds) as advance:
         turns, failures = race(works, rounds, turn, check, advance)
+    failures = {**not_exported, **failures}
     notes += [f"{work.engine}, {work.precision}, {work.what}: {why}" for work, why in failures.items()]
+    notes += [_describe_merging(work, differences) for work in works if work.merged and work not in failures]
     peak = next((MATMUL_FLOPS / statistics.median(each.seconds) for each in turns if each.work.what == "matmul"), None)
     flops = {"inference": 2, "latency": 2, "training": 6}.get(job.what, 0) * compute_cost(config).macs
     measured = [each for each in turns if each.work.what != "matmul"]
@@ -233,18 +241,24 @@ def needs_timm(works: list[Work]) -> bool:
     return any(work.library in (*ENGINES, *SERVERS) for work in works)
 
 
-def export(works: list[Work], folder: Path) -> dict[str, str]:
-    """The files of those who run exported models; who cannot take part, and why."""
-    engines = [work for work in works if work.library in ENGINES]
-    if not engines:
-        return {}
-    precision = "int8" if any(work.precision == "int8" for work in engines) else "float32"
-    try:
-        with started(Work("export", "timm", precision, 1, str(folder))) as child:
-            child.receive()
-    except Failed as failure:
-        return {work.library: f"timm's model was not exported: {failure}" for work in engines}
-    return {}
+def _describe_merging(work: Work, differences: dict[str, float]) -> str:
+    return (
+        f"{work.engine}, {work.what}: computes less than the others, and its logits are others, here by "
+        f"{differences[f'{work.engine} {work.precision}']:.2g} of their norm; measure what that costs on images of your own"
+    )
+
+
+def export(works: list[Work]) -> dict[Work, str]:
+    """The files of those who run some, each by a process of its own, whose memory counts for nobody. Who failed, and why."""
+    failures = {}
+    for work in works:
+        if work.library in ENGINES or work.precision == "int8":
+            try:
+                with started(dataclasses.replace(work, what="export")) as child:
+                    child.receive()
+            except Failed as failure:
+                failures[work] = f"not exported: {failure}"
+    return failures
 
 
 def contenders(job: Job, options: BenchOptions, folder: Path) -> list[Work]:
@@ -259,6 +273,8 @@ def contenders(job: Job, options: BenchOptions, folder: Path) -> list[Work]:
     if job.what == "training":
         peers = [name for name in peers if name != "torchvision"]
     engines = [OURS, *peers]
+    if job.what == "serving":
+        engines[1:1] = [f"{OURS} {ours}" for engine, ours in ENGINES.items() if engine in options.peers]
     arithmetic = job.what in ("inference", "latency", "training")
     if arithmetic and not options.quick:
         engines = [name for engine in engines for name in (engine, f"{engine} compile")]
@@ -269,14 +285,12 @@ def contenders(job: Job, options: BenchOptions, folder: Path) -> list[Work]:
         for engine in engines
         if precision == "float32" or (precision == "bfloat16" and not engine.endswith(" compile"))
     ]
-    if job.what in ("inference", "latency"):
+    if job.what in FORWARD:
+        pairs = [(f"{OURS} merged {options.merge_tokens}", "float32")] if options.merge_tokens else []
         for engine, ours in ENGINES.items():
             if engine in options.peers:
-                works.append(Work(job.what, f"{OURS} {ours}", "float32", job.batch, str(folder), options.clock))
-                works += [
-                    Work(job.what, engine, precision, job.batch, str(folder), options.clock)
-                    for precision in precisions
-                    if precision in PRECISIONS[engine]
-                ]
+                pairs += [(f"{OURS} {ours}", precision) for precision in precisions if precision != "bfloat16"]
+                pairs += [(engine, precision) for precision in precisions if precision in PRECISIONS[engine]]
+        works += [Work(job.what, engine, precision, job.batch, str(folder), options.clock) for engine, precision in pairs]
     matmul = [Work("matmul", "matmul", "float32", 1, str(folder), options.clock)] if arithmetic else []
     return [*works, *matmul]

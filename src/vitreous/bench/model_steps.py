@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from vitreous.bench.exported_ours import exported_file
 from vitreous.bench.exported_peers import ENGINES, load_exported
 from vitreous.bench.models import CHECKPOINT, IMAGES, load_peer
 from vitreous.bench.race import Work
+
+if TYPE_CHECKING:
+    from vitreous.inference.runner import Runner
 
 LR, DECAY = 1e-3, 0.05  # AdamW's; any value costs the same
 
@@ -37,13 +41,7 @@ def model_step(work: Work, leaving: contextlib.ExitStack) -> Callable[[], Any]:
 def _inference(work: Work, leaving: contextlib.ExitStack) -> Callable[[Tensor], Tensor]:
     folder = Path(work.folder)
     if work.library == "vitreous":
-        from vitreous.classifier import load
-        from vitreous.inference.engines.choose import BUILD
-        from vitreous.inference.runner import Runner
-
-        model = load(folder / CHECKPOINT).model
-        engine = BUILD[work.engine.partition(" ")[2] or "torch"]()  # type: ignore[index]
-        runner = leaving.enter_context(Runner(model, "cpu", work.precision, lean=True, engine=engine))  # type: ignore[arg-type]
+        runner = leaving.enter_context(_our_runner(work))
         return lambda images: runner.run_once(images).logits
     if work.library in ENGINES:
         return load_exported(work)
@@ -58,6 +56,21 @@ def _inference(work: Work, leaving: contextlib.ExitStack) -> Callable[[Tensor], 
             return logits(model(images)).float()
 
     return run
+
+
+def _our_runner(work: Work) -> Runner:
+    from vitreous.classifier import load
+    from vitreous.inference.engines.choose import BUILD
+    from vitreous.inference.runner import Runner
+    from vitreous.models.token_merging import set_token_merging
+
+    if work.precision == "int8":
+        clf = load(exported_file(work))
+        return Runner(clf.model, engine=clf.engine)
+    model = load(Path(work.folder) / CHECKPOINT).model
+    set_token_merging(model, work.merged)
+    engine = "torch" if work.merged else work.engine.partition(" ")[2] or "torch"
+    return Runner(model, "cpu", work.precision, lean=True, engine=BUILD[engine]())  # type: ignore[arg-type, index]
 
 
 def _training_step(work: Work, images: Tensor) -> Callable[[], Any]:

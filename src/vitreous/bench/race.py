@@ -37,6 +37,12 @@ class Work:
     def compiled(self) -> bool:
         return self.engine.endswith(" compile")
 
+    @property
+    def merged(self) -> int:
+        """Tokens that it merges after each layer: `vitreous merged 16`."""
+        name, _, count = self.engine.rpartition(" ")
+        return int(count) if name.endswith(" merged") else 0
+
 
 @dataclass(frozen=True)
 class Turns:

@@ -76,7 +76,7 @@ class Load:
 def serving_step(work: Work, leaving: contextlib.ExitStack) -> Callable[[], float]:
     """Seconds for as many responses as there are clients."""
     folder = Path(work.folder)
-    host = leaving.enter_context(_server(work.library, folder))
+    host = leaving.enter_context(_server(work, folder))
     image = min((folder / PHOTOGRAPHS).rglob("*.jpg")).read_bytes()
 
     def step() -> float:
@@ -89,15 +89,16 @@ def serving_step(work: Work, leaving: contextlib.ExitStack) -> Callable[[], floa
 
 
 @contextlib.contextmanager
-def _server(library: str, folder: Path) -> Iterator[str]:
+def _server(work: Work, folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    if library == "vitreous":
-        command = [sys.executable, "-m", "vitreous", "serve", str(folder / CHECKPOINT), "--port", port]
+    if work.library == "vitreous":
+        engine = work.engine.partition(" ")[2] or "torch"
+        command = [sys.executable, "-m", "vitreous", "serve", str(folder / CHECKPOINT), "--port", port, "--engine", engine]
     else:
-        script = folder / f"serve_{library}.py"
-        script.write_text(_SCRIPTS[library])
+        script = folder / f"serve_{work.library}.py"
+        script.write_text(_SCRIPTS[work.library])
         command = [sys.executable, str(script), str(folder / "timm"), port]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:

@@ -19,6 +19,7 @@ def bench(
     batch_size: int = 8,
     image_size: ImageSize = None,
     data: str | None = None,
+    merge_tokens: int = 0,
     clock: Literal["wall", "processor"] = "wall",
     quick: bool = False,
     out: str | None = None,
@@ -42,6 +43,7 @@ def bench(
         batch_size: images of a batch of inference, and of training where a checkpoint is given.
         image_size: pixels, as 384 or 224,320; the checkpoint's own if not given.
         data: photographs in class folders for loaders; drawn ones if not given.
+        merge_tokens: measure ours with this many similar tokens merged in each layer too; its outputs are others.
         clock: wall time, or processor for CPU time, on a machine that is shared; best with OMP_NUM_THREADS=1.
         quick: a third of the rounds, short turns, and nothing compiled with torch.compile.
         out: a page to write, as benchmarks.md; its chart is written beside it.
@@ -57,6 +59,7 @@ def bench(
             batch_size=batch_size,
             image_size=image_size,
             photographs=None if data is None else user_path(data),
+            merge_tokens=merge_tokens,
             clock=clock,
             quick=quick,
             out=None if out is None else user_path(out),

@@ -13,7 +13,7 @@ from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError
 from vitreous.export.check import Agreement, compare_engines, read_check_images
 from vitreous.export.dynamic_size import any_size
-from vitreous.export.int8 import Quantised, quantise_graph
+from vitreous.export.int8 import Quantised, check_quantisable, quantise_graph
 from vitreous.export.write import kept_on_success, write_onnx, write_openvino
 from vitreous.inference.engines.engine import check_engine
 from vitreous.inference.engines.exported_file import FileEngine
@@ -66,8 +66,8 @@ def export_checkpoint(
     tolerance: float = 0.5,
 ) -> Exported:
     clf = Classifier(checkpoint, copy=False)
-    if int8 is not None and (not clf.config.classes or not isinstance(clf.model, ViT)):
-        raise VitreousError(f"--int8: is for ViTs with a head, whose accuracy can be measured; {clf.config.name} is none")
+    if int8 is not None:
+        check_quantisable(clf)
     quantised: Quantised | None = None
     size = checkpoint.evaluation_size
     data, images, notes = read_check_images(clf, check)

@@ -24,11 +24,11 @@ from vitreous.evaluation.fewshot_tasks import open_task
 from vitreous.evaluation.intervals import share_interval
 from vitreous.evaluation.predictions import predict_dataset
 from vitreous.export.write import write_onnx, write_openvino
-from vitreous.inference.engines.engine import EngineName
-from vitreous.inference.engines.exported_file import FileEngine
+from vitreous.inference.engines.exported_file import SUFFIXES, FileEngine
 from vitreous.inference.engines.metadata import ExportInfo, with_metrics
 from vitreous.inference.engines.openvino_engine import read_graph
 from vitreous.inspection.images import data_images
+from vitreous.models.vit import ViT
 
 CALIBRATION = 128  # images
 FEWEST = 16
@@ -80,9 +80,13 @@ class Quantised:
         )
 
 
+def check_quantisable(clf: Classifier) -> None:
+    if not clf.config.classes or not isinstance(clf.model, ViT):
+        raise VitreousError(f"--int8: is for ViTs with a head, whose accuracy can be measured; {clf.config.name} is none")
+
+
 def quantise_graph(clf: Classifier, graph: bytes, info: ExportInfo, data: str, tolerance: float, path: Path) -> Quantised:
     """Write the int8 graph to `path`; whether it is good enough is for the caller to act on."""
-    engine: EngineName = "onnx" if path.suffix.lower() == ".onnx" else "openvino"
     task = open_task(data, bad_images="skip")
     count = task.train.count()
     if count is not None and count < FEWEST:
@@ -93,15 +97,15 @@ def quantise_graph(clf: Classifier, graph: bytes, info: ExportInfo, data: str, t
     order: Sequence[str] | None = None
     kept: tuple[str, ...] = ()
     while True:
-        _write(graph, replace_precision(info, None), engine, images, kept, path)
+        write_int8(graph, replace_precision(info, None), images, path, kept)
         after = _measure(Classifier(info.checkpoint, engine=FileEngine(path)), task.test)
         found = Quantised(data, before, after, tolerance, kept)
         if found.within or len(kept) == len(LAYERS):
             break
         say(f"int8 loses {found.loss:.2f} points; looking for layers to keep in float")
-        order = order or _most_sensitive(clf, graph, info, engine, images, path)
+        order = order or _most_sensitive(clf, graph, info, images, path)
         kept = tuple(order[: len(kept) + 1])
-    _write(graph, replace_precision(info, after), engine, images, kept, path)
+    write_int8(graph, replace_precision(info, after), images, path, kept)
     return found
 
 
@@ -116,9 +120,7 @@ def _measure(clf: Classifier, data: Any) -> Accuracy:
     return Accuracy(int(right.sum()), len(right))
 
 
-def _most_sensitive(
-    clf: Classifier, graph: bytes, info: ExportInfo, engine: EngineName, images: Tensor, path: Path
-) -> tuple[str, ...]:
+def _most_sensitive(clf: Classifier, graph: bytes, info: ExportInfo, images: Tensor, path: Path) -> tuple[str, ...]:
     """Kinds of layers, that first which brings logits closest to those of float32 when it alone stays in float."""
     some = images[:32]
     with torch.no_grad():
@@ -127,13 +129,15 @@ def _most_sensitive(
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         trial = Path(folder) / path.name
         for layer in LAYERS:
-            _write(graph, info, engine, images, (layer,), trial)
+            write_int8(graph, info, images, trial, (layer,))
             logits = FileEngine(trial).run(clf.model, some, "head", "float32").logits
             distance[layer] = float((logits - expected).square().mean())
     return tuple(sorted(LAYERS, key=lambda layer: distance[layer]))
 
 
-def _write(graph: bytes, info: ExportInfo, engine: EngineName, images: Tensor, kept: Sequence[str], path: Path) -> None:
+def write_int8(graph: bytes, info: ExportInfo, images: Tensor, path: Path, kept: Sequence[str] = ()) -> None:
+    """The graph in int8, to an .onnx or .xml file. `images` calibrate the latter; layers that are `kept` stay in float."""
+    engine = SUFFIXES[path.suffix.lower()]
     try:
         if engine == "onnx":
             write_onnx(_quantise_onnx(graph, kept), info, path)

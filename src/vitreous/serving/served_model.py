@@ -116,6 +116,8 @@ def load_models(
             clf.model.to(where).eval()
         alone = World(0, 1, torch.device(where))
         notes = choose_engine(clf, engine, world=alone, precision="float32", batch_size=batch_size)
+        if clf.engine.name != "torch":  # the others make or compile a graph on their first batch: not for the first caller
+            clf.features(torch.zeros(1, clf.config.channels, *clf.evaluation_size))
         out.append(ServedModel(name, clf, where, sets, notes))
     return tuple(out)
 
