@@ -6,6 +6,7 @@ Modules:
     exported_file    .onnx and .xml files as models
     graph            a torch model as an ONNX graph
     metadata         what travels with the weights, inside an exported file
+    onednn_linear    torch's linear layers by oneDNN, on processors that MKL neglects
     onnx_engine      onnxruntime
     openvino_engine  OpenVINO
     torch_engine     torch, as it is or compiled

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitreous.core.device import PrecisionName
 from vitreous.core.errors import VitreousError
 from vitreous.inference.engines.engine import EngineName
+from vitreous.inference.engines.onednn_linear import onednn_linear
 from vitreous.inference.outputs import FeatureKind, Outputs, OutputsModule
 from vitreous.models.build import Model
 
@@ -21,7 +22,8 @@ class TorchEngine:
     name: EngineName = "torch"
 
     def run(self, model: Model, images: Tensor, kind: FeatureKind, precision: PrecisionName) -> Outputs:
-        return _run_module(OutputsModule(model, kind), model, images, precision)
+        with onednn_linear(precision):
+            return _run_module(OutputsModule(model, kind), model, images, precision)
 
 
 class CompileEngine:
