@@ -9,17 +9,20 @@ steps that are discarded, then takes as many as fit, its evaluation included. Ce
 test split (or the validation split, where there is no other) is read once, at the end.
 
 Contenders, each as its documentation has it for small data:
-    vitreous      `vitreous finetune DATA --from CHECKPOINT --minutes M`, or `pretrain` with the model below, and nothing else
+    vitreous      `vitreous finetune DATA --from CHECKPOINT --minutes M`, or `pretrain DATA --minutes M`, and nothing else: its own
+                  choice of a model from scratch, and of bfloat16 where that pays
+    vitreous-same the same with the ViT below from scratch, and in float32 as the peers
     timm          train.py's augmentation and smoothing (crops of 8 to 100 %, flip, colour jitter 0.4, smoothing 0.1), cosine;
                   from weights AdamW 5e-5, decay 0.01, layer decay 0.8, clip 1, batch 48, as its model cards have it; from
                   scratch AdamW 5e-4, decay 0.05, batch 64; a twentieth of the run is warm-up
     transformers  Trainer's own defaults: AdamW 5e-5, linear, batch 8, no augmentation
-From scratch all train the same ViT: 192 wide, 12 layers, 3 heads, 64 patches.
+From scratch all but the first train the same ViT: 192 wide, 12 layers, 3 heads, 64 patches.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -44,7 +47,7 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.data.transforms.decode import decode
 
-CONTENDERS = ("vitreous", "timm", "transformers")
+CONTENDERS = ("vitreous", "vitreous-same", "timm", "transformers")
 WIDTH, DEPTH, HEADS, GRID = 192, 12, 3, 8
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRIALS = 3  # steps that are timed
@@ -98,24 +101,29 @@ def count_steps(step: Callable[[], object], minutes: float, batch: int, evaluate
 # The contenders ------------------------------------------------------------------------------------------------------------
 
 
-def run_vitreous(data: str, start: str, size: int, minutes: float) -> dict[str, Any]:
+def run_vitreous(data: str, start: str, size: int, minutes: float, same: bool = False) -> dict[str, Any]:
     import vitreous
     from vitreous.training import timing
 
     timing.time.perf_counter = time.process_time  # type: ignore[attr-defined]  # minutes of the processor
-    options: dict[str, Any] = {"minutes": minutes, "image_size": (size, size), "workers": 0, "precision": "float32"}
+    options: dict[str, Any] = {"minutes": minutes, "image_size": (size, size), "workers": 0}
+    if same:
+        options["precision"] = "float32"
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/run"
         if start == "scratch":
-            shape = dict(width=WIDTH, depth=DEPTH, heads=HEADS, mlp=4 * WIDTH, patch=size // GRID)
-            changes = tuple(f"model.{name}={value}" for name, value in shape.items())
-            run = vitreous.pretrain(data, model="ViT-Ti/16", set=changes, out=out, **options)
+            if same:
+                shape = dict(width=WIDTH, depth=DEPTH, heads=HEADS, mlp=4 * WIDTH, patch=size // GRID)
+                options |= {"model": "ViT-Ti/16", "set": tuple(f"model.{name}={value}" for name, value in shape.items())}
+            run = vitreous.pretrain(data, out=out, **options)
         else:
             run = vitreous.finetune(data, from_=start, out=out, **options)
         split = "test" if "test" in open_data(data).splits else "validation"
         (found,) = vitreous.evaluate(out, data, split=split, workers=0).records()
-        recipe = json.loads((Path(out) / "config.json").read_text())["recipe"]
+        config = json.loads((Path(out) / "config.json").read_text())
+    recipe = config["recipe"]
     how = {name: recipe[name] for name in ("train", "optimizer", "lr", "batch_size")}
+    how |= {"model": config["model"]["name"], "precision": config["precision"]}
     return {"top1": found["top1"], "n": found["n"], "steps": run.steps, "images": run.steps * recipe["batch_size"], **how}
 
 
@@ -201,7 +209,12 @@ def _forever(images: Images, batch: int) -> Any:
         yield from torch.utils.data.DataLoader(images, batch_size=batch, shuffle=True, drop_last=len(images) > batch)
 
 
-RUN = {"vitreous": run_vitreous, "timm": run_timm, "transformers": run_transformers}
+RUN: dict[str, Callable[..., dict[str, Any]]] = {
+    "vitreous": run_vitreous,
+    "vitreous-same": functools.partial(run_vitreous, same=True),
+    "timm": run_timm,
+    "transformers": run_transformers,
+}
 
 
 # The table -----------------------------------------------------------------------------------------------------------------

@@ -66,6 +66,23 @@ def test_a_stem_of_convolutions(name: str, stem: tuple[int, ...], patch: int) ->
         parse_name("C1x40+ViT-Ti/4")
 
 
+def test_a_residual_stem() -> None:
+    plain, residual = (create(f"C3x16{form}+ViT-64x2/4", image_size=16, classes=10) for form in ("", "r"))
+    assert residual.config.name == "C3x16r+ViT-64x2/4"
+    assert config_from_json(config_to_json(residual.config)) == residual.config
+    more = sum(map(torch.numel, residual.parameters())) - sum(map(torch.numel, plain.parameters()))
+    assert more == sum(9 * channels**2 + 2 * channels for channels in (32, 64))  # a kernel without bias, and a norm
+    with pytest.raises(VitreousError, match="a residual stem needs two convolutions"):
+        parse_name("C1x16r+ViT-64x2/4")
+    # Beside kernels of zeros a skip connection changes nothing.
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        for convolution in residual.trunk.residual_convolutions:
+            convolution.weight.zero_()
+        plain.load_state_dict({name: residual.state_dict()[name] for name in plain.state_dict()})
+        assert torch.equal(plain.features(images), residual.features(images))
+
+
 def test_overrides() -> None:
     model = create("ViT-B/16", width=24, depth=3, heads=4, mlp=40, patch=8, channels=1, classes=5, image_size=(16, 24))
     config = model.config

@@ -14,7 +14,7 @@ from vitreous.core.progress import silence
 from vitreous.models.cost import cost
 from vitreous.models.names import parse_name
 from vitreous.training import timing
-from vitreous.training.auto_model import EPOCHS, auto_models, choose_by_flops
+from vitreous.training.auto_model import EPOCHS, MEASURED, auto_models, choose_by_flops, expectation
 
 
 def pretrain(out: Path, **changes: Any) -> Any:
@@ -43,12 +43,21 @@ def test_large_images_keep_the_paper_s_model() -> None:
 
 def test_a_smaller_budget_gets_a_smaller_model() -> None:
     names, _ = auto_models((32, 32), 50_000)
-    assert names == ("C4x32+ViT-256x2/8", "C4x16+ViT-128x2/8")
-    chosen = {flops: choose_by_flops(names, (32, 32), 3, 50_000, flops)[0] for flops in (2.2e14, 3e13, 1e9)}
-    assert chosen == {2.2e14: names[0], 3e13: names[1], 1e9: names[1]}
+    assert names == ("C4x32r+ViT-256x2/8", "C4x16r+ViT-128x2/8")
+    chosen = {flops: choose_by_flops(names, (32, 32), 3, 50_000, flops)[0] for flops in (1e15, 2.2e14, 1e9)}
+    assert chosen == {1e15: names[0], 2.2e14: names[1], 1e9: names[1]}
     each = cost(names[0], image_size=32, classes=10).training_flops(1)
     assert choose_by_flops(names, (32, 32), 3, 50_000, EPOCHS * 50_000 * each * 1.001)[0] == names[0]
     assert choose_by_flops(names, (32, 32), 3, 50_000, EPOCHS * 50_000 * each * 0.999)[0] == names[1]
+
+
+def test_what_to_expect_is_the_nearest_run_that_was_measured() -> None:
+    each = cost("C4x16r+ViT-128x2/8", image_size=32, classes=10).training_flops(1)
+    for row in MEASURED:
+        if row.side == 32:
+            told = expectation("C4x16r+ViT-128x2/8", (32, 32), 3, row.images, row.flops / each)
+            assert told is not None
+            assert told.endswith(f"reached {row.accuracy:.1%} with {row.flops:.2g}")
 
 
 def test_pretraining_on_digits_without_a_model_has_a_stem_and_says_why(tmp_path: Path) -> None:
@@ -56,8 +65,8 @@ def test_pretraining_on_digits_without_a_model_has_a_stem_and_says_why(tmp_path:
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["model"]["stem"], config["model"]["width"], config["model"]["channels"]) == ([32, 64], 64, 1)
     assert (config["recipe"]["optimizer"], config["recipe"]["schedule"]) == ("muon", "linear")
-    assert any(line.startswith("model C2x32+ViT-64x2/2: a stem of 2 convolutions") for line in config["decisions"])
-    each = cost("C2x32+ViT-64x2/2", image_size=8, classes=10, channels=1).training_flops(12 * 32)
+    assert any(line.startswith("model C2x32r+ViT-64x2/2: a residual stem in 2 stages") for line in config["decisions"])
+    each = cost("C2x32r+ViT-64x2/2", image_size=8, classes=10, channels=1).training_flops(12 * 32)
     assert any(
         line.startswith(f"{each:.2g} FLOPs in all") and "digits (1,097 images of 8" in line for line in config["decisions"]
     )

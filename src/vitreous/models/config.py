@@ -122,6 +122,7 @@ class ViTConfig:
     classes: Annotated[int, Between(0, 1 << 24)] = 1000
     trunk: ResNetConfig | None = None
     stem: Annotated[tuple[int, ...], Between(STEM_GROUP, 65_536)] = ()  # channels of 3x3 convolutions, one after another
+    stem_residual: bool = False  # after each of them but the first, another one beside a skip connection
 
     # How the sequence becomes one vector, and that vector the logits.
     pool: Pool = "token"
@@ -173,6 +174,10 @@ class ViTConfig:
         for conflict, message in (
             (self.stem and self.trunk, "a model has a trunk or a stem, not both"),
             (len(self.stem) > _MOST_STAGES, f"stem {reprlib.repr(self.stem)}: at most {_MOST_STAGES} convolutions"),
+            (
+                self.stem_residual and len(self.stem) < 2,
+                "a residual stem needs two convolutions or more: the first has no skip connection",
+            ),
             (
                 any(width % STEM_GROUP for width in self.stem),
                 f"stem {self.stem}: channels are normalised in groups of {STEM_GROUP}; use multiples of {STEM_GROUP}",

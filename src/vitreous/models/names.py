@@ -4,7 +4,7 @@
     R<depth>x<width>                         R50x1, a BiT ResNet
     AxialR<depth>x<width>                    AxialR50x1, a ResNet with axial attention instead of 3x3 convolutions
     R[<depth>[x<width>]]+ViT-<size>/<step>   R50+ViT-B/16, a hybrid; <step> is its total downsampling
-    C<convs>x<width>+ViT-<size>/<step>       C4x32+ViT-256x4/8, a stem of convolutions of 32, 64, 128 and 256 channels
+    C<convs>x<width>[r]+ViT-<size>/<step>    C4x32+ViT-256x4/8, a stem of convolutions of 32, 64, 128 and 256 channels; r: residual
 
 <size> is one of SIZES, or <width>x<depth> with heads of 32 and an MLP of twice the width, as suits small images. Behind a stem
 the mean of all places enters the head, without a class token.
@@ -66,7 +66,7 @@ KNOWN: tuple[str, ...] = (
 
 _VIT = re.compile(r"ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
 _RESNET = re.compile(r"(?P<axial>Axial)?R(?P<depth>\d+)x(?P<width>\d+)")
-_STEM = re.compile(r"C(?P<convs>[1-8])x(?P<width>\d{1,5})\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
+_STEM = re.compile(r"C(?P<convs>[1-8])x(?P<width>\d{1,5})(?P<residual>r?)\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
 _SHAPE = re.compile(r"(?P<width>\d{1,5})x(?P<depth>\d{1,4})")
 _HYBRID = re.compile(r"R(?:(?P<depth>\d+)(?:x(?P<width>\d+))?)?\+ViT-(?P<size>[A-Za-z0-9]+)/(?P<step>\d+)")
 
@@ -186,7 +186,8 @@ def _stem_config(name: str, match: re.Match[str], image_size: Size, classes: int
         raise VitreousError(
             f"model {name!r}: {convs} convolutions halve {convs - 1} times; /{step} must be a multiple of {stride}"
         )
-    own = {"stem": overrides.pop("stem", tuple(first * 2**i for i in range(convs))), "pool": overrides.pop("pool", "gap")}
+    channels = tuple(first * 2**i for i in range(convs))
+    own = {"stem": channels, "stem_residual": bool(match["residual"]), "pool": "gap"}
     patch = parse_size(overrides.pop("patch", step // stride))
     config = _vit_config(name, match["size"], patch, image_size, classes, None, {**own, **overrides})
     return replace_config(config, name=name_vit(config))
@@ -224,7 +225,8 @@ def name_vit(config: ViTConfig) -> str:
     size = next((size for size, numbers in SIZES.items() if numbers == shape), f"{config.width}x{config.depth}")
     step = _format_patch(config.step)
     if config.trunk is None:
-        return f"{f'C{len(config.stem)}x{config.stem[0]}+' if config.stem else ''}ViT-{size}/{step}"
+        residual = "r" if config.stem_residual else ""
+        return f"{f'C{len(config.stem)}x{config.stem[0]}{residual}+' if config.stem else ''}ViT-{size}/{step}"
     if not config.trunk.units:
         return f"R+ViT-{size}/{config.patch[0] * 2}"
     return f"{name_resnet(config.trunk).removesuffix('x1')}+ViT-{size}/{step}"

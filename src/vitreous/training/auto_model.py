@@ -1,7 +1,7 @@
 """`--model auto`: a model to train from scratch, by the images' size, their number and the budget.
 
-Small images (up to 64 pixels a side) get a convolutional stem that leaves about 4 x 4 places, as wide as the tokens, and two
-encoder layers of full attention behind it. The width is the largest that suits the number of images and that the budget lets
+Small images (up to 64 pixels a side) get a residual convolutional stem that leaves about 4 x 4 places, as wide as the tokens,
+and two encoder layers of full attention behind it. The width is the largest that suits the number of images and that the budget lets
 see each image `EPOCHS` times. Measured in docs/log.md; larger images keep the paper's ViT-B/16.
 """
 
@@ -15,7 +15,7 @@ from vitreous.models.cost import cost
 from vitreous.training.data_split import SMALL
 
 DEPTH = 2
-EPOCHS = 4  # a model that sees its images less often than this is too large for its budget
+EPOCHS = 10  # a model that sees its images less often than this is too large for its budget
 WIDTHS = (512, 256, 128, 64)
 _MOST_IMAGES = {64: 10_000, 128: 25_000, 256: 200_000}  # up to which this is the largest width
 PAPERS = "ViT-B/16"
@@ -54,8 +54,8 @@ def auto_models(size: tuple[int, int], images: int, masks_patches: bool = False)
     convolutions = 1 + max(1, round(math.log2(max(8, side) / 4)))
     stride = 2 ** (convolutions - 1)
     fitting = [width for width in widths if width // stride >= STEM_GROUP] or [stride * STEM_GROUP]
-    names = tuple(f"C{convolutions}x{width // stride}+ViT-{width}x{DEPTH}/{stride}" for width in fitting)
-    return names, f"a stem of {convolutions} convolutions leaves about 4 x 4 places of {size[0]} x {size[1]} pixels"
+    names = tuple(f"C{convolutions}x{width // stride}r+ViT-{width}x{DEPTH}/{stride}" for width in fitting)
+    return names, f"a residual stem in {convolutions} stages leaves about 4 x 4 places of {size[0]} x {size[1]} pixels"
 
 
 def choose_by_flops(
@@ -75,8 +75,12 @@ def expectation(name: str, size: tuple[int, int], channels: int, images: int, se
     """How long the run will take, and the accuracy of the most similar run that was measured."""
     if max(size) > SMALL:
         return None
-    nearest = min(MEASURED, key=lambda row: (abs(math.log(row.side / max(size))), abs(math.log(row.images / images))))
     flops = cost(name, image_size=size, classes=10, channels=channels).training_flops(1) * seen
+
+    def distance(row: Measured) -> tuple[float, float]:
+        return abs(math.log(row.side / max(size))), abs(math.log(row.images / images)) + abs(math.log(row.flops / flops))
+
+    nearest = min(MEASURED, key=distance)
     return (
         f"{flops:.2g} FLOPs in all, about {flops / 1e11 / 60:.2g} minutes at 100 GFLOP/s; for comparison, {nearest.data} "
         f"({nearest.images:,} images of {nearest.side} pixels) reached {nearest.accuracy:.1%} with {nearest.flops:.2g}"
