@@ -9,8 +9,8 @@ steps that are discarded, then takes as many as fit, its evaluation included. Ce
 test split (or the validation split, where there is no other) is read once, at the end.
 
 Contenders, each as its documentation has it for small data:
-    vitreous      `vitreous finetune DATA --from CHECKPOINT --minutes M`, or `pretrain DATA --minutes M`, and nothing else: its own
-                  choice of a model from scratch, and of bfloat16 where that pays
+    vitreous      `vitreous finetune DATA --from CHECKPOINT --minutes M`, or `pretrain DATA --minutes M`, and nothing else: with
+                  its own choice of a model from scratch, and of bfloat16 where that pays
     vitreous-same the same with the ViT below from scratch, and in float32 as the peers
     timm          train.py's augmentation and smoothing (crops of 8 to 100 %, flip, colour jitter 0.4, smoothing 0.1), cosine;
                   from weights AdamW 5e-5, decay 0.01, layer decay 0.8, clip 1, batch 48, as its model cards have it; from

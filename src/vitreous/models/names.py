@@ -4,10 +4,10 @@
     R<depth>x<width>                         R50x1, a BiT ResNet
     AxialR<depth>x<width>                    AxialR50x1, a ResNet with axial attention instead of 3x3 convolutions
     R[<depth>[x<width>]]+ViT-<size>/<step>   R50+ViT-B/16, a hybrid; <step> is its total downsampling
-    C<convs>x<width>[r]+ViT-<size>/<step>    C4x32+ViT-256x4/8, a stem of convolutions of 32, 64, 128 and 256 channels; r: residual
+    C<convs>x<width>[r]+ViT-<size>/<step>    C4x32+ViT-256x4/8, a stem of convolutions of 32, 64, 128 and 256 channels
 
 <size> is one of SIZES, or <width>x<depth> with heads of 32 and an MLP of twice the width, as suits small images. Behind a stem
-the mean of all places enters the head, without a class token.
+the mean of all places enters the head, without a class token; `r` makes the stem residual.
 A hybrid forms its sequence in one of two ways, and the name says which. /32 takes the output of stage 4 of an
 ordinary ResNet. /16 removes stage 4 and moves its units into stage 3, for a sequence four times as long.
 `R+ViT-Ti/16` has only the root of a ResNet, with patches of 8 behind it; the root downsamples by 4, so the

@@ -1,8 +1,8 @@
 """`--model auto`: a model to train from scratch, by the images' size, their number and the budget.
 
 Small images (up to 64 pixels a side) get a residual convolutional stem that leaves about 4 x 4 places, as wide as the tokens,
-and two encoder layers of full attention behind it. The width is the largest that suits the number of images and that the budget lets
-see each image `EPOCHS` times. Measured in docs/log.md; larger images keep the paper's ViT-B/16.
+and two encoder layers of full attention behind it. The width is the largest that suits the number of images and that the
+budget lets see each image `EPOCHS` times. Measured in docs/log.md; larger images keep the paper's ViT-B/16.
 """
 
 from __future__ import annotations
