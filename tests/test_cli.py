@@ -279,6 +279,16 @@ def test_a_misspelt_path_gets_the_nearest_one(
     assert f"did you mean '{tmp_path / meant}'?" in capsys.readouterr().err
 
 
+def test_a_misspelt_split_and_a_checkpoint_in_the_place_of_data(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_image(tmp_path / "photos" / "train" / "ant" / "a.png")
+    assert main(["evaluate", checkpoint, f"{tmp_path}/photos:tset"]) == 2
+    assert "photos:tset: no split is called 'tset'; did you mean 'test'? splits are" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "photos"), checkpoint]) == 2
+    assert f"{checkpoint}: is a checkpoint, where images are expected; the checkpoint comes first" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_usage_puts_what_may_be_left_out_in_brackets(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

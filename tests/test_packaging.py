@@ -67,6 +67,7 @@ def test_every_dependency_is_pinned_for_the_readme_commands() -> None:
         (["serve", "nothing"], "uvicorn", "serve"),
         (["pretrain", "hf:someone/something", "--out", "run"], "datasets", "hub"),
         (["pretrain", "builtin:digits", "--out", "run"], "sklearn", "demo"),
+        (["convert", "nothing", "x.onnx"], "onnx", "export"),
         (["pretrain", "builtin:letters", "--track", "tensorboard", "--out", "run"], "tensorboard", "track"),
     ],
 )

@@ -19,7 +19,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from vitreous.core.errors import VitreousError, nearest_names
+from vitreous.core.errors import VitreousError, did_you_mean, nearest_names
 from vitreous.core.files import did_you_mean_path, user_path
 from vitreous.data.conventions import SPLIT_NAMES, TARS
 from vitreous.data.source import Dataset, Policy
@@ -111,6 +111,10 @@ def _open_known(text: str) -> Dataset:
     from vitreous.data.datasets import builtin
     from vitreous.data.datasets import registry as named
 
+    whole, _, split = text.rpartition(":")
+    if whole and (user_path(whole).exists() or named.is_known(whole)):
+        hint = did_you_mean(split, SPLIT_NAMES)
+        raise VitreousError(f"{text}: no split is called {split!r}; {hint}splits are train, validation and test")
     name, _, folder = text.partition("@")
     if named.is_known(name):
         return named.open_named(name, user_path(folder) if folder else None)

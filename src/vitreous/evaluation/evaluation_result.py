@@ -53,7 +53,7 @@ class EvaluationResult:
         if matrix := confusion_matrix(own):
             lines.append(matrix)
         elif pairs:
-            lines.append(table(("most confused", "taken for", "images"), pairs))
+            lines.append(table(("most confused", "predicted as", "images"), pairs))
         if strength := own.get("robustness"):
             lines.append(table((f"robustness ({strength['n']:,} images)", "accuracy at each strength"), _curves(strength)))
         if saved := own.get("calibration"):

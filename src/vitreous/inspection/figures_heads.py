@@ -37,7 +37,7 @@ def plot_attention_distance(
     """
     values = check_finite(distance, "attention distance", _AXES)
     bars = None if errors is None else np.asarray(errors, np.float64)
-    figure, axes = chart("How far each head looks", right=32 if image_size is None else 104)
+    figure, axes = chart("Attention distance of each head", right=32 if image_size is None else 104)
     _dots(figure, axes, values, bars, "looks near", "looks far")
     if uniform is not None:
         axes.axhline(uniform, color=COLOURS[1], lw=1.2, ls=(0, (4, 3)), label="looking everywhere alike", zorder=1)
@@ -58,7 +58,7 @@ def plot_attention_distance(
 def plot_attention_entropy(entropy: ArrayLike, tokens: int) -> Figure:
     """Entropy of attention (layers, heads) in bits, between one token alone and all `tokens` alike."""
     values = check_finite(entropy, "attention entropy", _AXES)
-    figure, axes = chart("How sharply each head looks")
+    figure, axes = chart("Attention entropy of each head")
     _dots(figure, axes, values, None, "looks sharply", "looks widely")
     most = math.log2(tokens)
     label = f"all {tokens:,} tokens alike ({most:.1f} bits)"

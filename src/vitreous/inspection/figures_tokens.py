@@ -26,7 +26,7 @@ def plot_token_norms(quantiles: ArrayLike, leading: ArrayLike | None = None) -> 
     before = np.zeros((len(values), 0))
     if leading is not None and np.size(leading):
         before = check_finite(leading, "norms of leading tokens", ("depth + 1", "prefix"))
-    figure, axes = chart("How long the tokens are")
+    figure, axes = chart("Norms of the tokens")
     x = np.arange(len(values)) - 1
     marker = "o" if len(values) <= 26 else None
     axes.fill_between(x, values[:, 0], values[:, 4], color=COLOURS[0], alpha=0.13, lw=0, label="all patches")
@@ -48,7 +48,7 @@ def plot_token_norms(quantiles: ArrayLike, leading: ArrayLike | None = None) -> 
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(0, float(everything.max()) * 1.06 or 1.0)
-    axes.set_ylabel("length of a token (L2 norm)")
+    axes.set_ylabel("norm of a token (L2)")
     _depth(axes, len(values))
     legend_above(axes, columns=5)
     return figure
@@ -65,7 +65,7 @@ def plot_token_similarity(similarity: ArrayLike, change: ArrayLike) -> Figure:
     if several:
         check_finite(alike, "token similarity", ("depth + 1",))
     same = check_finite(change, "token change", ("depth",))
-    figure, axes = chart("How alike the tokens are")
+    figure, axes = chart("Similarity of the tokens")
     x = np.arange(len(alike)) - 1
     marker = "o" if len(alike) <= 26 else None
     if several:

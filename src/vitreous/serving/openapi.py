@@ -51,7 +51,7 @@ def description(limits: Limits) -> Json:
             "/models": _get("models", "The models, the examples, and whether runs are shown", _json("Models")),
             "/models/{name}/positions": _get(
                 "positions",
-                "How alike the position embeddings are",
+                "Similarity of the position embeddings",
                 _json("Positions"),
                 _name("a model"),
                 refused=(403, 404, 405, 422),

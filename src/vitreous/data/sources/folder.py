@@ -287,6 +287,10 @@ def _number_files(
             walk.left_out.insert(0, LeftOut(split, EMPTY_SPLIT, "left-out"))  # the first, since not all are kept
             walk.left_out_count += 1
     if not splits:
+        if (walk.root / "model.safetensors").exists() or (walk.root / "checkpoint").is_dir():
+            raise VitreousError(
+                f"{walk.root}: is a checkpoint, where images are expected; the checkpoint comes first, then DATA"
+            )
         examples = f"{walk.root.name}/CLASS/IMAGE or {walk.root.name}/train/CLASS/IMAGE"
         raise VitreousError(f"{walk.root}: no images found; expected {examples}, with names ending in .jpg, .png and so on")
     own = {split: tuple(name for name in classes if name in filled[split]) for split in splits}

@@ -82,8 +82,8 @@ def automatic_finetune(
     length = f"BiT-HyperRule for {images:,} images; {epochs}"
     if steps < rule.steps:
         length = (
-            f"{epochs}; BiT-HyperRule's {rule.steps:,} steps would be {plain(rule.steps * batch / images)} epochs; no more than "
-            f"{_MOST_EPOCHS} epochs or {_FEWEST_STEPS} steps are taken, to save time; --steps for another number"
+            f"{epochs}; BiT-HyperRule's {rule.steps:,} steps would be {plain(rule.steps * batch / images)} epochs; no more "
+            f"than {_MOST_EPOCHS} epochs or {_FEWEST_STEPS} steps are taken, to save time; --steps for another number"
         )
     warmup = min(500, steps // 10)
     base, origin = 0.01, "what the paper chose for all 19 tasks of VTAB together"
