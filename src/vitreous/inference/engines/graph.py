@@ -29,7 +29,6 @@ from vitreous.models.positions import FactorisedPositions, LearnedPositions, Rel
 from vitreous.models.vit import ViT
 
 OPSET = 17  # the first with layer normalisation as one operation
-BARE_OPSET = 20  # and with GELU, which programs that quantise files do not know yet
 INPUT, OUTPUTS = "images", ("logits", "features")
 MOST_BYTES = 2_000_000_000  # of one protobuf message
 
@@ -100,7 +99,7 @@ def _trace(model: Model, size: Size, kind: FeatureKind, *, dynamic_size: bool, w
                 input_names=[INPUT],
                 output_names=list(OUTPUTS),
                 dynamic_axes={INPUT: axes, **{name: {0: "batch"} for name in OUTPUTS}},
-                opset_version=OPSET if with_weights else BARE_OPSET,
+                opset_version=OPSET,
                 export_params=with_weights,
                 do_constant_folding=with_weights,
                 dynamo=False,
