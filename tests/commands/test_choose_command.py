@@ -62,6 +62,18 @@ def test_json_and_python(world: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [image.id for image in found.images] == [record["id"] for record in records]
 
 
+def test_another_engine_chooses_the_same(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = []
+    for engine in ("torch", "onnx"):
+        assert choose("--count", "3", "--json", "--no-cache", "--engine", engine) == 0
+        captured = capsys.readouterr()
+        ids.append([json.loads(line)["id"] for line in captured.out.splitlines()])
+        assert ("engine onnx" in captured.err) == (engine == "onnx")
+    assert ids[0] == ids[1]
+    assert choose("--count", "3", "--engine", "onnx", "--precision", "bfloat16") == 2
+    assert "--engine onnx: computes in float32" in capsys.readouterr().err
+
+
 def test_nothing_is_labelled_yet(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert choose("--count", "3", "--out", "next.jsonl", data="") == 0
     assert "by diversity" in capsys.readouterr().out

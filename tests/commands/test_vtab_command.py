@@ -160,6 +160,17 @@ def test_a_sweep_then_the_final_runs(tiny: str, suite: str, tmp_path: Path, monk
 
 
 @pytest.mark.usefixtures("_no_chart")
+def test_closed_form_in_another_engine(tiny: str, suite: str, tmp_path: Path) -> None:
+    own = dict(suite=suite, mode="linear", tasks="digits", precision="float32")
+    run(tiny, tmp_path / "torch", **own)
+    run(tiny, tmp_path / "onnx", **own, engine="onnx")
+    accuracies = [rows(tmp_path / name)[0]["accuracy"] for name in ("torch", "onnx")]
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=2 / 500)
+    with pytest.raises(vitreous.VitreousError, match="onnx"):  # results of another engine are another study
+        run(tiny, tmp_path / "torch", **own, engine="onnx")
+
+
+@pytest.mark.usefixtures("_no_chart")
 def test_closed_form_is_sklearns_ridge(tiny: str, suite: str, tmp_path: Path) -> None:
     found = run(tiny, tmp_path / "out", suite=suite, mode="linear", tasks="digits")
     (row,) = rows(tmp_path / "out")
@@ -261,6 +272,7 @@ def test_vtab_itself_names_what_is_missing_and_calls_no_part_of_it_the_whole(tin
         (dict(suite="small", workers=-1), "--workers -1"),
         (dict(suite="small", mode="linear", seeds=3), "--seeds is for --mode finetune"),
         (dict(suite="small", mode="linear", set=("lr=1",)), "--set is for --mode finetune"),
+        (dict(suite="small", engine="onnx"), "--engine onnx is for --mode linear: fine-tuning computes in torch"),
         (dict(suite="small", mode="linear", sweep=True), "--sweep is for --mode finetune"),
         (dict(suite="small", sweep=True, set=("lr=1",)), "--sweep chooses the learning rate"),
         (dict(suite="small", set=("lr=0",)), "must lie between"),

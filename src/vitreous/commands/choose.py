@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.commands.types import BadImages, Checkpoint, ImageSize
+from vitreous.commands.types import BadImages, Checkpoint, EngineOption, ImageSize
 from vitreous.core.files import user_path
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def choose(
     workers: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "float32",
+    engine: EngineOption = "torch",
 ) -> ChosenImages:
     """Choose which images to label next.
 
@@ -50,6 +51,7 @@ def choose(
         workers: processes that read images. Default: one for each core.
         device: cpu, cuda, mps; auto: the best there is.
         precision: of the model; auto takes bfloat16, with fewer digits, where it is faster.
+        engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.
     """
     from vitreous.evaluation.choose_run import ChooseOptions, run_choose
 
@@ -69,5 +71,6 @@ def choose(
             workers=workers,
             device=device,
             precision=precision,
+            engine=engine,
         )
     )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitreous.commands.types import Changes, Checkpoint, ImageSize
+from vitreous.commands.types import Changes, Checkpoint, EngineOption, ImageSize
 
 if TYPE_CHECKING:
     from vitreous.studies.run_suite import SuiteResult
@@ -30,6 +30,7 @@ def vtab(
     workers: Annotated[int | None, _DECIDED] = None,
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    engine: EngineOption = "torch",
     seed: int = 0,
     data_seed: int = 0,
 ) -> SuiteResult:
@@ -57,6 +58,8 @@ def vtab(
         workers: processes that read images; as many as there are cores if not given, 0 for none.
         device: cpu, cuda, mps; auto: the best there is.
         precision: auto: whichever this machine is faster in.
+        engine: of --mode linear: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and
+            takes the fastest.
         seed: the first of the seeds.
         data_seed: random seed of examples and test images, where a task does not list them: the same for all seeds.
     """
@@ -82,6 +85,7 @@ def vtab(
             workers=workers,
             device=choose_device(device),
             precision=precision,
+            engine=engine,
             seed=seed,
             data_seed=data_seed,
         )

@@ -24,8 +24,11 @@ from vitreous.evaluation.choose import PoolPredictions, Strategy, choose_images,
 from vitreous.evaluation.fewshot_tasks import keep_labelled
 from vitreous.inference.distributed_pass import read_contents
 from vitreous.inference.embed_run import check_finite
+from vitreous.inference.engines.choose import choose_engine
+from vitreous.inference.engines.engine import EngineOption, check_engine
 from vitreous.inference.features import Features, compute_features
 from vitreous.inference.precision import agreed_precision
+from vitreous.inference.runner import default_batch_size
 from vitreous.inference.similar_page import UNREADABLE, render_images
 from vitreous.inference.thumbnails import embed_thumbnail
 from vitreous.models.config import Size
@@ -52,8 +55,10 @@ class ChooseOptions:
     workers: int | None
     device: str
     precision: Literal["auto", "float32", "bfloat16"]
+    engine: EngineOption = "torch"
 
     def __post_init__(self) -> None:
+        check_engine(self.engine)
         check_at_least(1, count=self.count, batch_size=self.batch_size)
         check_at_least(0, seed=self.seed, workers=self.workers)
         if self.data is None and self.strategy == "uncertainty":
@@ -142,7 +147,9 @@ def run_choose(options: ChooseOptions) -> ChosenImages:
     clf = load(options.checkpoint, image_size=options.image_size)
     with init_distributed(choose_device(options.device)) as world:
         precision = agreed_precision(options.precision, world)
-        notes = [*clf.notes, *([precision.note] if precision.note else []), clf.preprocessing_note()]
+        batch_size = options.batch_size or default_batch_size(clf.preprocess, world.device)
+        how = choose_engine(clf, options.engine, world=world, precision=precision.name, batch_size=batch_size)
+        notes = [*clf.notes, *how, *([precision.note] if precision.note else []), clf.preprocessing_note()]
         notes += [note for opened in (dataset, unlabelled) if opened is not None for note in opened.summary()]
         labelled = None
         if dataset is not None and known is not None and dataset.classes:

@@ -130,6 +130,7 @@ def _identify(
         "set": [f"{name}={value}" for name, value in options.changes.items()],
         "sweep": options.sweep,
         "precision": options.precision,
+        **({"engine": options.engine} if options.engine not in ("torch", "eager") else {}),
         "tasks": {
             task.name: {
                 "group": task.group, "crop": task.crop, "flip": task.flip, "images": opened[task.name].fingerprint()

@@ -23,8 +23,10 @@ from vitreous.data.transforms.ops import Flip, Scale
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.evaluation.majority import count_labels, majority_rate
 from vitreous.evaluation.ridge import Ridge
+from vitreous.inference.engines.choose import choose_engine
 from vitreous.inference.features import compute_features
 from vitreous.inference.precision import agreed_precision
+from vitreous.inference.runner import default_batch_size
 from vitreous.studies.rows import Row
 from vitreous.studies.run_cells import describe_stages, drop_states, train_stage
 from vitreous.studies.study import Cell, Factors, Stage
@@ -124,9 +126,14 @@ class SuiteRunner:
         """The model, and how its features are computed: made once for all tasks."""
         options = self.options
         clf = Classifier(adapt(self.checkpoint, image_size=self.suite.protocol.image_size), copy=False)
+        precision = agreed_precision(options.precision, self.world).name
+        batch_size = options.batch_size or default_batch_size(clf.preprocess, self.world.device)
+        for note in choose_engine(clf, options.engine, world=self.world, precision=precision, batch_size=batch_size):
+            if self.world.is_main:
+                say(note)
         return clf, {
-            "preprocess": clf.preprocess, "batch_size": options.batch_size, "workers": options.workers,
-            "device": options.device, "precision": agreed_precision(options.precision, self.world).name,
+            "preprocess": clf.preprocess, "batch_size": batch_size, "workers": options.workers,
+            "device": options.device, "precision": precision,
         }  # fmt: skip
 
     def _features(self, data: Source | Stream) -> tuple[torch.Tensor, list[tuple[int, ...]]]:

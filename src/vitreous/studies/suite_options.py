@@ -10,6 +10,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.fields import Between, check_fields
 from vitreous.core.files import user_path
 from vitreous.core.output_dir import check_outside, find_data_folder
+from vitreous.inference.engines.engine import EngineOption, check_engine
 from vitreous.studies.suite import Suite, read_suite
 from vitreous.studies.vtab import vtab_suite
 from vitreous.training.options import option_name
@@ -47,6 +48,7 @@ class SuiteOptions:
     workers: Annotated[int | None, Between(0)] = None
     device: str = "cpu"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    engine: EngineOption = "torch"
     seed: Annotated[int, Between(0)] = 0  # the first
     data_seed: Annotated[int, Between(0)] = 0  # of splits and examples
 
@@ -58,6 +60,9 @@ class SuiteOptions:
                     raise VitreousError(
                         f"{option_name(name)} is for --mode finetune: closed form takes no steps and draws nothing at random"
                     )
+        elif self.engine not in ("torch", "eager"):
+            raise VitreousError(f"--engine {self.engine} is for --mode linear: fine-tuning computes in torch")
+        check_engine(self.engine)
         changes = parse_set(self.set)
         for name, text in changes.items():
             if name in _NOT_SET:

@@ -11,9 +11,14 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.inference.eval_mode import eval_mode
@@ -30,6 +35,38 @@ MOST_BYTES = 2_000_000_000  # of one protobuf message
 _TRACED_BATCH = 2  # not 1, which broadcasts
 
 
+class BareGraph(NamedTuple):
+    """A graph whose weights are inputs, and the arrays for them by name: the model's own memory, which an engine shares."""
+
+    content: bytes
+    weights: dict[str, np.ndarray]
+
+
+def export_bare_graph(model: Model, size: Size, kind: FeatureKind = "head") -> BareGraph:
+    """As `export_graph`, for an engine in this process: the weights are neither copied nor limited to 2 GB."""
+    with _FlatLinear():
+        content = _trace(model, size, kind, dynamic_size=False, with_weights=False)
+    return BareGraph(content, {f"model.{name}": tensor.contiguous().numpy() for name, tensor in model.state_dict().items()})
+
+
+class _FlatLinear(TorchFunctionMode):
+    """Linear layers on (B N, D) become Gemm, which reads weights as torch stores them. MatMul needs a transposed copy."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return (_flat_linear if function is F.linear else function)(*args, **(kwargs or {}))
+
+
+def _flat_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = F.linear(input.reshape(-1, weight.shape[1]), weight, bias)
+    return product.reshape(-1, *map(int, input.shape[1:-1]), len(weight))  # only the first axis grows with the batch
+
+
 def export_graph(model: Model, size: Size, kind: FeatureKind = "head", *, dynamic_size: bool = False) -> bytes:
     """The model as it computes now, for images of this size; with `dynamic_size`, of any that its patches divide.
 
@@ -40,6 +77,10 @@ def export_graph(model: Model, size: Size, kind: FeatureKind = "head", *, dynami
         raise VitreousError(
             f"{model.config.name}: its weights take {4 * parameters / 1e9:.1f} GB, and one ONNX graph holds at most 2 GB"
         )
+    return _trace(model, size, kind, dynamic_size=dynamic_size, with_weights=True)
+
+
+def _trace(model: Model, size: Size, kind: FeatureKind, *, dynamic_size: bool, with_weights: bool) -> bytes:
     lean, model_lean = isinstance(model, ViT), getattr(model, "lean", False)
     like = next(model.parameters())
     example = torch.zeros(_TRACED_BATCH, model.config.channels, *size).to(like)
@@ -59,6 +100,8 @@ def export_graph(model: Model, size: Size, kind: FeatureKind = "head", *, dynami
                 output_names=list(OUTPUTS),
                 dynamic_axes={INPUT: axes, **{name: {0: "batch"} for name in OUTPUTS}},
                 opset_version=OPSET,
+                export_params=with_weights,
+                do_constant_folding=with_weights,
                 dynamo=False,
             )
     except VitreousError:
@@ -109,7 +152,6 @@ def _keep_zero_padding(content: bytes) -> bytes:
     onnxruntime 1.31 merges a padding of exactly 0 into the pool behind it, whose own padding is minus infinity: features of
     R50x1 were wrong by 0.1. The smallest normal number instead of 0 is not merged, and is 0 for every sum.
     """
-    import numpy as np
     import onnx
     from onnx import numpy_helper
 
