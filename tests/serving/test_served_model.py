@@ -38,7 +38,7 @@ def test_models_are_loaded_under_names_that_differ(tmp_path: Path) -> None:
 def test_an_engine_has_made_its_graph_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path / "run")
     (found,) = load_models([str(tmp_path / "run")], device="cpu", engine="onnx")
-    monkeypatch.setattr(onnx_engine, "export_graph", lambda *_: pytest.fail("exported again"))
+    monkeypatch.setattr(onnx_engine, "export_bare_graph", lambda *_: pytest.fail("exported again"))
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         assert torch.allclose(found.clf.features(images), load(tmp_path / "run").features(images), atol=1e-4)

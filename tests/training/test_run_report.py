@@ -95,7 +95,7 @@ def test_the_interval_is_wilsons(right: int, n: int) -> None:
 def test_the_headline_says_the_result_and_its_n(tmp_path: Path) -> None:
     _, page = written(tmp_path, outcome=outcome(np.array([[700, 100], [50, 150]]), top5=0.9971))
     assert "85.00 % of 1,000 test images correct (95 % interval 82.65 to 87.08); top-5 accuracy 99.71 %." in page.said
-    assert "40 steps, 4 epochs, 1,280 images seen, 20 s, 2 classes, test loss 0.5, 255 % accuracy per minute." in page.said
+    assert "40 steps, 4 epochs, 1,280 images seen, 20 s, 2 classes, test loss 0.5, 4.25 % accuracy per second." in page.said
 
 
 @pytest.mark.parametrize(("majority", "good"), [(None, True), (0.8499, True), (0.85, False), (0.8501, False)])

@@ -107,7 +107,9 @@ def _find_recipe(
     if known is not None:
         recipe, said = known, (f"recipe {known.name}: {known.about}",)
     elif checkpoint is not None:
-        about |= {"batch_size": options.batch_size, "train": changes.get("train") or _what_learns(options, checkpoint, count)}
+        stem = isinstance(checkpoint.config, ViTConfig) and bool(checkpoint.config.stem)
+        train = changes.get("train") or _what_learns(options, checkpoint, count)
+        about |= {"batch_size": options.batch_size, "train": train, "stem": stem}
         recipe, said = automatic_finetune(count, len(images.classes), size, images.size, counts, **about)
         if recipe.train == "lora" and (width := checkpoint.config.feature_width) < LORA_WIDTH:
             said = (*said, f"{TINY_LORA}; this one is {width} wide, so consider --train all")

@@ -111,6 +111,15 @@ def test_several_labels_for_an_image_mean_the_sigmoid_loss() -> None:
     assert scratch.head_bias == pytest.approx(-np.log(100), abs=0.05)
 
 
+def test_a_model_with_a_stem_is_fine_tuned_as_it_was_trained() -> None:
+    recipe, said = automatic_finetune(1_000, 2, (8, 8), (8, 8), (500, 500), stem=True)
+    assert (recipe.optimizer, recipe.schedule, recipe.lr, recipe.head_start) == ("muon", "linear", 0.003, "zero")
+    assert any(line.startswith("head_start zero:") for line in said)
+    assert automatic_finetune(1_000, 2, (8, 8), (8, 8), (500, 500), stem=True, batch_size=512)[0].lr == 0.003
+    lora, _ = automatic_finetune(1_000, 2, (8, 8), (8, 8), (500, 500), stem=True, train="lora")
+    assert (lora.optimizer, lora.head_start) == ("adam", "ridge")
+
+
 def test_small_pictures_are_moved_and_photographs_cropped() -> None:
     small, _ = automatic_pretrain(50_000, 10, (32, 32), (32, 32), (5_000,) * 10, width=96)
     assert Preprocess(small.preprocess) == Preprocess("resize(32)|pad(4)|random_crop(32)|flip|range(-1,1)")

@@ -56,11 +56,12 @@ def automatic_finetune(
     *,
     batch_size: int | None = None,
     train: Train = "all",
+    stem: bool = False,
     labels: float = 1.0,
     where: str = "",
     names: Sequence[str] = (),
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """For so many images at `image_size`; `native` is the images' own size where all have the same.
+    """For so many images at `image_size`; `native` is the images' own size where all have the same; perhaps behind a `stem`.
 
     `batch_size` is what somebody asked for, if anybody did: length and rate are for it then. `labels` an image has on average
     where `counts` cannot be had.
@@ -69,7 +70,8 @@ def automatic_finetune(
     """
     rule = hyperrule(images, native or image_size)
     assert rule.steps is not None
-    most = 64 if train == "lora" else 512  # Adam does better with many small steps
+    by_muon = stem and train == "all"  # as such a model was trained from scratch
+    most = 64 if train == "lora" else 128 if by_muon else 512  # Adam and Muon do better with many small steps
     suits = min(most, max(32, 1 << (images // 8).bit_length() - 1)) if images >= 32 else 1 << images.bit_length() - 1
     batch = batch_size or suits
     an_epoch = f"{plain(images / batch)} steps an epoch"
@@ -95,11 +97,15 @@ def automatic_finetune(
         how = (
             "optimizer adam, schedule cosine, clip 1: for SGD the factors' first gradients, of which half are 0, are too small"
         )
+    elif by_muon:
+        base, origin = 0.003, "measured on digits, for models with a convolutional stem"
+        optimizer = "muon"
+        how = "optimizer muon, schedule linear, clip 1, weight_decay 0: as such models are trained from scratch"
     elif images >= 500_000:
         base, origin = 0.03, "the authors' rate for ImageNet"
-    if batch != 512:
+    if batch != 512 and not by_muon:
         origin += f", times the square root of {batch}/512: {'less' if batch < 512 else 'more'} noise is averaged out"
-    lr = float(f"{base * math.sqrt(batch / 512):.2g}")
+    lr = base if by_muon else float(f"{base * math.sqrt(batch / 512):.2g}")
     said = [
         f"batch_size {batch}: {chosen}",
         f"steps {steps:,}: {length}",
@@ -112,7 +118,10 @@ def automatic_finetune(
             "train lora: on few images its default rate does as well as a tuned one of --train all (docs/log.md); that trains "
             "every weight"
         )
-    if counts:
+    ridge = bool(counts) and not by_muon  # of shards, which do not tell their labels, all would have to be read first
+    if by_muon:
+        said.append("head_start zero: from a closed-form head such a model overfits at this rate (docs/log.md)")
+    elif ridge:
         said.append(
             "head_start ridge: the head begins in closed form on the frozen features; with a validation split the result is no "
             "worse than that"
@@ -124,9 +133,10 @@ def automatic_finetune(
     recipe = Recipe(
         name="automatic-finetune",
         about=f"chosen for {images:,} images of {classes:,} classes",
-        head_start="ridge" if counts else "zero",  # of shards, which do not tell their labels, all would have to be read first
+        head_start="ridge" if ridge else "zero",
         loss=loss, class_weights=weights, batch_size=batch, steps=steps, warmup=warmup,
-        optimizer=optimizer, momentum=0.9, lr=lr, schedule="cosine", clip=1.0, mixup=rule.mixup, train=train,
+        optimizer=optimizer, momentum=0.9, lr=lr, schedule="linear" if by_muon else "cosine", clip=1.0, mixup=rule.mixup,
+        train=train,
         image_size=_side(image_size), preprocess=preprocess, evaluation=evaluation,
         sweep=tuple(float(f"{factor * lr:.2g}") for factor in (0.1, 0.3, 1, 3)),
         sweep_share=0.1 if images < 20_000 else 0.02 if images < 500_000 else 0.01,
