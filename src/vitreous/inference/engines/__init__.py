@@ -9,5 +9,6 @@ Modules:
     onednn_linear    torch's linear layers by oneDNN, on processors that MKL neglects
     onnx_engine      onnxruntime
     openvino_engine  OpenVINO
+    replaced_linear  F.linear computed by another function
     torch_engine     torch, as it is or compiled
 """

@@ -11,16 +11,16 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from vitreous.core.errors import VitreousError, one_line
+from vitreous.inference.engines.replaced_linear import ReplacedLinear
 from vitreous.inference.eval_mode import eval_mode
 from vitreous.inference.outputs import FeatureKind, OutputsModule
 from vitreous.models.build import Model
@@ -44,25 +44,13 @@ class BareGraph(NamedTuple):
 
 def export_bare_graph(model: Model, size: Size, kind: FeatureKind = "head") -> BareGraph:
     """As `export_graph`, for an engine in this process: the weights are neither copied nor limited to 2 GB."""
-    with _FlatLinear():
+    with ReplacedLinear(_flat_linear):
         content = _trace(model, size, kind, dynamic_size=False, with_weights=False)
     return BareGraph(content, {f"model.{name}": tensor.contiguous().numpy() for name, tensor in model.state_dict().items()})
 
 
-class _FlatLinear(TorchFunctionMode):
-    """Linear layers on (B N, D) become Gemm, which reads weights as torch stores them. MatMul needs a transposed copy."""
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return (_flat_linear if function is F.linear else function)(*args, **(kwargs or {}))
-
-
 def _flat_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """On (B N, D) it becomes Gemm, which reads weights as torch stores them. MatMul needs a transposed copy."""
     product = F.linear(input.reshape(-1, weight.shape[1]), weight, bias)
     return product.reshape(-1, *map(int, input.shape[1:-1]), len(weight))  # only the first axis grows with the batch
 

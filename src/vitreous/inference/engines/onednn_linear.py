@@ -7,15 +7,13 @@ oneDNN, which has: whole ViTs run 1.6 to 2 times as fast (docs/decisions.md). Bo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from vitreous.core.processor import is_amd_with_avx512
+from vitreous.inference.engines.replaced_linear import ReplacedLinear
 
 # Multiply-adds from which oneDNN is faster: its call takes 10 us more than MKL's.
 _WORTH = 2**20
@@ -28,21 +26,8 @@ def onednn_linear(precision: str) -> contextlib.AbstractContextManager[object]:
     """
     backends = torch.backends
     faster = is_amd_with_avx512() and backends.mkl.is_available() and backends.mkldnn.is_available()
-    wanted = faster and backends.mkldnn.enabled and precision == "float32" and not torch.is_grad_enabled()
-    return _LinearMode() if wanted else contextlib.nullcontext()
-
-
-class _LinearMode(TorchFunctionMode):
-    """Also reaches calls of `F.linear` that are not in an `nn.Linear`."""
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return (_linear if function is F.linear else function)(*args, **(kwargs or {}))
+    suits = backends.mkldnn.enabled and precision == "float32" and not torch.is_grad_enabled()
+    return ReplacedLinear(_linear) if faster and suits else contextlib.nullcontext()
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

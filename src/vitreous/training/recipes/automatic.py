@@ -118,7 +118,8 @@ def automatic_finetune(
             "train lora: on few images its default rate does as well as a tuned one of --train all (docs/log.md); that trains "
             "every weight"
         )
-    ridge = bool(counts) and not by_muon  # of shards, which do not tell their labels, all would have to be read first
+    # Shards do not count their labels: all would have to be read first.
+    ridge = bool(counts) and not by_muon
     if by_muon:
         said.append("head_start zero: from a closed-form head such a model overfits at this rate (docs/log.md)")
     elif ridge:
