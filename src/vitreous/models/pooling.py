@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from vitreous.models.attend import attend
 from vitreous.models.config import ViTConfig
 from vitreous.models.layers import MLP
 
@@ -27,5 +27,5 @@ class AttentionPool(nn.Module):
         b, n, d = z_BND.shape
         q = self.query(self.probe).view(1, 1, self.heads, -1).transpose(1, 2).expand(b, -1, -1, -1)
         k, v = self.key_value(z_BND).view(b, n, 2, self.heads, d // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
-        x_BD = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, d))
+        x_BD = self.out(attend(q, k, v).transpose(1, 2).reshape(b, d))
         return x_BD + self.mlp(self.norm(x_BD))

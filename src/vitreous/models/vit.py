@@ -12,7 +12,7 @@
 
 Where the equations are silent this follows the authors' code: every projection has a bias, dropout follows
 every dense layer but q, k, v, and the final norm is applied to all tokens. Equation (6) is never written to
-memory: `scaled_dot_product_attention` fuses (6) and (7), and `Attention.probabilities` recomputes A for
+memory: `attend` is torch's fused attention, (6) and (7) in one, and `Attention.probabilities` recomputes A for
 inspection (attention_maps.py).
 
 Shapes: B images, C channels, N tokens, D width, H heads, K = D / H.
@@ -24,9 +24,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitreous.core.errors import VitreousError
+from vitreous.models.attend import attend
 from vitreous.models.axial import AxialBlock
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.initialise import initialise_vit
@@ -74,7 +74,7 @@ class Attention(nn.Module):
         if leading is not None:
             q, bias = q[:, :, :leading], None if bias is None else bias[:, :, :leading]
         drop = self.attention_dropout if self.training else 0.0
-        heads_BHNK = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)  # (6), (7)
+        heads_BHNK = attend(q, k, v, bias, drop)  # (6), (7)
         joined_BND = heads_BHNK.transpose(1, 2).flatten(2)
         return self.dropout(self.out(joined_BND))  # (8)
 
