@@ -15,6 +15,7 @@ from vitreous.models.cost import cost
 from vitreous.models.names import parse_name
 from vitreous.training import timing
 from vitreous.training.auto_model import EPOCHS, MEASURED, auto_models, choose_by_flops, expectation
+from vitreous.training.timing import Pace
 
 
 def pretrain(out: Path, **changes: Any) -> Any:
@@ -77,15 +78,15 @@ def test_pretraining_on_digits_without_a_model_has_a_stem_and_says_why(tmp_path:
 
 def test_minutes_choose_the_largest_model_that_is_fast_enough_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {256: 0.5, 128: 0.03, 32: 0.01}  # not one step, too few, enough
-    monkeypatch.setattr(timing, "_time_steps", lambda config, world: [seconds[config.model.width]])
+    monkeypatch.setattr(timing, "measure_pace", lambda config, world: Pace(seconds[config.model.width], 9e-5, 1))
     names = ("C2x128+ViT-256x2/2", "C2x64+ViT-128x2/2", "C2x16+ViT-32x2/2")
     monkeypatch.setattr("vitreous.training.resolve.auto_models", lambda *given: (names, "three"))
-    asked: dict[str, Any] = dict(steps=None, minutes=0.02)
+    asked: dict[str, Any] = dict(steps=None, minutes=0.02, eval_every=None)
     run = pretrain(tmp_path / "run", **asked)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["model"]["name"] == "C2x16+ViT-32x2/2"
-    assert run.steps == int((1.2 - 10 * 200 / 32 * 0.01 / 3) / 0.01)
-    monkeypatch.delattr(timing, "_time_steps")
+    assert run.steps == int((1.2 - 6 * 200 * 9e-5) / 0.01)  # six evaluations of 200 images take a tenth
+    monkeypatch.delattr(timing, "measure_pace")
     assert pretrain(tmp_path / "run", **asked).steps == run.steps
 
 

@@ -24,6 +24,7 @@ from vitreous.core.progress import silence
 from vitreous.evaluation.ridge import Ridge
 from vitreous.training import timing
 from vitreous.training.outcomes import read_outcomes
+from vitreous.training.timing import Pace
 
 
 def finetune(out: Path, **options: Any) -> Any:
@@ -118,20 +119,23 @@ def test_a_budget_of_flops_is_not_counted_again_on_resume(tmp_path: Path, monkey
 def test_minutes_become_a_number_of_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps tried beforehand leave weights and random state alone: the bytes are those of as many steps by number."""
     monkeypatch.setattr(timing, "SECONDS", 0)  # one step is enough
-    asked: dict[str, Any] = dict(steps=None, minutes=0.5, set=("dropout=0.1",))
-    monkeypatch.setattr(timing.statistics, "median", lambda seconds: 1.2)  # of steps that were really taken
+    asked: dict[str, Any] = dict(steps=None, minutes=0.5, eval_every=None, set=("dropout=0.1",))
+    measure = timing.measure_pace
+    monkeypatch.setattr(timing, "measure_pace", lambda *given: measure(*given) and Pace(1.2, 0.004, 1))
     result = pretrain(tmp_path / "run", **asked)
-    # 30 s, less ten evaluations of 200 images at a third of the time of a trained one.
-    assert result.steps == int((30 - 10 * 200 / 32 * 1.2 / 3) / 1.2)
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]["steps"] == result.steps
+    # An evaluation of 200 images takes 0.8 s, so three take a tenth of 30 s.
+    assert result.steps == int((30 - 3 * 0.8) / 1.2) == 23
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (settings["recipe"]["steps"], settings["eval_every"]) == (23, 8)
+    assert [row["step"] for row in metrics(tmp_path / "run", "validation")] == [8, 16, 23]
     assert (
-        f"steps {result.steps}: 0.5 minutes as asked; a step took 1.2e+03 ms, the median of 1,"
+        "steps 23: 0.5 minutes as asked; a step took 1.2e+03 ms, the median of 1; evaluation takes about 2 s"
         in (tmp_path / "run" / "log.txt").read_text()
     )
-    pretrain(tmp_path / "counted", steps=result.steps, set=("dropout=0.1",))
+    pretrain(tmp_path / "counted", steps=23, eval_every=8, set=("dropout=0.1",))
     assert digest(tmp_path / "run") == digest(tmp_path / "counted")
 
-    monkeypatch.delattr(timing, "_time_steps")  # never measured again
+    monkeypatch.delattr(timing, "measure_pace")  # never measured again
     assert pretrain(tmp_path / "run", **asked).already
     assert pretrain(tmp_path / "replayed", config=str(tmp_path / "run"), **asked).steps == result.steps
     with pytest.raises(NameError):
@@ -139,9 +143,9 @@ def test_minutes_become_a_number_of_steps_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_minutes_that_are_too_few_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_time_steps", lambda config, world: [2.0])
-    with pytest.raises(VitreousError, match=r"--minutes 0.1: a step of 32 images takes 2 s here and the evaluations 41.7 s"):
-        pretrain(tmp_path / "run", steps=None, minutes=0.1)
+    monkeypatch.setattr(timing, "measure_pace", lambda config, world: Pace(2.0, 0.025, 1))
+    with pytest.raises(VitreousError, match=r"--minutes 0.1: a step of 32 images takes 2 s here and evaluation 5 s; give more"):
+        pretrain(tmp_path / "run", steps=None, minutes=0.1, eval_every=None)
     assert not (tmp_path / "run").exists()
 
 

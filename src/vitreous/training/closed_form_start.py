@@ -83,13 +83,18 @@ def start_from_closed_form(config: RunConfig, loop: Loop) -> str:
 
 
 def _images_to_fit(config: RunConfig) -> Source | Stream:
-    """All; of more images than half of those that a run sees, so many: the fit is then at most a sixth of the run's work."""
-    if config.recipe.train == "head" or isinstance(config.train, Stream):
-        return config.train
-    few = max(_FEWEST, config.steps * config.recipe.batch_size // 2)
-    if len(config.train) <= few:
+    few = count_images_to_fit(config, config.steps)
+    if isinstance(config.train, Stream) or len(config.train) <= few:
         return config.train
     return sample_images(config.train, few, config.options.data_seed, every_class=True)
+
+
+def count_images_to_fit(config: RunConfig, steps: int) -> int:
+    """All; of more images than half of those that a run sees, so many: the fit is then at most a sixth of the run's work."""
+    images = config.images or 0
+    if config.recipe.train == "head" or isinstance(config.train, Stream):
+        return images
+    return min(images, max(_FEWEST, steps * config.recipe.batch_size // 2))
 
 
 def _compute(config: RunConfig, loop: Loop, data: Source | Stream, string: str) -> Features:

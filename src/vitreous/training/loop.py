@@ -260,6 +260,14 @@ class Loop:
         self._step(batch, 0.0, {})
         self.progress.window = {}
 
+    def try_evaluation(self, batch: Batch) -> None:
+        """The work of evaluating a batch, to be timed."""
+        self.objective.eval()
+        with torch.no_grad(), self.autocast():
+            targets = one_hot(batch.labels, max(1, len(self.config.classes)))
+            self.module(*(each.to(self.world.device) for each in never_empty(batch.images, targets)))
+        self.objective.train()
+
     def _backward(self, images: Tensor, targets: Tensor, count: float) -> dict[str, float]:
         """The gradient of the mean loss of `count` images, of which this process has these; and their sums, the loss first."""
         mine = self.loader.local_batch

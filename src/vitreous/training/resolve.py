@@ -24,7 +24,7 @@ from vitreous.training.fewshot_along import open_fewshot
 from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe, replace_fields
-from vitreous.training.timing import count_steps
+from vitreous.training.timing import Length, fit_into_minutes
 from vitreous.weights.transfer import adapt
 
 
@@ -45,24 +45,33 @@ def resolve(
     extends = before is not None and (options.extend or before.extended)
     if before is not None and extends:  # what was fitted to the shorter run stays as it was
         changes.setdefault("warmup", before.recipe["warmup"])
+    eval_every = None
     for name, record in (("flops", before), ("minutes", before or replayed)):
         asked = getattr(options, name)
         if asked is not None and record is not None and record.options.get(name) == asked:
             changes["steps"] = record.recipe["steps"]  # counted once, before the first step
+            eval_every = record.eval_every
     patience = changes.get("patience", replayed.recipe.get("patience") if replayed else None)
     # The sigmoid loss learns from an image without labels too: it belongs to no class.
     unlabelled = changes.get("loss") == "sigmoid"
     images = choose_images(options, stop_early=patience is not None, dataset=dataset, unlabelled=unlabelled)
     if options.model == "auto":
-        return _with_auto_model(options, previous, world, images, changes, as_set)
+        return _with_auto_model(options, previous, world, images, changes, as_set, eval_every)
     if options.minutes is not None and fitted is None and "steps" not in changes:
-        changes["steps"], reason = _count_steps(options, previous, world, images, changes)
-        as_set.append(reason)
-    return _decide(options, previous, world, images, changes, as_set, fitted)
+        length = _fit_into_minutes(options, previous, world, images, changes)
+        changes["steps"], eval_every = length.steps, length.eval_every
+        as_set.append(length.reason)
+    return _decide(options, previous, world, images, changes, as_set, eval_every, fitted)
 
 
 def _with_auto_model(
-    options: TrainOptions, previous: Previous, world: World, images: RunImages, changes: dict[str, Any], as_set: list[str]
+    options: TrainOptions,
+    previous: Previous,
+    world: World,
+    images: RunImages,
+    changes: dict[str, Any],
+    as_set: list[str],
+    eval_every: int | None,
 ) -> RunConfig:
     """The largest model that the budget pays for; the one that it was, where the run is resumed."""
     size, count = choose_size(options, images, None, changes)[0], images.count or GUESSED
@@ -80,24 +89,25 @@ def _with_auto_model(
         if counted:
             break
         try:
-            changes["steps"], budget = _count_steps(named, previous, world, images, changes)
+            length = _fit_into_minutes(named, previous, world, images, changes)
         except VitreousError:  # not one step of it fits into the time
             if name == names[-1]:
                 raise
             continue
-        if changes["steps"] * _decide(named, previous, world, images, changes, ()).recipe.batch_size >= EPOCHS * count:
+        changes["steps"], eval_every, budget = length.steps, length.eval_every, length.reason
+        if length.steps * _decide(named, previous, world, images, changes, ()).recipe.batch_size >= EPOCHS * count:
             break
-    config = _decide(named, previous, world, images, changes, [*as_set, f"model {name}: {why}; {budget}"])
+    config = _decide(named, previous, world, images, changes, [*as_set, f"model {name}: {why}; {budget}"], eval_every)
     expected = expectation(name, size, images.channels, count, config.steps * config.recipe.batch_size)
     return replace(config, decisions=(*config.decisions, *filter(None, [expected])))
 
 
-def _count_steps(
+def _fit_into_minutes(
     options: TrainOptions, previous: Previous, world: World, images: RunImages, changes: Mapping[str, Any]
-) -> tuple[int, str]:
+) -> Length:
     trial = _decide(options, previous, world, images, {**changes, "steps": 1}, ())
     assert options.minutes is not None
-    return count_steps(fit_micro_batch(trial, options, previous, world), options.minutes, world)
+    return fit_into_minutes(fit_micro_batch(trial, options, previous, world), options.minutes, world)
 
 
 def _decide(
@@ -107,9 +117,10 @@ def _decide(
     images: RunImages,
     changes: Mapping[str, Any],
     as_set: Sequence[str],
+    eval_every: int | None = None,
     fitted: Recipe | None = None,
 ) -> RunConfig:
-    """Everything else, for these images; with --minutes, `changes` has the steps."""
+    """Everything else, for these images; with --minutes, `changes` has the steps, and they came with `eval_every`."""
     before, replayed = previous
     extends = before is not None and (options.extend or before.extended)
     checkpoint = None if options.from_ is None else read_checkpoint(options.from_)
@@ -130,7 +141,10 @@ def _decide(
     reasons += fewshot.notes if fewshot is not None else ()
     if recipe.average:
         reasons.append("the result is the Polyak average of the weights; checkpoint/raw holds the last weights themselves")
-    eval_every = before.eval_every if before is not None and extends else max(1, (recipe.steps or 1) // EVALUATIONS)
+    if before is not None and extends:
+        eval_every = before.eval_every
+    elif eval_every is None:
+        eval_every = max(1, (recipe.steps or 1) // EVALUATIONS)
     return RunConfig(
         options=options,
         out=user_path(options.out),
