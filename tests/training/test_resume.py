@@ -33,6 +33,7 @@ EVERYTHING = dict(
         "model.stochastic_depth=0.1",
         "dropout=0.1",
         "mixup=0.2",
+        "cutmix=1",
         "average=0.9",
         "clip=1",
         "preprocess=resize(10)|random_crop(8)|flip|range(-1,1)",

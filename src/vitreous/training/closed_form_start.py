@@ -48,8 +48,9 @@ def features_are_fixed(config: RunConfig, loop: Loop) -> bool:
     With several processes, a part of a model that is distributed over them cannot be run by itself.
     """
     recipe = config.recipe
-    rates = (getattr(config.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth"))
-    fixed = recipe.train == "head" and not Preprocess(recipe.preprocess).random and not recipe.mixup and not any(rates)
+    rates = [getattr(config.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth")]
+    varies = Preprocess(recipe.preprocess).random or recipe.mixup or recipe.cutmix or any(rates)
+    fixed = recipe.train == "head" and not varies
     fixed = fixed and config.teacher is None  # who needs the images
     sources = isinstance(config.train, Source) and isinstance(config.held_out, Source | None)
     return fixed and sources and loop.world.world_size == 1

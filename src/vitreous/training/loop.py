@@ -29,6 +29,7 @@ from vitreous.data.bad_images import NAME as BAD_IMAGES
 from vitreous.data.loading.loader import Batch, Loader
 from vitreous.data.sampling import Sampling, derive_key
 from vitreous.data.source import Skipped, Source, Stream
+from vitreous.data.transforms.cutmix import cutmix
 from vitreous.data.transforms.decode import BadImage
 from vitreous.data.transforms.mixup import mixup, one_hot
 from vitreous.data.transforms.parse import Preprocess
@@ -237,10 +238,8 @@ class Loop:
 
     def _step(self, batch: Batch, lr: float, flags: Mapping[str, bool]) -> tuple[float, dict[str, float]]:
         """One step of the optimiser: the mean loss, and at how many ranks each flag is up."""
-        recipe, config, world = self.config.recipe, self.config, self.world
-        images, targets = batch.images, one_hot(batch.labels, max(1, len(config.classes)))
-        if recipe.mixup:
-            images, targets = mixup(images, targets, recipe.mixup, config.options.seed, self.progress.step)
+        config, world = self.config, self.world
+        images, targets = self._mix(batch.images, one_hot(batch.labels, max(1, len(config.classes))))
         # Some images may have been skipped, at other ranks too.
         count = all_reduce_by_name(world, {"n": len(batch)})["n"]
         sums = self._backward(images, targets, count)
@@ -254,6 +253,13 @@ class Loop:
         for name, value in {**{name: everyone[name] for name in sums}, "n": count}.items():
             window[name] = window.get(name, 0.0) + value
         return loss, everyone
+
+    def _mix(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """By mixup or CutMix; where the recipe has both, by one of them."""
+        recipe, seed, step = self.config.recipe, self.config.options.seed, self.progress.step
+        if recipe.cutmix and (not recipe.mixup or derive_key("cutmix or mixup", seed, step) % 2):
+            return cutmix(images, targets, recipe.cutmix, seed, step)
+        return mixup(images, targets, recipe.mixup, seed, step) if recipe.mixup else (images, targets)
 
     def try_step(self, batch: Batch) -> None:
         """The work of a step, to be timed: at a rate of 0, and nothing is counted."""

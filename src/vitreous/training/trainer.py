@@ -164,7 +164,8 @@ def _differences(config: RunConfig, before: Mapping[str, Any], now: Mapping[str,
 def _drawn_by_each_rank(config: RunConfig) -> list[str]:
     """What a process draws for its own part of a batch, so that it depends on how many there are."""
     rates = {name: getattr(config.model, name, 0.0) for name in ("dropout", "attention_dropout", "stochastic_depth")}
-    rates |= {"mixup": config.recipe.mixup, "masks": float(OBJECTIVES[config.recipe.objective].masks_patches)}
+    rates |= {"mixup": config.recipe.mixup, "CutMix": config.recipe.cutmix}
+    rates |= {"masks": float(OBJECTIVES[config.recipe.objective].masks_patches)}
     return [name.replace("_", " ") for name, rate in rates.items() if rate]
 
 

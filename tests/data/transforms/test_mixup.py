@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vitreous.core.errors import VitreousError
-from vitreous.data.transforms.mixup import check_mixup, mixing_share, mixup, one_hot
+from vitreous.data.transforms.mixup import check_alpha, draw_beta, mixing_share, mixup, one_hot
 
 DRAWS = 4000
 
@@ -26,6 +27,12 @@ def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_share_is_a_folded_beta(alpha: float) -> None:
     shares = [mixing_share(alpha, 0, step) for step in range(DRAWS)]
     assert stats.kstest(shares, lambda share: 2 * stats.beta.cdf(share, alpha, alpha) - 1).pvalue > 0.001
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_an_unfolded_draw_is_a_beta(alpha: float) -> None:
+    rng = Random(0)
+    assert stats.kstest([draw_beta(alpha, rng) for _ in range(DRAWS)], stats.beta(alpha, alpha).cdf).pvalue > 0.001
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.1, 0.2, 0.5, 0.8, 1.0, 4.0])
@@ -103,7 +110,7 @@ def test_the_precision_stays(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
 def test_a_wrong_alpha_is_named(alpha: float) -> None:
     with pytest.raises(VitreousError, match=r"mixup\(.*alpha must be 0"):
-        check_mixup(alpha)
+        check_alpha("mixup", alpha)
     with pytest.raises(VitreousError, match="alpha"):
         mixup(*batch(2), alpha, 0, 0)
 

@@ -1,6 +1,7 @@
 """From an image file to a tensor: decoding, preprocessing strings, augmentation.
 
 Modules:
+    cutmix         CutMix
     decode         image file to pixels, bounded
     denormalise    preprocessed tensor to an image for display
     image          resize, crop, flip, pad

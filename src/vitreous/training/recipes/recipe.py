@@ -13,7 +13,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.core.fields import Between, check_fields, check_names, check_value, field_types, parse_text
 from vitreous.core.fields import from_json as fields_from_json
 from vitreous.data.sampling import Sampling
-from vitreous.data.transforms.mixup import check_mixup
+from vitreous.data.transforms.mixup import check_alpha
 from vitreous.data.transforms.parse import Preprocess
 from vitreous.training.options import ObjectiveName, Train
 
@@ -21,6 +21,12 @@ Loss = Literal["softmax", "sigmoid"]
 MaskTarget = Literal["mean", "downsized", "pixels"]
 Optimizer = Literal["adam", "sgd", "muon"]
 Schedule = Literal["linear", "cosine", "staircase", "constant"]
+
+# Fields that are for classification alone.
+_FOR_CLASSES = (
+    "mixup", "cutmix", "smoothing", "head_bias", "representation", "class_weights", "pos_weight", "sampling", "head_start",
+    "train",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class Recipe:
     dropout: Annotated[float, Between(0, 0.99)] = 0.0
     stochastic_depth: Annotated[float, Between(0, 0.99)] = 0.0
     mixup: float = 0.0
+    cutmix: float = 0.0  # beside mixup: one of the two at each step
     # Stop after so many evaluations without a better one.
     patience: Annotated[int | None, Between(1, 2**31)] = None
 
@@ -100,9 +107,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self, lambda name, value: f"recipe {self.name}: {name}={value}")
-        check_mixup(self.mixup)
-        for_classes = self.mixup or self.smoothing or self.head_bias or self.representation or self.head_start != "zero"
-        for_classes = for_classes or (self.class_weights, self.pos_weight, self.sampling) != ("none", "none", "uniform")
+        for name in ("mixup", "cutmix"):
+            check_alpha(name, getattr(self, name))
+        changed = any(getattr(self, name) != getattr(Recipe, name) for name in _FOR_CLASSES)
         wrong = {
             f"give steps or epochs, one of them (steps={self.steps}, epochs={self.epochs})":
                 (self.steps is None) == (self.epochs is None),
@@ -111,8 +118,8 @@ class Recipe:
             f"milestones={self.milestones} must be rising shares of the run, as 0.3:0.6:0.9":
                 list(self.milestones) != sorted(self.milestones) or not all(0 < share < 1 for share in self.milestones),
             "a staircase needs milestones, as milestones=0.3:0.6:0.9": self.schedule == "staircase" and not self.milestones,
-            "mixup, smoothing, head_bias, representation, class_weights, pos_weight, sampling, head_start and train= are for "
-            "classification, not for masked-patch": self.objective == "masked-patch" and (for_classes or self.train != "all"),
+            f"{', '.join(_FOR_CLASSES)} are for classification, not for masked-patch":
+                self.objective == "masked-patch" and changed,
             "pos_weight=balanced is for loss=sigmoid; with softmax use class_weights=balanced":
                 self.pos_weight == "balanced" and self.loss != "sigmoid",
             f"evaluation={self.evaluation!r} is random; it must be a fixed string": Preprocess(self.evaluation).random,
