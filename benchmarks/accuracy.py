@@ -1,4 +1,5 @@
-"""Accuracy for the same computing time: vitreous by its defaults, a plain timm script and transformers' Trainer.
+"""Accuracy for the same computing time: vitreous by its defaults, a plain timm script, transformers' Trainer, fastai and
+lightly-train.
 
     python benchmarks/accuracy.py photos/ cifar10@DIR --from CHECKPOINT --minutes 15 --image-size 112 --out accuracy.jsonl
     python benchmarks/accuracy.py photos/ --start scratch --minutes 15 --image-size 64 --out accuracy.jsonl
@@ -16,13 +17,25 @@ Contenders, each as its documentation has it for small data:
                   from weights AdamW 5e-5, decay 0.01, layer decay 0.8, clip 1, batch 48, as its model cards have it; from
                   scratch AdamW 5e-4, decay 0.05, batch 64; a twentieth of the run is warm-up
     transformers  Trainer's own defaults: AdamW 5e-5, linear, batch 8, no augmentation
-From scratch all but the first train the same ViT: 192 wide, 12 layers, 3 heads, 64 patches.
+    fastai        its tutorials: items of twice the size, `aug_transforms(size=...)`, batch 64, Adam; from weights
+                  `vision_learner(...).fine_tune(epochs)`, its head, an epoch of the head alone at 2e-3, then 1e-5 for the
+                  backbone and 1e-3 for the head; from scratch `Learner(...).fit_one_cycle(epochs)` at 1e-3
+    lightly-train `train_image_classification(...)` by its defaults: AdamW 3e-4, at most 500 steps of warm-up, cosine, batch
+                  16, crops of 20 to 100 %, flip, colour jitter, bf16-mixed; from weights its own `dinov2/vits14-noreg`. Its
+                  documentation advises to try several learning rates; this is the default alone
+From scratch all but the first train the same ViT: 192 wide, 12 layers, 3 heads, 64 patches. fastai and lightly-train run
+without validation on the way, and the last weights are reported. lightly-train pools timm's ViT by its patches' mean.
+
+The first four need the extra `bench`. fastai and lightly-train are not run unless named in `--contenders`:
+    pip install -c constraints.txt -e .[bench] fastai lightly-train
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -47,7 +60,7 @@ from vitreous.data.open import open_data
 from vitreous.data.source import Source
 from vitreous.data.transforms.decode import decode
 
-CONTENDERS = ("vitreous", "vitreous-same", "timm", "transformers")
+CONTENDERS = ("vitreous", "vitreous-same", "timm", "transformers")  # unless others are asked for
 WIDTH, DEPTH, HEADS, GRID = 192, 12, 3, 8
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRIALS = 3  # steps that are timed
@@ -65,9 +78,13 @@ class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return len(self.source)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        content = self.source.read(index)
-        image = Image.fromarray(content) if isinstance(content, np.ndarray) else Image.fromarray(np.asarray(decode(content)))
-        return self.transform(image.convert("RGB")), self.source.labels(index)[0]
+        return self.transform(read_image(self.source, index)), self.source.labels(index)[0]
+
+
+def read_image(source: Source, index: int) -> Image.Image:
+    content = source.read(index)
+    pixels = content if isinstance(content, np.ndarray) else np.asarray(decode(content))
+    return Image.fromarray(pixels).convert("RGB")
 
 
 def splits(data: str) -> tuple[Source, Source]:
@@ -89,13 +106,18 @@ def evaluate(model: Callable[[Tensor], Tensor], images: Images) -> dict[str, Any
 
 
 def count_steps(step: Callable[[], object], minutes: float, batch: int, evaluated: int) -> int:
-    """As many as fit; an evaluated image takes a third of a trained one's time."""
+    """As many as fit."""
     step()
     began = time.process_time()
     for _ in range(TRIALS):
         step()
     each = (time.process_time() - began) / TRIALS
-    return max(1, int((60 * minutes - evaluated / batch * each / 3) / each))
+    return max(1, int(seconds_to_train(each, minutes, batch, evaluated) / each))
+
+
+def seconds_to_train(each: float, minutes: float, batch: int, evaluated: int) -> float:
+    """What the evaluation leaves, where a step takes `each`; an evaluated image takes a third of a trained one's time."""
+    return 60 * minutes - evaluated / batch * each / 3
 
 
 # The contenders ------------------------------------------------------------------------------------------------------------
@@ -137,8 +159,7 @@ def run_timm(data: str, start: str, size: int, minutes: float) -> dict[str, Any]
     train, test = splits(data)
     common: dict[str, Any] = dict(num_classes=len(train.classes), img_size=size)
     if start == "scratch":
-        shape = dict(patch_size=size // GRID, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS)
-        model = timm.create_model("vit_tiny_patch16_224", **common, **shape)
+        model = timm.create_model("vit_tiny_patch16_224", **common, **_timm_shape(size))
         batch, optimizer = 64, create_optimizer_v2(model, opt="adamw", lr=5e-4, weight_decay=0.05)
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +170,6 @@ def run_timm(data: str, start: str, size: int, minutes: float) -> dict[str, Any]
         batch = 48
         optimizer = create_optimizer_v2(model, opt="adamw", lr=5e-5, weight_decay=0.01, eps=1e-6, layer_decay=0.8)
     augment = create_transform(size, is_training=True, color_jitter=0.4, interpolation="bicubic", mean=MEAN, std=STD)
-    fixed = create_transform(size, is_training=False, crop_pct=7 / 8, interpolation="bicubic", mean=MEAN, std=STD)
     batches = _forever(Images(train, augment), batch)
     rates = [group["lr"] for group in optimizer.param_groups]
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
@@ -167,7 +187,7 @@ def run_timm(data: str, start: str, size: int, minutes: float) -> dict[str, Any]
     steps = count_steps(lambda: step(0.0), minutes, batch, len(test))  # at a rate of 0
     for number in range(steps):
         step((number + 1) / (steps + 1))
-    return {**evaluate(model.eval(), Images(test, fixed)), "steps": steps, "images": steps * batch}
+    return {**evaluate(model.eval(), Images(test, _centre(size))), "steps": steps, "images": steps * batch}
 
 
 def run_transformers(data: str, start: str, size: int, minutes: float) -> dict[str, Any]:
@@ -204,6 +224,152 @@ def run_transformers(data: str, start: str, size: int, minutes: float) -> dict[s
     return {**found, "steps": steps, "images": steps * batch}
 
 
+def run_fastai(data: str, start: str, size: int, minutes: float) -> dict[str, Any]:
+    import timm
+    from fastai.vision import all as fastai
+
+    train, test = splits(data)
+    fastai.set_seed(0)
+
+    def find(item: int) -> tuple[Source, int]:
+        return (train, item) if item < len(train) else (test, item - len(train))
+
+    def label(item: int) -> str:
+        source, index = find(item)
+        return train.classes[source.labels(index)[0]]
+
+    block = fastai.DataBlock(
+        blocks=(fastai.ImageBlock, fastai.CategoryBlock(vocab=list(train.classes), sort=False)),
+        splitter=fastai.IndexSplitter(list(range(len(train), len(train) + len(test)))),
+        get_x=lambda item: read_image(*find(item)),
+        get_y=label,
+        item_tfms=fastai.Resize(2 * size),
+        batch_tfms=[*fastai.aug_transforms(size=size), fastai.Normalize.from_stats(MEAN, STD)],
+    )
+    loaders = block.dataloaders(list(range(len(train) + len(test))), num_workers=0)
+    batch = loaders.train.bs
+    order = itertools.chain.from_iterable(torch.randperm(len(train)).tolist() for _ in itertools.count())
+    loaders.train.get_idxs = lambda: list(itertools.islice(order, loaders.train.n))  # n: images in an epoch
+
+    def learner(folder: str) -> Any:
+        if start == "scratch":
+            shape = _timm_shape(size)
+            model = timm.create_model("vit_tiny_patch16_224", num_classes=len(train.classes), img_size=size, **shape)
+            return fastai.Learner(loaders, model, metrics=fastai.accuracy)
+        local = dict(file=_timm_weights(start, folder))
+        how: dict[str, Any] = dict(img_size=size, pretrained_cfg_overlay=local)
+        return fastai.vision_learner(loaders, "vit_small_patch14_dinov2", metrics=fastai.accuracy, **how)
+
+    class Skip(fastai.Callback):  # type: ignore[misc]  # the test split is for the end
+        def before_validate(self) -> None:
+            raise fastai.CancelValidException
+
+    class Clock(fastai.Callback):  # type: ignore[misc]
+        def before_fit(self) -> None:
+            self.times: list[float] = []
+
+        def after_batch(self) -> None:
+            self.times.append(time.process_time())
+
+    with tempfile.TemporaryDirectory() as folder:
+        trial, learn = learner(folder), learner(folder)
+    loaders.train.n = batch * (TRIALS + 1)
+    clock, each = Clock(), {}
+    with trial.no_bar(), trial.no_logging():
+        for frozen in (False, True)[: 1 if start == "scratch" else 2]:
+            (trial.freeze if frozen else trial.unfreeze)()
+            trial.fit(1, cbs=[Skip(), clock])
+            each[frozen] = (clock.times[-1] - clock.times[0]) / TRIALS
+    # Whole epochs, as many as come nearest to the time, each a little shorter or longer than the split
+    seconds = seconds_to_train(each[False], minutes, batch, len(test))
+    head = each.get(True, 0.0)
+    epochs = max(1, round((seconds * batch / len(train) - head) / each[False]))
+    batches = max(1, int(seconds / (head + epochs * each[False])))
+    loaders.train.n = batches * batch
+    with learn.no_bar(), learn.no_logging():
+        (learn.fit_one_cycle if start == "scratch" else learn.fine_tune)(epochs, cbs=Skip())
+        right = round(learn.validate()[1] * len(test))
+    steps = batches * (epochs + len(each) - 1)
+    return {"top1": right / len(test), "n": len(test), "steps": steps, "images": steps * batch, "epochs": epochs}
+
+
+def run_lightly_train(data: str, start: str, size: int, minutes: float) -> dict[str, Any]:
+    os.environ["LIGHTLY_TRAIN_EVENTS_DISABLED"] = "1"  # it reports every run to its makers
+    import lightly_train
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    train, test = splits(data)
+    batch = 16  # its default
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LIGHTLY_TRAIN_CACHE_DIR"] = folder
+        if start == "scratch":
+            model, how = "timm/vit_tiny_patch16_224", {"backbone_args": dict(num_classes=0, img_size=size, **_timm_shape(size))}
+        else:
+            weights = f"{folder}/backbone.pt"  # timm's names are those of the model's authors
+            torch.save(load_file(_timm_weights(start, folder)), weights)
+            model, how = "dinov2/vits14-noreg", {"backbone_weights": weights}
+        fit = functools.partial(
+            lightly_train.train_image_classification,
+            model=model,
+            model_args=how,
+            data={
+                "train": _write_csv(train, range(len(train)), folder, "train"),
+                "val": _write_csv(train, range(min(batch, len(train))), folder, "val"),  # it wants one
+                "classes": dict(enumerate(train.classes)),
+                "csv_label_type": "id",
+            },
+            transform_args={"image_size": (size, size)},
+            num_workers=0,
+            accelerator="cpu",
+            devices=1,
+        )
+        clock: list[float] = []
+        hook = register_optimizer_step_post_hook(lambda *_: clock.append(time.process_time()))
+        fit(out=f"{folder}/trial", steps=TRIALS + 4)  # it draws the images of the first three
+        hook.remove()
+        each = (clock[-1] - clock[-1 - TRIALS]) / TRIALS
+        steps = max(1, int(seconds_to_train(each, minutes, batch, len(test)) / each))
+        fit(out=f"{folder}/run", steps=steps)
+        trained = lightly_train.load_model(f"{folder}/run/exported_models/exported_last.pt").eval()
+    found = evaluate(trained.forward_backend, Images(test, _centre(size)))
+    return {**found, "steps": steps, "images": steps * batch}
+
+
+def _write_csv(source: Source, indices: Sequence[int], folder: str, name: str) -> str:
+    """The images' files and labels; images that are not files become some."""
+    path = Path(folder) / f"{name}.csv"
+    (Path(folder) / name).mkdir()
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("image_path", "label"))
+        for index in indices:
+            image = source.path(index)
+            if image is None:
+                image = f"{folder}/{name}/{index}.png"
+                read_image(source, index).save(image, compress_level=0)
+            rows.writerow((Path(image).resolve(), source.labels(index)[0]))
+    return str(path)
+
+
+def _timm_shape(size: int) -> dict[str, int]:
+    return dict(patch_size=size // GRID, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS)
+
+
+def _timm_weights(start: str, folder: str) -> str:
+    """A checkpoint's features by timm's names."""
+    import vitreous
+
+    vitreous.load(start).save(f"{folder}/timm", format="timm")
+    return f"{folder}/timm/model.safetensors"
+
+
+def _centre(size: int) -> Callable[[Image.Image], Tensor]:
+    """timm's transform for evaluation, and lightly-train's."""
+    from timm.data import create_transform
+
+    return create_transform(size, is_training=False, crop_pct=7 / 8, interpolation="bicubic", mean=MEAN, std=STD)
+
+
 def _forever(images: Images, batch: int) -> Any:
     while True:
         yield from torch.utils.data.DataLoader(images, batch_size=batch, shuffle=True, drop_last=len(images) > batch)
@@ -214,6 +380,8 @@ RUN: dict[str, Callable[..., dict[str, Any]]] = {
     "vitreous-same": functools.partial(run_vitreous, same=True),
     "timm": run_timm,
     "transformers": run_transformers,
+    "fastai": run_fastai,
+    "lightly-train": run_lightly_train,
 }
 
 
