@@ -2,7 +2,7 @@
 lightly-train.
 
     python benchmarks/accuracy.py photos/ cifar10@DIR --from CHECKPOINT --minutes 15 --image-size 112 --out accuracy.jsonl
-    python benchmarks/accuracy.py photos/ --start scratch --minutes 15 --image-size 64 --out accuracy.jsonl
+    python benchmarks/accuracy.py photos/ --minutes 15 --image-size 64 --out accuracy.jsonl
 
 A cell is one contender on one data set from one start, in a process of its own, on one thread. `--minutes` are minutes of the
 processor, not of the clock, so a machine that does other things at the same time favours nobody; each contender times a few
@@ -21,7 +21,8 @@ Contenders, each as its documentation has it for small data:
                   `vision_learner(...).fine_tune(epochs)`, its head, an epoch of the head alone at 2e-3, then 1e-5 for the
                   backbone and 1e-3 for the head; from scratch `Learner(...).fit_one_cycle(epochs)` at 1e-3
     lightly-train `train_image_classification(...)` by its defaults: AdamW 3e-4, at most 500 steps of warm-up, cosine, batch
-                  16, crops of 20 to 100 %, flip, colour jitter, bf16-mixed; from weights its own `dinov2/vits14-noreg`
+                  16, crops of 20 to 100 %, flip, colour jitter, bf16-mixed; from weights its own `dinov2/vits14-noreg`. Its
+                  documentation advises to try several learning rates; this is the default alone
 From scratch all but the first train the same ViT: 192 wide, 12 layers, 3 heads, 64 patches. fastai and lightly-train run
 without validation on the way, and the last weights are reported. lightly-train pools timm's ViT by its patches' mean.
 
