@@ -78,7 +78,7 @@ def _print_lines(title: str, total: int | None) -> Iterator[Advance]:
             last = now
             say(f"{title}: {done:,}{whole}" + (f" ({done / total:.0%})" if total else ""))
 
-    say(f"{title}: " + ("begun" if total is None else f"{total:,} to do"))
+    say(f"{title}: " + ("started" if total is None else f"{total:,} to do"))
     yield advance  # on an error no last line: it was not finished
     say(f"{title}: {done:,}{whole} done in {time.monotonic() - began:.1f} s")
 
