@@ -84,7 +84,7 @@ def _print_lines(title: str, total: int | None) -> Iterator[Advance]:
 
 
 @contextlib.contextmanager
-def byte_progress(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Bytes]:
+def byte_progress(what: str, doing: str = "downloading", did: str = "downloaded") -> Iterator[Bytes]:
     """The progress of a file: a bar on a terminal, elsewhere a line at the start and one at the end."""
     if sys.stderr.isatty() and not is_silent():
         with _show_bar(f"{doing} {what}", None, "DownloadColumn", "TransferSpeedColumn") as update:
