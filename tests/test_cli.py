@@ -172,6 +172,9 @@ ALL = f"the commands are {', '.join(COMMANDS)}"
         ("evaluate a b --batch-size 1.5", "--batch-size '1.5': must be a whole number"),
         ("pretrain a --epochs many", "--epochs 'many': must be a number"),
         ("pretrain a --stpes 3", "unknown option '--stpes'; did you mean '--steps'? "),
+        ("finetune a --lr 1e-3", "unknown option '--lr'; write it as --set lr=VALUE; "),
+        ("pretrain a --drop-path 0.1", "unknown option '--drop-path'; write it as --set stochastic_depth=VALUE; "),
+        ("predict a --lr 1", "unknown option '--lr'; `vitreous predict --help` lists the options"),
         ("doctor a --out b --near", "unknown option '--near'; did you mean '--no-near'? "),
         ("pretrain a --set lr=1 warmup=5", "unexpected argument 'warmup=5'; write several changes as --set a=1,b=2 or "),
         ("evaluate a b --seed", "--seed: its value is missing"),
@@ -372,6 +375,18 @@ def test_convert_onto_itself_is_refused(checkpoint: str, capsys: pytest.CaptureF
     assert main(["convert", checkpoint, checkpoint, "--classes", "7"]) == 2
     assert "another place" in capsys.readouterr().err
     assert Path(checkpoint, "model.safetensors").read_bytes() == before
+
+
+def test_the_cells_of_a_column_are_aligned() -> None:
+    from vitreous.core.table import table
+
+    drawn = table(("similarity", "heads", "rate"), [(1.0, 12, 0.0008), (0.9271, None, 0.48), (0.91749, 3, 0.0)])
+    assert [line.split() for line in drawn.splitlines()[3:6]] == [
+        ["1.000", "12", "0.0008"],
+        ["0.927", "-", "0.48"],
+        ["0.917", "3", "0"],
+    ]
+    assert len({len(line) for line in drawn.splitlines()[3:6]}) == 1
 
 
 def test_names_that_are_no_unicode_and_names_with_brackets(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -22,7 +22,7 @@ import tyro
 
 import vitreous
 from vitreous.commands.types import Result
-from vitreous.core.errors import VitreousError, did_you_mean
+from vitreous.core.errors import VitreousError, did_you_mean, nearest_names
 from vitreous.core.printable import printable, printable_lines
 from vitreous.core.progress import say, silence
 from vitreous.core.untrusted_json import json_line
@@ -64,6 +64,16 @@ _SYNONYMS = {  # what people type for a command, in whole words
     "study": "experiment experiments paper ablation ablations grid",
     "bench": "benchmark speed throughput latency profile",
     "demo": "example tutorial quickstart start",
+}
+
+_FIELD_SYNONYMS = {
+    "learning_rate": "lr",
+    "wd": "weight_decay",
+    "opt": "optimizer",
+    "drop_path": "stochastic_depth",
+    "label_smoothing": "smoothing",
+    "ema": "average",
+    "warmup_steps": "warmup",
 }
 
 
@@ -157,7 +167,7 @@ def _run(name: str, words: Sequence[str]) -> int:
                 if not quiet:
                     print(_shown(line, data=True), flush=True)
         elif not quiet:
-            print(_shown(result.text()))
+            print(_shown(re.sub(r"\n{3,}", "\n\n", result.text()).rstrip("\n")))  # a table ends with an empty line
         _tell(result.notes[known:])  # what was only known at the end
         return int(result.exit_code)
 
@@ -212,7 +222,9 @@ def _parse_error(name: str, function: Callable[..., Any], box: str) -> str:
             several = "=" in found[1] and "--set" in _flags(function)
             hint = "write several changes as --set a=1,b=2 or --set a=1 --set b=2" if several else more
             return f"unexpected argument {found[1].rstrip(',')!r}; {hint}"
-        return f"unknown option {word!r}; {did_you_mean(word, _flags(function))}{more}"
+        close = nearest_names(word.lstrip("-"), [flag[2:] for flag in _flags(function)])  # two dashes in common are no hint
+        hint = _recipe_field(word, function) or (f"did you mean '--{close[0]}'? " if close else "")
+        return f"unknown option {word!r}; {hint}{more}"
     if found := re.match(r"Error parsing (\S+): .*?((?:INT|int\(\)|FLOAT|float).*?)'(.*?)'", text):
         return f"{found[1]} {found[3]!r}: must be a {'whole number' if found[2].lower().startswith('int') else 'number'}"
     if found := re.match(r"invalid choice (.*?) for argument '(.*?)'\. Expected one of \((.*)\)", text):
@@ -222,6 +234,17 @@ def _parse_error(name: str, function: Callable[..., Any], box: str) -> str:
     if found := re.match(r"Missing value for argument '(.*?)'", text):
         return f"{found[1]}: its value is missing; {more}"
     return f"{text.removeprefix('Error parsing ')}; {more}"
+
+
+def _recipe_field(word: str, function: Callable[..., Any]) -> str:
+    """What to write for an option that other programs have and that is a field of the recipe here."""
+    if "--set" not in _flags(function):
+        return ""
+    from vitreous.training.recipes.recipe import Recipe
+
+    name = word.lstrip("-").replace("-", "_")
+    name = _FIELD_SYNONYMS.get(name, name)
+    return f"write it as --set {name}=VALUE; " if name in Recipe.__dataclass_fields__ else ""
 
 
 def _flags(function: Callable[..., Any]) -> list[str]:

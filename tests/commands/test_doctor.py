@@ -42,7 +42,7 @@ SMALL = ["--preprocess", "resize(64)|range(-1,1)", "--workers", "0"]
 def test_sound_data(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "data", "--out", "report", *SMALL]) == 0
     printed = capsys.readouterr().out
-    assert "Sound: nothing was found." in printed
+    assert "No problems found." in printed
     assert str(Path("report/report.html")) in printed
     assert sorted(path.name for path in Path("report").iterdir()) == ["findings.jsonl", "report.html", "summary.json"]
     assert Path("report/findings.jsonl").read_text() == ""

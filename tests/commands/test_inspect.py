@@ -354,9 +354,9 @@ def test_images_of_another_size_than_the_model_was_built_for(
     assert np.load(out / "rollout" / "cat.npy").shape == (2, 3)
     assert np.load(out / "position_similarity.npy").shape == (3, 4, 3, 4)
     said = Page((out / "report.html").read_text(encoding="utf-8")).said
-    assert "looking everywhere alike is 2.81" in said  # log2 of 6 patches and the class token
+    assert "uniform attention is 2.81" in said  # log2 of 6 patches and the class token
     far = np.mean([8 * np.hypot(a - c, b - d) for a, b in np.ndindex(2, 3) for c, d in np.ndindex(2, 3)]) * 6 / 7
-    assert f"looking everywhere alike would be {far:.3g}" in said
+    assert f"uniform attention would be {far:.3g}" in said
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -622,7 +622,7 @@ def test_a_log_gets_one_line_at_the_start_and_one_at_the_end(capsys: pytest.Capt
             progress(done, 3_000_000)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "fetching ViT-B/16@x (3.0 MB)\nfetched ViT-B/16@x (3.0 MB)\n"
+    assert captured.err == "downloading ViT-B/16@x (3.0 MB)\ndownloaded ViT-B/16@x (3.0 MB)\n"
 
 
 def test_nothing_is_said_where_nothing_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
@@ -750,7 +750,7 @@ def test_an_unknown_repository_has_no_licence_and_may_lack_its_preprocessing(
     assert found.known == {}
     clf = load("hf:me/mine@refs/pr/1")
     assert clf.checkpoint.licence is None
-    assert any("how images are prepared" in note for note in clf.notes)
+    assert any("does not state its preprocessing" in note for note in clf.notes)
     assert len(server.requests) == 3
 
 

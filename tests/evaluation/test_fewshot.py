@@ -207,7 +207,7 @@ def test_points_have_the_mean_and_the_spread_of_the_seeds() -> None:
         (0.601, 1.0, 0.6, False, "features are the limit"),  # the curve is flat
         (0.7, 0.705, 0.7, False, "features are the limit"),  # it has met the training images
         (1.0, 1.0, 0.99, False, "hardly anything left to gain"),  # no better checkpoint is needed
-        (0.62, 1.0, 0.6, None, "1,000 test images and 2 seeds cannot tell"),
+        (0.62, 1.0, 0.6, None, "undecided: 1,000 test images and 2 seeds are too few"),
     ],
 )
 def test_what_the_curve_says(late: float, fitted: float, left_out: float, expected: bool | None, said: str) -> None:

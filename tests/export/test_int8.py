@@ -63,9 +63,12 @@ def test_onnx_in_int8(checkpoint: str, data: str, tmp_path: Path) -> None:
     assert (clf.features(images) - near).abs().max() < 0.1 * near.abs().max()
 
 
-def test_openvino_in_int8(checkpoint: str, data: str, tmp_path: Path) -> None:
+def test_openvino_in_int8(checkpoint: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = convert(checkpoint, str(tmp_path / "m.xml"), int8=data, tolerance=100)
     assert found.exit_code == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""  # NNCF's own bars would stand among the JSON of --json
+    assert "calibrating int8: " in printed.err
     assert 'element_type="i8"' in (tmp_path / "m.xml").read_text()
     images = torch.rand(3, 1, 16, 16) * 2 - 1  # as the images of the calibration: what is beyond them is clipped
     near = load(checkpoint).features(images)

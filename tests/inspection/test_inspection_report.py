@@ -135,7 +135,7 @@ def test_uniform_distance_is_what_uniform_attention_has(grid: tuple[int, int], s
 
 def test_what_is_said_of_distances() -> None:
     said = sentences.distance(np.array([[10.0, 49.0, 95.0, 100.0], [90.0, 91.0, 92.0, 93.0]]), uniform=100.0)
-    assert said.startswith("In layer 0 the heads look 10 to 100 pixels far; looking everywhere alike would be 100.")
+    assert said.startswith("In layer 0 the heads look 10 to 100 pixels far; uniform attention would be 100.")
     assert "Of 4 heads, 2 look around their own patch and 2 across the whole image" in said
     assert said.endswith("In the last layer they look 90 to 93 pixels far.")
     assert "last layer" not in sentences.distance(np.array([[10.0]]), uniform=100.0)
@@ -143,8 +143,8 @@ def test_what_is_said_of_distances() -> None:
 
 def test_what_is_said_of_entropy() -> None:
     said = sentences.entropy(np.array([[4.0, 0.25], [3.9, 2.0]]), tokens=16)
-    assert "From 0.25 bits (layer 0, head 1) to 4.00 (layer 0, head 0); looking everywhere alike is 4.00" in said
-    assert "Of 4 heads, 2 look nearly everywhere alike and 1 at nearly one token" in said
+    assert "From 0.25 bits (layer 0, head 1) to 4.00 (layer 0, head 0); uniform attention is 4.00" in said
+    assert "Of 4 heads, 2 look nearly uniformly and 1 at nearly one token" in said
 
 
 def test_what_is_said_of_tokens() -> None:

@@ -116,7 +116,7 @@ def test_a_trunk_of_ones_own() -> None:
         ("R51x1", {}, ["R50x1"]),
         ("R50+ViT-B/24", {}, ["/24", "multiple of 16"]),
         ("resnet50", {}, ["unknown model"]),
-        ("ViT-B/16", dict(image_size=225), ["225", "224 and 240"]),
+        ("ViT-B/16", dict(image_size=225), ["225", "224 or 240"]),
         ("ViT-B/16", dict(image_size=(224, 10)), ["width 10", "16"]),
         ("ViT-B/16", dict(image_size=0), ["0"]),
         ("ViT-B/16", dict(heads=5), ["heads", "4"]),

@@ -137,7 +137,7 @@ def test_another_image_size_interpolates_positions_on_the_fly() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "words"),
-    [((1, 3, 15, 16), ["height 15", "12 and 16"]), ((1, 1, 16, 16), ["3 channels", "1"]), ((3, 16, 16), ["4 axes"])],
+    [((1, 3, 15, 16), ["height 15", "12 or 16"]), ((1, 1, 16, 16), ["3 channels", "1"]), ((3, 16, 16), ["4 axes"])],
 )
 def test_wrong_images_are_named(shape: tuple[int, ...], words: list[str]) -> None:
     with pytest.raises(VitreousError) as caught:

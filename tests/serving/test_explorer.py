@@ -201,7 +201,7 @@ def test_a_huge_image_is_made_smaller_before_it_is_sent(explorer: Explorer) -> N
 
 
 def test_hovering_shows_where_that_patch_looks_and_asks_for_nothing(explorer: Explorer) -> None:
-    expected = explorer.open("#layer=2&head=2&mode=head").site.attention()
+    expected = explorer.open("#layer=1&head=1&mode=head").site.attention()
     before, count = explorer.pixels(), len(explorer.watched.requests)
     seen = set()
     for row, column in ((0, 0), (1, 2), (3, 3)):
@@ -226,10 +226,10 @@ def test_hovering_shows_where_that_patch_looks_and_asks_for_nothing(explorer: Ex
 
 
 def test_the_words_below_the_image_are_right(explorer: Explorer) -> None:
-    expected = explorer.open("#layer=3&head=1&mode=head&patch=2.3").site.attention()[2, 0, PREFIX + 6]
+    expected = explorer.open("#layer=2&head=0&mode=head&patch=2.3").site.attention()[2, 0, PREFIX + 6]
     best = int(expected[PREFIX:].argmax())
     told = explorer.page.locator("#told").inner_text()
-    assert told.startswith(f"Patch row 2 column 3, layer 3 head 1: looks most at row {best // 4 + 1} column {best % 4 + 1} (")
+    assert told.startswith(f"Patch row 2 column 3, layer 2 head 0: looks most at row {best // 4 + 1} column {best % 4 + 1} (")
     places = np.array([(8 * row, 8 * column) for row in range(4) for column in range(4)], float)
     distance = float((expected[PREFIX:] * np.linalg.norm(places - places[6], axis=1)).sum())
     percent, pixels = re.search(r"\((.*?)\s%\), mean distance (.*?)\spx", told).groups()
@@ -239,11 +239,11 @@ def test_the_words_below_the_image_are_right(explorer: Explorer) -> None:
 
 
 def test_layers_heads_and_modes(explorer: Explorer) -> None:
-    attention = explorer.open("#patch=2.3&layer=3&mode=head&head=1").site.attention()
+    attention = explorer.open("#patch=2.3&layer=2&mode=head&head=0").site.attention()
     page, count, query = explorer.page, len(explorer.watched.requests), PREFIX + 6
-    page.get_by_role("slider", name="Layer").fill("2")
+    page.get_by_role("slider", name="Layer").fill("1")
     assert near(explorer.shown()["values"], attention[1, 0, query, PREFIX:])
-    page.get_by_role("radio", name="Head 2", exact=True).click()
+    page.get_by_role("radio", name="Head 1", exact=True).click()
     assert near(explorer.shown()["values"], attention[1, 1, query, PREFIX:])
     page.locator("#modes input[value=mean]").check()
     assert near(explorer.shown()["values"], attention[1].mean(axis=0)[query, PREFIX:])
@@ -317,12 +317,12 @@ def test_the_scatter_marks_and_chooses_heads(explorer: Explorer) -> None:
     page.locator("#scatter .dot").nth(1 * HEADS + 1).click()
     shown = explorer.shown()
     assert (shown["mode"], shown["layer"], shown["head"]) == ("head", 1, 1)
-    assert page.locator("#scatter .picked title").text_content().startswith("layer 2 head 2: ")
+    assert page.locator("#scatter .picked title").text_content().startswith("layer 1 head 1: ")
     attention = explorer.site.attention()[1, 1, PREFIX:, PREFIX:]
     places = np.array([(8 * row, 8 * column) for row in range(4) for column in range(4)], float)
     distance = (attention * np.linalg.norm(places[:, None] - places[None], axis=-1)).sum(axis=-1).mean()
     told = page.locator("#scatter-told").inner_text()
-    assert float(re.search(r"head 2 ([\d.]+) px", told).group(1)) == pytest.approx(distance, rel=0.06)
+    assert float(re.search(r"head 1 ([\d.]+) px", told).group(1)) == pytest.approx(distance, rel=0.06)
     page.locator("#scatter").press("ArrowRight")
     assert explorer.shown()["layer"] == 2
     page.locator("#scatter").press("Home")
@@ -345,7 +345,7 @@ def test_positions_are_fetched_once_and_follow_the_patch(explorer: Explorer) -> 
 
 
 def test_playing_goes_through_the_layers(explorer: Explorer) -> None:
-    page = explorer.open("#layer=3").page
+    page = explorer.open("#layer=2").page
     play = page.get_by_role("button", name="Play through the layers")
     play.click()
     assert explorer.shown()["layer"] == 0
@@ -354,7 +354,7 @@ def test_playing_goes_through_the_layers(explorer: Explorer) -> None:
     assert play.get_attribute("aria-pressed") == "false"
     page.emulate_media(reduced_motion="reduce")
     page.evaluate(
-        "document.querySelector('#layer').value = 3, document.querySelector('#layer').dispatchEvent(new Event('input'))"
+        "document.querySelector('#layer').value = 2, document.querySelector('#layer').dispatchEvent(new Event('input'))"
     )
     page.clock.install()
     play.click()
@@ -364,7 +364,7 @@ def test_playing_goes_through_the_layers(explorer: Explorer) -> None:
 
 
 def test_two_models_on_one_image(explorer: Explorer) -> None:
-    page = explorer.open("#mode=mean&layer=3").page
+    page = explorer.open("#mode=mean&layer=2").page
     with page.expect_response("**/attention?model=other"):
         page.get_by_label("Compare with").select_option("other")
     until(page, "vitreous.shown().length === 2 && vitreous.shown()[1].values")
@@ -398,17 +398,17 @@ def test_a_resnet_predicts_and_says_why_there_is_no_more(explorer: Explorer) -> 
 
 
 def test_beside_a_resnet_the_controls_are_for_the_other_model(explorer: Explorer) -> None:
-    page = explorer.open("#model=resnet&with=tiny&layer=2&mode=head&head=2&patch=1.3", ready=False).page
+    page = explorer.open("#model=resnet&with=tiny&layer=1&mode=head&head=1&patch=1.3", ready=False).page
     until(page, "vitreous.shown()[1]?.values")
     assert near(explorer.shown(1)["values"], explorer.site.attention()[1, 1, PREFIX + 2, PREFIX:])
-    page.get_by_role("slider", name="Layer").fill("1")
+    page.get_by_role("slider", name="Layer").fill("0")
     assert near(explorer.shown(1)["values"], explorer.site.attention()[0, 1, PREFIX + 2, PREFIX:])
     assert page.locator("#heads-title").inner_text() == "Heads of this layer of tiny"
     until(page, "document.querySelector('#positions-told').textContent.includes('row 1 column 3')")
 
 
 def test_playing_ends_where_there_are_no_layers_any_more(explorer: Explorer) -> None:
-    page = explorer.open("#layer=1").page
+    page = explorer.open("#layer=0").page
     page.clock.install()
     page.get_by_role("button", name="Play through the layers").click()
     page.locator("#model").select_option("resnet")
@@ -435,8 +435,8 @@ def test_numbers_are_decoded_alike_where_the_browser_cannot(explorer: Explorer) 
 def test_a_copied_link_restores_the_view(explorer: Explorer) -> None:
     page = explorer.open("#with=other").page
     explorer.other_example()
-    page.get_by_role("slider", name="Layer").fill("2")
-    page.get_by_role("radio", name="Head 2", exact=True).click()
+    page.get_by_role("slider", name="Layer").fill("1")
+    page.get_by_role("radio", name="Head 1", exact=True).click()
     page.get_by_label("Scale").select_option("same")
     page.mouse.click(*explorer.place(1, 3))
     page.get_by_role("button", name="Copy link").click()
@@ -454,7 +454,7 @@ def test_a_copied_link_restores_the_view(explorer: Explorer) -> None:
 
 
 def test_the_link_of_a_image_of_ones_own_carries_it(explorer: Explorer) -> None:
-    page = explorer.open("#mode=mean&layer=1&token=2").page
+    page = explorer.open("#mode=mean&layer=0&token=2").page
     out = io.BytesIO()
     Image.linear_gradient("L").convert("RGB").resize((300, 200)).save(out, "PNG")
     with page.expect_response("**/attention*"):
@@ -482,7 +482,7 @@ def test_an_untrusted_link_does_no_harm(explorer: Explorer) -> None:
         "#%E0%A4%A=%",
         "#stage",
         "#layer=NaN&head=1e400&patch=99999.99999&mode=__proto__&scale=constructor&model=__proto__&with=toString",
-        "#layer=2&image=LONG",
+        "#layer=1&image=LONG",
     ):
         explorer.page.goto("about:blank")
         explorer.open(fragment.replace("LONG", "_9j_" * 375_000))  # Chromium takes no more than 2 MB
@@ -492,10 +492,10 @@ def test_an_untrusted_link_does_no_harm(explorer: Explorer) -> None:
 
 
 def test_the_image_is_downloaded(explorer: Explorer, tmp_path: Path) -> None:
-    explorer.open("#layer=2&head=1&mode=head&patch=1.1")
+    explorer.open("#layer=1&head=0&mode=head&patch=1.1")
     with explorer.page.expect_download() as download:
         explorer.page.get_by_role("button", name="Download image").click()
-    assert download.value.suggested_filename == "vitreous-tiny-layer-2-head-1.png"
+    assert download.value.suggested_filename == "vitreous-tiny-layer-1-head-0.png"
     download.value.save_as(tmp_path / "view.png")
     picture = Image.open(tmp_path / "view.png").convert("RGB")
     assert picture.width == 848
@@ -508,7 +508,7 @@ def test_the_image_is_downloaded(explorer: Explorer, tmp_path: Path) -> None:
 
 
 def test_everything_can_be_done_from_the_keyboard(explorer: Explorer) -> None:
-    page = explorer.open("#mode=head&head=1&layer=3").page
+    page = explorer.open("#mode=head&head=0&layer=2").page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "skip"
     page.keyboard.press("Enter")

@@ -135,5 +135,5 @@ def test_hybrids_and_resnets_take_another_size() -> None:
 
 
 def test_an_impossible_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VitreousError, match="nearest sizes are 64 and 80"):
+    with pytest.raises(VitreousError, match="nearest --image-size is 64 or 80"):
         adapt(CHECKPOINT, image_size=70)

@@ -132,7 +132,7 @@ def run_bench(options: BenchOptions) -> BenchResult:
 
 def _describe_load(options: BenchOptions) -> str:
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    clock = "; seconds are processor time" if options.clock == "processor" else ""
+    clock = "; seconds are CPU time" if options.clock == "processor" else ""
     return f", load {busy:.1f}{clock}"
 
 

@@ -35,15 +35,15 @@ def bench(
     Args:
         checkpoint: a run, a file, a folder, a name from `vitreous list weights`; or a model's name, for random weights.
             Default: ViT-B/16, and for training ViT-Ti/4 and a smaller one at 32 pixels.
-        against: libraries to measure beside: timm,transformers,torchvision,onnxruntime,openvino. Default: all that are
+        against: libraries to compare with: timm,transformers,torchvision,onnxruntime,openvino. Default: all that are
             installed.
         what: which of inference, latency (one image), training, loader, cold-start and serving (64 clients, beside LitServe
             and FastAPI).
         precision: float32, or several of float32,bfloat16,int8; int8 of random weights says nothing of accuracy.
         batch_size: images of a batch of inference, and of training where a checkpoint is given.
         image_size: pixels, as 384 or 224,320; the checkpoint's own if not given.
-        data: photographs in class folders for loaders; drawn ones if not given.
-        merge_tokens: measure ours with this many similar tokens merged in each layer too; its outputs are others.
+        data: photographs in class folders for loaders; rendered ones if not given.
+        merge_tokens: measure ours with this many similar tokens merged in each layer too; this changes its outputs.
         clock: wall time, or processor for CPU time, on a machine that is shared; best with OMP_NUM_THREADS=1.
         quick: a third of the rounds, short turns, and nothing compiled with torch.compile.
         out: a page to write, as benchmarks.md; its chart is written beside it.

@@ -74,15 +74,15 @@ def convert(
         from_: a file, a folder, or a name from `vitreous list weights`.
         to: where to write: NAME.npz (official), NAME.onnx, NAME.xml (OpenVINO, with NAME.bin), a folder for the others.
         format: what to write; by the name if not given: .npz, .onnx, .xml, else a vitreous folder.
-        check: images to run an export against the original on; drawn scenes if not given.
+        check: images to compare an export with the original on; rendered scenes if not given.
         dynamic_size: an export that takes images of any size that the patches divide.
         int8: quantise an export to 8 bits, with the training images of DATA (.xml: calibration; .onnx: which layers stay in
             float), and measure it on the held-out ones.
         tolerance: points of accuracy that int8 may lose. Layers stay in float until it loses no more; else no file is written.
         image_size: resize the position embeddings for this image size.
-        classes: replace the head by a zero one of this many classes, and drop the representation layer.
+        classes: replace the head by a zero-initialised one of this many classes, and drop the representation layer.
         patch: change the patch size, by pseudo-inverse resize of the patch embedding.
-        position_resize: how positions are resized, instead of the way of the checkpoint's family.
+        position_resize: how position embeddings are resized. Default: as the checkpoint's family does.
     """
     from vitreous.classifier import read_checkpoint
     from vitreous.core.errors import VitreousError

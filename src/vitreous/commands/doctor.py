@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _NOT_NEAR = tyro.conf.arg(
     help="find equal files only, not re-encoded, resized, mirrored, turned, framed and slightly cropped copies.",
-    help_behavior_hint="(default: these are found too)",
+    help_behavior_hint="(default: find these too)",
 )
 
 
@@ -24,7 +24,7 @@ def doctor(
     near: Annotated[bool, _NOT_NEAR] = True,
     workers: int | None = None,
 ) -> Diagnosis:
-    """Check a data set: unreadable files, duplicates, leaks, label errors.
+    """Check a data set: bad files, duplicates, leaks, label conflicts.
 
     Writes a page to look at (report.html), findings.jsonl and summary.json. Exit code 1 means that something in the data
     would corrupt a result. No image is ever changed.
@@ -34,11 +34,11 @@ def doctor(
     Args:
         data: a folder, a manifest, shards, `builtin:NAME` or the name of a known set.
         out: the folder to write to.
-        against: another data set; what is in both is reported, as when pre-training data must not hold test images.
+        against: another data set; images in both are reported, as when pre-training data must not contain test images.
         fix: a new manifest to write (.csv or .jsonl) that leaves the bad items out; use it as DATA from then on.
-        preprocess: what training will do to the images; shown for the smallest and the largest.
+        preprocess: the preprocessing of training; shown for the smallest and the largest image.
         near: whether to find changed copies too (re-encoded, mirrored, turned, framed ...), or equal files only.
-        workers: processes that read; as many as there are cores if not given, 0 for none.
+        workers: processes that read images; one for each core if not given, 0 for none.
     """
     from vitreous.core.errors import check_at_least
     from vitreous.data.loading.workers import default_workers

@@ -32,7 +32,7 @@ def embed(
     """Write the features of every image of a data set to one file.
 
     The file has features, ids, labels, and which checkpoint they come from. It is written while features are computed, in
-    flat memory; killed, the same command resumes and ends with the same bytes. Several processes: torchrun.
+    constant memory; killed, the same command resumes and ends with the same bytes. Several processes: torchrun.
 
     Example: vitreous embed ViT-B/16@imagenet21k photos/ --out features.safetensors
 

@@ -58,7 +58,7 @@ def evaluate(
         among: whether the model may name any of its classes, or only those that the data's are mapped to.
         interval: how the 95 % intervals are made: by Wilson's formula, or by resampling the images.
         robustness: measure accuracy against brightness, blur, JPEG quality, crop and resolution too.
-        robustness_images: on how many images, drawn by the seed.
+        robustness_images: on how many images, chosen by --data-seed.
         nearest: training data, of which the page shows the images nearest to each mistake; needs --out.
         coverage: as 0.9: how often prediction sets with this coverage hold the true class, and how often they abstain.
         save_calibration: keep the scores of these images in the checkpoint, for --coverage of predict, serve and evaluate;

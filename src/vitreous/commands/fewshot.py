@@ -52,7 +52,7 @@ def fewshot(
 
     The paper's few-shot evaluator: a ridge classifier is fitted to the features of 1, 5, 10, 25 and all images of each
     class and evaluated on held-out ones. The curve says whether more labels would help, or whether the features are the
-    limit. Features are cached on disk: asking again takes a moment. Images are drawn from the train split; it is
+    limit. Features are cached on disk: a second run takes seconds. Images are drawn from the train split; it is
     evaluated on the test split, or else the validation split.
 
     Example: vitreous fewshot ViT-B/16@imagenet21k photos/ --shots 1,5,10,25 --out fewshot
@@ -62,7 +62,7 @@ def fewshot(
         data: a folder, a manifest, shards, builtin:NAME or the name of a known set; several with commas.
         shots: images of each class, as 1,5,10,25 or 5,all. Default: 1,5,10,25,all, as far as every class has them.
         seeds: how many subsets to draw for each number of shots.
-        seed: of the first of them; the others follow.
+        seed: random seed of the first subset; the others follow.
         data_seed: random seed of --subset and --per-class, and of held-out images where the data has no split for testing.
         subset: draw from a fixed random subset of this many training images.
         per_class: draw from at most this many training images of each class.

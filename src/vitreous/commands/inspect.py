@@ -34,15 +34,15 @@ def inspect(
 
     Args:
         checkpoint: a run, a file, a folder, or a name from `vitreous list weights`.
-        images: files, folders, patterns in quotes, or - for names on standard input; a dozen are looked at closely.
+        images: files, folders, patterns in quotes, or - for names on standard input; up to 12 are shown in detail.
         out: the folder to write to.
-        data: labelled images for the means over many and for a map of the data; the test split, if there is one.
-        count: over how many images means are taken: of --data, else of IMAGE, else of drawn scenes.
+        data: labelled images for the statistics and a map of the data; the test split, if there is one.
+        count: how many images the statistics are over: of --data, else of IMAGE, else rendered scenes.
         projection: how the map of --data is drawn; auto takes t-SNE where scikit-learn is installed.
         image_size: run the model at another size than the checkpoint's.
         batch_size: how many images to run at once; as many as suit the memory if not given.
         device: cpu, cuda, mps; the best there is if not given.
-        seed: draws which images are taken where there are more of them.
+        seed: random seed of the choice of images where there are more.
     """
     from vitreous.inspection.inspect_run import InspectOptions, run_inspection
 

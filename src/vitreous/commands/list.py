@@ -38,9 +38,9 @@ def list(
     Example: vitreous list models
 
     Args:
-        what: models, with their sizes at 224 pixels (`vitreous.cost` tells more); weights, with their origin; recipes, with
-            their main fields (`--json` has all); data, with what is real and what rendered, how to get it and on what terms; or
-            studies, with their primary claims (`--json` has all, with rules of decision).
+        what: models, with their sizes at 224 pixels; weights, with their origin and licence; recipes, with their main fields
+            (`--json` has all); data, real or rendered, with its source and terms; or studies, with their primary claims
+            (`--json` has all claims and their rules).
     """
     return {"models": _models, "weights": _weights, "recipes": _recipes, "data": _data, "studies": _studies}[what]()
 
@@ -81,7 +81,7 @@ def _recipes() -> Listing:
         how = (recipe.optimizer, f"{recipe.lr:g}", rates, recipe.schedule, recipe.warmup, recipe.weight_decay)
         rows.append((*what, *how, recipe.dropout, recipe.mixup, recipe.clip))
     headings = ("name", "source", "length", "batch", "size", "optimizer", "lr", "sweep", "schedule", "warmup", "decay")
-    note = "--recipe NAME takes one, --set FIELD=VALUE changes it; docs/reference/recipes.md tells where they come from"
+    note = "--recipe NAME takes one, --set FIELD=VALUE changes it; docs/reference/recipes.md has their origins"
     return Listing(
         (*headings, "dropout", "mixup", "clip"), tuple(rows), notes=(note,), full=tuple(map(to_json, RECIPES.values()))
     )
@@ -95,10 +95,10 @@ def _data() -> Listing:
 
     rows: builtins.list[tuple[Any, ...]] = []
     for built in BUILTIN:
-        terms = "CC BY 4.0 (UCI), with scikit-learn" if built.kind == "real" else "drawn by this program"
+        terms = "CC BY 4.0 (UCI), with scikit-learn" if built.kind == "real" else "rendered by vitreous"
         rows.append((f"builtin:{built.name}", built.kind, built.classes, dict(built.images), "built in", terms))
     for known in SETS:
-        obtained = f"fetched ({known.megabytes} MB)" if known.files else f"by hand: {known.page}"
+        obtained = f"downloaded ({known.megabytes} MB)" if known.files else f"by hand: {known.page}"
         rows.append((known.name, known.kind, known.classes, dict(known.images), obtained, known.terms))
     headings = ("name", "kind", "classes", "images", "obtained", "terms")
     own = cache_dir() / "data"

@@ -30,21 +30,21 @@ def predict(
 ) -> Predictions:
     """Predict the classes of images, a few or millions.
 
-    Rows come in the order of the images, while they are made. An image that cannot be read is reported in its row and does
-    not end the run. Killed, a command with --out resumes when it is started again. Several processes: torchrun.
+    Rows are in the order of the images and are printed as they are computed. An image that cannot be read is reported in its
+    row and does not end the run. With --out, an interrupted command resumes when started again. Several processes: torchrun.
 
     Example: vitreous predict runs/pets/checkpoint cat.jpg photos/ --out rows.jsonl
 
     Args:
         checkpoint: a run, a file, a folder, or a name from `vitreous list weights`.
         images: files, folders, patterns in quotes such as 'photos/**/*.jpg', or - for names on standard input.
-        top: how many classes to give.
+        top: how many classes to print.
         coverage: as 0.9: add prediction sets that hold the true class for this share of images; several classes: abstain.
         out: a file for the rows instead of printing them: .jsonl or .csv.
         csv: print rows as CSV.
         image_size: run the model at another size than the checkpoint's.
         batch_size: how many images to run at once; as many as suit their size and the device if not given.
-        workers: processes that decode; as many as there are cores if not given, 0 for none.
+        workers: processes that read images; one for each core if not given, 0 for none.
         device: cpu, cuda, mps; the best there is if not given.
         precision: auto takes bfloat16, with fewer digits, where it is faster.
         engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.

@@ -32,26 +32,26 @@ def serve(
 ) -> Serving:
     """Serve models over HTTP: API, attention explorer, live training runs.
 
-    Requests at the same time are run together. Only this machine can reach the server unless --host says otherwise; nothing
-    that a caller names is ever opened. Ctrl-C and SIGTERM let what is at work be finished, a second one ends it at once.
+    Concurrent requests are batched. Only this machine can reach the server unless --host says otherwise; no path or URL in a
+    request is ever opened. On Ctrl-C and SIGTERM running requests are finished; a second signal stops at once.
 
     Example: vitreous serve runs/pets/checkpoint --port 8000 --runs runs
 
     Args:
         checkpoints: runs, files, folders, or names from `vitreous list weights`; none, to show --runs only.
-        host: address to listen on; 0.0.0.0 lets everybody in who can reach this machine.
-        port: 0 takes any that is free.
-        runs: a folder of runs, whose curves a page shows while they grow.
-        examples: DATA of which the page offers a few images; drawn scenes (and scikit-learn's photographs) if not given.
+        host: address to listen on; 0.0.0.0: open to every machine that can reach this one.
+        port: port to listen on; 0: any free one.
+        runs: a folder of runs, whose curves a page shows live.
+        examples: DATA of which the page offers a few images; rendered scenes (and scikit-learn's photographs) if not given.
         image_size: run the models at another size than the checkpoints'.
         device: cpu, cuda, mps; the best there is if not given.
         engine: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and takes the fastest.
         merge_tokens: merge this many similar tokens in each layer: faster, a little less accurate; 0 merges none.
         coverage: as 0.9: POST /predict adds prediction sets that hold the true class for this share of images.
         max_batch: how many images to run at once.
-        queue: how many may wait; more are refused with 503 and the time to come back.
+        queue: how many requests may wait; more get 503 with Retry-After.
         upload_mb: how large an uploaded image may be, in megabytes.
-        max_pixels: how many pixels it may have, in millions.
+        max_pixels: how many pixels an image may have, in millions.
         timeout: how long a request may take, in seconds.
     """
     from importlib.util import find_spec

@@ -23,7 +23,7 @@ def shard(
 ) -> ShardReport:
     """Write a data set as tar shards, to stream from disk or from S3.
 
-    In the webdataset layout. The images' bytes are copied untouched, in a shuffled order: a stream can only be shuffled
+    In the webdataset layout. The images' bytes are copied unchanged, in a shuffled order: a stream can only be shuffled
     a little when it is read. The same data and seed give the same bytes. OUT is written whole or not at all.
 
     Example: vitreous shard photos/ shards/ --shard-size 100MB
@@ -32,8 +32,8 @@ def shard(
         data: a folder, a manifest, shards, builtin:NAME or the name of a known set.
         out: the folder to write, which must be new or empty.
         shard_size: how large a shard may become, as 256MB or 1GB.
-        seed: of the order.
-        full_check: decode every image to its last pixel, not only its header; slower, and finds images that are cut off.
+        seed: random seed of the order.
+        full_check: decode every image to its last pixel, not only its header; slower, and finds truncated images.
     """
     from vitreous.data.shards.writer import shard_data
 

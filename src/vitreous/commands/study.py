@@ -35,7 +35,7 @@ def study(
     the same command again: it runs what is missing. Several processes or machines may run the same command in one
     folder at the same time; each takes the runs that no other has.
 
-    `vitreous study cost` measures speed and the largest batch of the paper's models in the place of training any.
+    The study cost trains nothing: it measures speed and the largest batch of the paper's models.
 
     Example: vitreous study positions cifar10 --out studies/positions --budget 2h
 
@@ -44,7 +44,7 @@ def study(
         data: a folder, a manifest, builtin:NAME or the name of a known set, with train and test. Default: the study's own.
         upstream: DATA to pre-train on. Default: the study's own, rendered images.
         out: the folder for grid.json, runs.csv, result.json and the figure.
-        budget: how long it may take, as 30m, 2h or 1d: chooses models, steps and seeds, and says so. Default: the smallest
+        budget: how long it may take, as 30m, 2h or 1d: chooses models, steps and seeds, and prints them. Default: the smallest
             models; 15m for cost.
         level: the size of models and runs by number, instead of --budget.
         seeds: how many seeds of each arm. Default: as many as the claims need, 6 or 16.

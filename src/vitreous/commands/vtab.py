@@ -55,7 +55,7 @@ def vtab(
         batch_size: images per step; the learning rate follows. Default: the suite's, 512. In closed form: images at once.
         set: change the recipe of all runs, as lr=0.003,schedule=linear. Repeatable; see docs/reference/recipes.md.
         keep_weights: keep every run's checkpoint, which is dropped otherwise once its score is recorded.
-        workers: processes that read images; as many as there are cores if not given, 0 for none.
+        workers: processes that read images; one for each core if not given, 0 for none.
         device: cpu, cuda, mps; auto: the best there is.
         precision: auto: whichever this machine is faster in.
         engine: of --mode linear: torch; compile; onnx or openvino (pip install 'vitreous[export]'); auto measures once and

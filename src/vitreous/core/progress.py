@@ -78,13 +78,13 @@ def _print_lines(title: str, total: int | None) -> Iterator[Advance]:
             last = now
             say(f"{title}: {done:,}{whole}" + (f" ({done / total:.0%})" if total else ""))
 
-    say(f"{title}: " + ("begun" if total is None else f"{total:,} to do"))
+    say(f"{title}: " + ("started" if total is None else f"{total:,} to do"))
     yield advance  # on an error no last line: it was not finished
     say(f"{title}: {done:,}{whole} done in {time.monotonic() - began:.1f} s")
 
 
 @contextlib.contextmanager
-def byte_progress(what: str, doing: str = "fetching", did: str = "fetched") -> Iterator[Bytes]:
+def byte_progress(what: str, doing: str = "downloading", did: str = "downloaded") -> Iterator[Bytes]:
     """The progress of a file: a bar on a terminal, elsewhere a line at the start and one at the end."""
     if sys.stderr.isatty() and not is_silent():
         with _show_bar(f"{doing} {what}", None, "DownloadColumn", "TransferSpeedColumn") as update:

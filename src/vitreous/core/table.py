@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,11 +20,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
     padding = (0, 0) if dense else (0, 1)
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, padding=padding)
     rows = [tuple(row) for row in rows]
-    for index, heading in enumerate(headings):
-        numeric = (all(isinstance(row[index], (int, float)) for row in rows) and bool(rows)) or (dense and index > 0)
-        drawn.add_column(_cell(heading), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(_cell(value) for value in row))
+    columns = [[row[index] for row in rows] for index in range(len(headings))]
+    for index, (heading, values) in enumerate(zip(headings, columns, strict=True)):
+        numeric = {type(value) for value in values} - {type(None)}
+        right = (bool(numeric) and numeric <= {int, float, bool}) or (dense and index > 0)
+        drawn.add_column(_cell(heading), justify="right" if right else "left", overflow="fold")
+    for row in zip(*map(_cells, columns), strict=True):
+        drawn.add_row(*row)
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 200, color_system="auto" if terminal else None, highlight=False)
     with console.capture() as capture:
@@ -32,6 +35,16 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
     return "\n".join(
         lines if title is None else [printable(title), *lines]
     )  # rich would break a long title at the table's width
+
+
+def _cells(values: Sequence[Any]) -> list[str]:
+    """A column's cells; its fractions have the same number of digits where they are of one order of magnitude."""
+    sizes = [abs(value) for value in values if isinstance(value, float) and value and math.isfinite(value)]
+    if not sizes or max(sizes) >= 1000 or min(sizes) < max(sizes) / 100:
+        return [_cell(value) for value in values]
+    needed = max(len(f"{size:.4g}".partition(".")[2]) for size in sizes)
+    digits = min(needed, 3 - math.floor(math.log10(max(sizes))))
+    return [f"{value:.{digits}f}" if isinstance(value, float) and math.isfinite(value) else _cell(value) for value in values]
 
 
 def _cell(value: Any) -> str:

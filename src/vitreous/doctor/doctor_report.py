@@ -63,8 +63,8 @@ def describe_verdict(findings: Sequence[Finding]) -> str:
         kinds = dict.fromkeys(finding.kind for finding in worst)
         return f"{format_count(len(worst), 'finding')} would corrupt a result: {', '.join(kinds)}."
     if findings:
-        return "Sound: nothing here would corrupt a result. Some things are worth a look."
-    return "Sound: nothing was found."
+        return "Nothing here would corrupt a result. Some findings are worth a look."
+    return "No problems found."
 
 
 def _facts(scan: Scan, against: Scan | None) -> str:

@@ -204,7 +204,7 @@ _TABLE = (
         "misnamed",
         "never",
         "Another format than the name says",
-        "It is read by its content, so all is well here. Programs that go by the name may fail.",
+        "It is read by its content, so all is well here. Programs that trust the name may fail.",
         "Rename them, if others are to read them.",
     ),
     Kind(

@@ -99,9 +99,9 @@ def _verdict(own: Sequence[FewshotResult]) -> Verdict:
         more, meaning = True, "more labels would help"
     else:
         tested = f"{last.first.n_test:,} test images and {seeds} seed{'s' * (seeds > 1)}"
-        more, meaning = None, f"whether more would help, {tested} cannot tell"
+        more, meaning = None, f"undecided: {tested} are too few to tell whether more labels would help"
     added = f"a doubling of the labels, at {_few(per_class)} a class, adds {100 * gain:+.1f} ± {100 * error:.1f} points"
-    ends = f"{fitted:.1%} of the training images are right, {left_out:.1%} of them if each is left out of its fit"
+    ends = f"training accuracy {fitted:.1%}, leave-one-out {left_out:.1%}"
     return Verdict(name, gain, error, more, f"{name}: {added}: {meaning} ({ends})")
 
 

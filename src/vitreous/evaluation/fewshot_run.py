@@ -195,7 +195,7 @@ def run_fewshot(options: FewshotOptions) -> Fewshot:
         if l2 == "joint":
             notes.append("l2 was chosen by the test images, as in the paper: accuracies are a little better than on new ones")
         if l2 == "leave-one-out" and 1 in shots:
-            notes.append(f"1 shot: no image can be left out to choose by, so l2 is {format_l2(FIXED)}")
+            notes.append(f"1 shot: leave-one-out is impossible, so l2 is {format_l2(FIXED)}")
         about = {
             "checkpoint": options.checkpoint,
             "preprocess": str(preprocess),

@@ -64,7 +64,7 @@ class SavedHead:
         return "\n".join(
             [
                 f"saved {self.folder}: {len(self.classes):,} classes, fitted to {head['n_train']:,} images, l2 = "
-                f"{format_l2(head['l2'])}; {head['left_out']:.1%} of them are right if each is left out of its fit",
+                f"{format_l2(head['l2'])}; leave-one-out accuracy {head['left_out']:.1%}",
                 f"probabilities ({head['outputs']}) are calibrated by {sure}",
                 f"{FEATURES} ({self.megabytes:.1f} MB) is only for --add; try: vitreous predict {self.folder} IMAGE",
             ]

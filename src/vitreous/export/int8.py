@@ -7,19 +7,23 @@ in turn, and those whose absence from int8 brings the logits closest to the floa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import rich
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.classifier import Classifier
 from vitreous.core.errors import VitreousError, one_line
-from vitreous.core.progress import say
+from vitreous.core.progress import progress_bar, say
 from vitreous.evaluation.fewshot_tasks import open_task
 from vitreous.evaluation.intervals import share_interval
 from vitreous.evaluation.predictions import predict_dataset
@@ -75,7 +79,7 @@ class Quantised:
         verdict = "within" if self.within else "NOT within"
         return (
             f"int8: top-1 on {self.before.n:,} held-out images of {self.data} {self.before.text()} in float32, "
-            f"{self.after.text()} in int8, {self.loss:+.2f} points lost "
+            f"{self.after.text()} in int8, {abs(self.loss):.2f} points {'lost' if self.loss >= 0 else 'gained'} "
             f"({verdict} --tolerance {self.tolerance:g}){kept}"
         )
 
@@ -97,7 +101,8 @@ def quantise_graph(clf: Classifier, graph: bytes, info: ExportInfo, data: str, t
     order: Sequence[str] | None = None
     kept: tuple[str, ...] = ()
     while True:
-        write_int8(graph, replace_precision(info, None), images, path, kept)
+        quantised = _quantise(graph, info, images, path, kept)
+        _write(quantised, replace_precision(info, None), path)
         after = _measure(Classifier(info.checkpoint, engine=FileEngine(path)), task.test)
         found = Quantised(data, before, after, tolerance, kept)
         if found.within or len(kept) == len(LAYERS):
@@ -105,7 +110,7 @@ def quantise_graph(clf: Classifier, graph: bytes, info: ExportInfo, data: str, t
         say(f"int8 loses {found.loss:.2f} points; looking for layers to keep in float")
         order = order or _most_sensitive(clf, graph, info, images, path)
         kept = tuple(order[: len(kept) + 1])
-    write_int8(graph, replace_precision(info, after), images, path, kept)
+    _write(quantised, replace_precision(info, after), path)
     return found
 
 
@@ -115,7 +120,7 @@ def replace_precision(info: ExportInfo, after: Accuracy | None) -> ExportInfo:
 
 
 def _measure(clf: Classifier, data: Any) -> Accuracy:
-    predictions = predict_dataset(clf, data, bad_images="skip", title="evaluate " + clf.engine.name)
+    predictions = predict_dataset(clf, data, bad_images="skip", title=f"accuracy with {clf.engine.name}")
     right = predictions.right()[predictions.labelled()]
     return Accuracy(int(right.sum()), len(right))
 
@@ -137,16 +142,22 @@ def _most_sensitive(clf: Classifier, graph: bytes, info: ExportInfo, images: Ten
 
 def write_int8(graph: bytes, info: ExportInfo, images: Tensor, path: Path, kept: Sequence[str] = ()) -> None:
     """The graph in int8, to an .onnx or .xml file. `images` calibrate the latter; layers that are `kept` stay in float."""
+    _write(_quantise(graph, info, images, path, kept), info, path)
+
+
+def _quantise(graph: bytes, info: ExportInfo, images: Tensor, path: Path, kept: Sequence[str]) -> bytes | Any:
+    """An ONNX graph, or a model of OpenVINO's, by what `path` ends in."""
     engine = SUFFIXES[path.suffix.lower()]
     try:
-        if engine == "onnx":
-            write_onnx(_quantise_onnx(graph, kept), info, path)
-        else:
-            write_openvino(_quantise_openvino(graph, images, kept), info, path)
+        return _quantise_onnx(graph, kept) if engine == "onnx" else _quantise_openvino(graph, images, kept)
     except VitreousError:
         raise
     except Exception as error:  # of two libraries, each with errors of its own
         raise VitreousError(f"{info.checkpoint.config.name}: {engine} cannot quantise it ({one_line(error, 200)})") from error
+
+
+def _write(quantised: bytes | Any, info: ExportInfo, path: Path) -> None:
+    (write_onnx if SUFFIXES[path.suffix.lower()] == "onnx" else write_openvino)(quantised, info, path)
 
 
 def _quantise_onnx(graph: bytes, kept: Sequence[str]) -> bytes:
@@ -181,11 +192,28 @@ def _quantise_openvino(graph: bytes, images: Tensor, kept: Sequence[str]) -> Any
 
     nncf.set_log_level(logging.ERROR)
     scope = nncf.IgnoredScope(patterns=[f".*/{layer}/.*" for layer in kept], validate=False)
-    return nncf.quantize(
-        read_graph(graph, "int8"),
-        nncf.Dataset([image[None].numpy() for image in images]),
-        model_type=nncf.ModelType.TRANSFORMER,
-        preset=nncf.QuantizationPreset.MIXED,
-        subset_size=len(images),
-        ignored_scope=scope,
-    )
+    with _silent_rich(), progress_bar("calibrating int8", None) as advance:
+
+        def read(image: Tensor) -> NDArray[np.float32]:
+            advance(1)
+            return image[None].numpy()
+
+        return nncf.quantize(
+            read_graph(graph, "int8"),
+            nncf.Dataset(images, read),
+            model_type=nncf.ModelType.TRANSFORMER,
+            preset=nncf.QuantizationPreset.MIXED,
+            subset_size=len(images),
+            ignored_scope=scope,
+        )
+
+
+@contextlib.contextmanager
+def _silent_rich() -> Iterator[None]:
+    """NNCF draws bars on rich's own console, which is standard output: they would stand among the JSON of --json."""
+    console = rich.get_console()
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before

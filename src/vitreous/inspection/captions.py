@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_NEAR = 0.5  # of the distance of looking everywhere alike: below, a head looks around its own place
+_NEAR = 0.5  # of the distance of uniform attention: below, a head looks around its own place
 _FAR = 0.9  # from here on it looks across the whole image
 
 Values = NDArray[np.floating]
@@ -49,7 +49,7 @@ READINGS = {
     "entropy": Reading(
         "Attention entropy",
         "How sharply it looks.",
-        "A dot is a head: the entropy of its attention in bits. The line at the top is looking at all tokens alike, 0 is "
+        "A dot is a head: the entropy of its attention in bits. The line at the top is uniform attention, 0 is "
         "looking at one alone.",
         "In a healthy model heads differ, and most lie between the two ends. Heads at the top have learnt nothing to look for; "
         "whole layers near 0 are a known sign of unstable training.",
@@ -120,13 +120,13 @@ READINGS = {
 
 
 def distance(values: Values, uniform: float) -> str:
-    """(layers, heads), and the distance of looking everywhere alike."""
+    """(layers, heads), and the distance of uniform attention."""
     first, last = values[0], values[-1]
     heads = len(first)
     near, far = int((first < _NEAR * uniform).sum()), int((first >= _FAR * uniform).sum())
     end = f" In the last layer they look {_between(last)} pixels far." if len(values) > 1 else ""
     return (
-        f"In layer 0 the heads look {_between(first)} pixels far; looking everywhere alike would be {uniform:.3g}. "
+        f"In layer 0 the heads look {_between(first)} pixels far; uniform attention would be {uniform:.3g}. "
         f"Of {heads} heads, {_heads(near)} around their own patch and {far or 'none'} across the whole image.{end}"
     )
 
@@ -137,8 +137,8 @@ def entropy(values: Values, tokens: int) -> str:
     alike, sharp = int((values > 0.95 * top).sum()), int((values < 0.1 * top).sum())
     return (
         f"From {values[lowest]:.2f} bits (layer {lowest[0]}, head {lowest[1]}) to {values[highest]:.2f} (layer {highest[0]}, "
-        f"head {highest[1]}); looking everywhere alike is {top:.2f}. Of {values.size} heads, {_heads(alike)} nearly "
-        f"everywhere alike and {sharp or 'none'} at nearly one token."
+        f"head {highest[1]}); uniform attention is {top:.2f}. Of {values.size} heads, {_heads(alike)} nearly "
+        f"uniformly and {sharp or 'none'} at nearly one token."
     )
 
 

@@ -9,6 +9,7 @@ and a layer-norm epsilon of 1e-12 in place of 1e-6 shows plainly.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -68,12 +69,13 @@ class Verification:
             return f"equal: {what} compared, logits differ by {self.logits:.1e} relative"
         lines = [
             f"DIFFERENT, first at {self.first.operation}: {self.first.cause}",
-            f"logits differ by {self.logits:.1e} relative",
+            "logits cannot be compared" if math.isinf(self.logits) else f"logits differ by {self.logits:.1e} relative",
         ]
         rows = []
         for cause in dict.fromkeys(finding.cause for finding in self.findings):
             same = [finding for finding in self.findings if finding.cause == cause]
-            rows.append((cause, same[0].operation, len(same), f"{max(f.relative for f in same):.1e}"))
+            worst = max(f.relative for f in same)
+            rows.append((cause, same[0].operation, len(same), "-" if math.isinf(worst) else f"{worst:.1e}"))
         return "\n".join([*lines, "", table(("likely cause", "first at", "operations", "relative difference"), rows)])
 
     def records(self) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def compute_distance(attention_BHNN: Tensor, grid: Size, step: Size, prefix: int
 
 
 def uniform_distance(grid: Size, step: Size, prefix: int) -> float:
-    """The distance of a head that looks at all tokens alike, in pixels."""
+    """The distance of uniform attention, in pixels."""
     patches = grid[0] * grid[1]
     return float(pixels_apart(grid, step).double().mean()) * patches / (patches + prefix)
 

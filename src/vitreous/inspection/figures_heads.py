@@ -33,14 +33,14 @@ def plot_attention_distance(
         distance: as `attention_distance` gives it
         errors: standard errors over images, of the same shape; one that is not a number is left out
         image_size: height and width in pixels, for a second scale that compares with models of other sizes
-        uniform: the distance of a head that looks at all tokens alike, drawn as a line
+        uniform: the distance of uniform attention, drawn as a line
     """
     values = check_finite(distance, "attention distance", _AXES)
     bars = None if errors is None else np.asarray(errors, np.float64)
     figure, axes = chart("Attention distance of each head", right=32 if image_size is None else 104)
     _dots(figure, axes, values, bars, "looks near", "looks far")
     if uniform is not None:
-        axes.axhline(uniform, color=COLOURS[1], lw=1.2, ls=(0, (4, 3)), label="looking everywhere alike", zorder=1)
+        axes.axhline(uniform, color=COLOURS[1], lw=1.2, ls=(0, (4, 3)), label="uniform attention", zorder=1)
     top = max(float((values if bars is None else values + np.nan_to_num(bars)).max()), uniform or 0.0)
     axes.set(ylabel="mean attention distance (pixels)", ylim=(0, top * (1 + _ROOM) or 1.0))
     if image_size is not None:
@@ -61,7 +61,7 @@ def plot_attention_entropy(entropy: ArrayLike, tokens: int) -> Figure:
     figure, axes = chart("Attention entropy of each head")
     _dots(figure, axes, values, None, "looks sharply", "looks widely")
     most = math.log2(tokens)
-    label = f"all {tokens:,} tokens alike ({most:.1f} bits)"
+    label = f"uniform over {tokens:,} tokens ({most:.1f} bits)"
     axes.axhline(most, color=COLOURS[1], lw=1.2, ls=(0, (4, 3)), label=label, zorder=1)
     top = max(most, float(values.max())) or 1.0
     axes.set(ylabel="entropy of attention (bits; 0: one token alone)", ylim=(-_ROOM / 2 * top, top * (1 + _ROOM)))

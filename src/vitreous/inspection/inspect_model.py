@@ -96,7 +96,7 @@ class Inspection:
 
     @property
     def uniform_distance(self) -> float:
-        """The attention distance of looking at all tokens alike."""
+        """The attention distance of uniform attention."""
         return uniform_distance(self.grid, self.clf.config.step, self.clf.config.prefix_tokens)
 
 

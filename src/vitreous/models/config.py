@@ -276,9 +276,10 @@ class ViTConfig:
             if size < 1 or cells % patch:
                 step = patch * stride
                 below, above = max(1, size // step) * step, (max(0, size) // step + 1) * step
-                near = f"{below}" if below >= above else f"{below} and {above}"
+                near = f"{below}" if below >= above else f"{below} or {above}"
                 raise VitreousError(
-                    f"image {what} {size} is not a multiple of {self.name}'s patch, {step} pixels; the nearest sizes are {near}"
+                    f"image {what} {size} is not a multiple of {self.name}'s patch, {step} pixels; "
+                    f"the nearest --image-size is {near}"
                 )
         return rows // self.patch[0], columns // self.patch[1]
 

@@ -148,5 +148,5 @@ def _seconds_per_image(config: ModelConfig, batch: int, device: str, speeds: dic
 
 def describe_seconds(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"

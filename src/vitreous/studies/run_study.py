@@ -132,10 +132,12 @@ def run_study(options: StudyOptions) -> StudyResult:
     files = RowFiles(folder, World(0, 1, torch.device(options.device)))
     runner = CellRunner(files, runs, options.device, options.precision)
     rows = {key: row for key, row in results.read_runs(folder / results.RUNS).items() if key in {cell.key() for cell in cells}}
-    left = [cell for cell in cells if cell.key() not in rows]
-    say(f"{study.name}: {len(cells)} runs, {len(cells) - len(left)} done; {_describe(scale)}")
+    due = study.primary_cells(cells) if options.primary else cells
+    done = sum(cell.key() in rows for cell in due)
+    which = f"{len(due)} of them for the primary claim" if options.primary else f"{len(due)} runs"
+    say(f"{study.name}: {which}, {done} done; {_describe(scale)}")
     try:
-        for row in runner.run_missing(study.primary_cells(cells) if options.primary else cells, dict(rows)):
+        for row in runner.run_missing(due, dict(rows)):
             rows[str(row["cell"])] = row
             results.write_runs(folder / results.RUNS, in_order(cells, rows))
     finally:

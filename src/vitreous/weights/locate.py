@@ -172,7 +172,8 @@ def _not_found(source: str) -> VitreousError:
                 f"{source!r}: no weights are known for {model}; give the path of a checkpoint, or hf:OWNER/REPO"
             )
         if tag:
-            return unknown_name(f"weights for {model}:", source, weights)
+            hint = did_you_mean(source, weights)
+            return VitreousError(f"unknown weights for {model}: {source!r}; {hint}`vitreous list weights` shows all")
         return VitreousError(
             f"{source!r} is an architecture, not weights; name the weights too, such as {weights[0]!r} "
             f"(known for it: {', '.join(weights)})"

@@ -110,7 +110,7 @@ def _from_arrays(arrays: Arrays, whole: Arrays, settings: dict[str, Any], prepro
             checkpoint = _with_tensors(found, whole)
             if not checkpoint.preprocess_guessed:
                 return checkpoint
-            guess = f"the checkpoint does not say in known words how images are prepared: guessed as {checkpoint.preprocess}"
+            guess = f"the checkpoint does not state its preprocessing; guessed: {checkpoint.preprocess}"
             return dataclasses.replace(checkpoint, notes=(*checkpoint.notes, guess))
     except VitreousError as error:  # a config that cannot be: say where it was read
         raise (

@@ -231,7 +231,7 @@ def _with_transformers_parts(checkpoint: Checkpoint) -> tuple[Checkpoint, list[s
 def _fields(checkpoint: Checkpoint, family: str, notes: list[str]) -> dict[str, Any] | None:
     """The preprocessing in words that both hubs have; none, and a note, where there are none or it was only guessed."""
     if checkpoint.preprocess_guessed:
-        notes.append(f"how images are prepared was only guessed ({checkpoint.preprocess}), so the export does not say it")
+        notes.append(f"the preprocessing was only guessed ({checkpoint.preprocess}), so the export does not state it")
         return None
     fields = preprocessing.parse_fields(checkpoint.preprocess, checkpoint.config.channels)
     if fields is None or (family == "Hugging Face" and len(set(fields.get("small", (1, 1)))) > 1):

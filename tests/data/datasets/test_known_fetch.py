@@ -62,13 +62,13 @@ def test_every_set_is_fetched_once_and_then_works_offline(
     said = capsys.readouterr().err
     assert sorted(path for path, _ in server.requests) == sorted(f"/{name}/{file}" for file in contents)
     for file, content in contents.items():
-        assert f"fetching {name} {file}" in said
+        assert f"downloading {name} {file}" in said
         assert (tmp_path / "cache" / "data" / name / file).read_bytes() == content
-    assert any("fetched from 127.0.0.1" in note and named.find_dataset(name).terms in note for note in data.notes)
+    assert any("downloaded from 127.0.0.1" in note and named.find_dataset(name).terms in note for note in data.notes)
     server.close()
     again = open_named(name)
     assert again.where == name
-    assert not any("fetched from" in note for note in again.notes)
+    assert not any("downloaded from" in note for note in again.notes)
     for split, source in data.splits.items():
         other = again.source(split)
         assert isinstance(source, Source)
@@ -201,7 +201,7 @@ def test_list_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "kind": "real",
         "classes": 10,
         "images": {"train": 50_000, "test": 10_000},
-        "obtained": "fetched (170 MB)",
+        "obtained": "downloaded (170 MB)",
         "terms": "no licence stated; cite Krizhevsky 2009",
     }
     assert rows["imagenet"]["obtained"].startswith("by hand: https://image-net.org")

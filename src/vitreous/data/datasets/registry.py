@@ -79,7 +79,7 @@ def open_named(name: str, root: Path | None = None) -> Dataset:
     _fetch_files(known)
     found = _open_directory(known, known.name, _download_dir(known))
     host = urlsplit(_address(known, known.files[0])).netloc
-    note = f"{known.name}: fetched from {host}; terms: {known.terms} ({known.page})"
+    note = f"{known.name}: downloaded from {host}; terms: {known.terms} ({known.page})"
     return dataclasses.replace(found, notes=(*found.notes, note))
 
 

@@ -69,9 +69,9 @@ function drawSmall() {
 function controls() {
   const numbers = main();
   if (numbers) {
-    $("layer").max = numbers.layers;
-    $("layer").value = state.layer + 1;
-    $("layer-number").textContent = `${state.layer + 1} of ${numbers.layers}`;
+    $("layer").max = numbers.layers - 1;
+    $("layer").value = state.layer;
+    $("layer-number").textContent = `${state.layer} of 0–${numbers.layers - 1}`;
     $("layer").disabled = $("play").disabled = LAYERLESS.includes(state.mode) || numbers.layers === 1;
     $("strip").classList.toggle("idle", LAYERLESS.includes(state.mode));
     scatter.select(state.layer, state.mode === "head" ? state.head : null);
@@ -304,7 +304,7 @@ function chosen() {
   run();
 }
 
-$("layer").addEventListener("input", () => set({ layer: Number($("layer").value) - 1 }));
+$("layer").addEventListener("input", () => set({ layer: Number($("layer").value) }));
 $("modes").addEventListener("change", (event) => set({ mode: event.target.value }));
 $("scale").addEventListener("change", () => set({ scale: $("scale").value }));
 $("strength").addEventListener("input", () => set({ strength: Number($("strength").value) / 100 }));

@@ -12,13 +12,13 @@ function whole(text, low, high) {
   return number >= low && number <= high ? number : undefined;
 }
 
-/** The fragment of a view. Numbers are as people count, from 1. */
+/** The fragment of a view. Numbers are those on the page: layers and heads from 0, rows, columns and tokens from 1. */
 export function written(view) {
   const fields = new URLSearchParams();
   fields.set("model", view.model);
   if (view.second) fields.set("with", view.second);
-  fields.set("layer", view.layer + 1);
-  fields.set("head", view.head + 1);
+  fields.set("layer", view.layer);
+  fields.set("head", view.head);
   fields.set("mode", view.mode);
   if (view.query.kind === "patch") fields.set("patch", `${view.query.row + 1}.${view.query.column + 1}`);
   else fields.set("token", view.query.kind === "all" ? "all" : view.query.index + 1);
@@ -34,15 +34,12 @@ export function read(fragment, known) {
   if (!text.includes("=") || text.length > LONGEST) return null;
   const fields = new URLSearchParams(text);
   const oneOf = (key, choices) => (choices.includes(fields.get(key)) ? fields.get(key) : undefined);
-  const number = (key) => {
-    const found = whole(fields.get(key), 1, 10_000);
-    return found === undefined ? undefined : found - 1;
-  };
+  const number = (key, low) => whole(fields.get(key), low, 10_000);
   const view = {
     model: oneOf("model", known.models),
     second: oneOf("with", known.models),
-    layer: number("layer"),
-    head: number("head"),
+    layer: number("layer", 0),
+    head: number("head", 0),
     mode: oneOf("mode", MODES),
     scale: oneOf("scale", SCALES) ?? "own",
     example: oneOf("example", known.examples),
@@ -51,7 +48,7 @@ export function read(fragment, known) {
   const patch = /^(\d{1,5})\.(\d{1,5})$/.exec(fields.get("patch") ?? "");
   if (patch && Number(patch[1]) && Number(patch[2])) view.query = { kind: "patch", row: patch[1] - 1, column: patch[2] - 1 };
   else if (fields.get("token") === "all") view.query = { kind: "all" };
-  else if (number("token") !== undefined) view.query = { kind: "token", index: number("token") };
+  else if (number("token", 1)) view.query = { kind: "token", index: number("token", 1) - 1 };
   return view;
 }
 

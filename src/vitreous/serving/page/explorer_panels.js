@@ -45,7 +45,7 @@ export class Heads {
     this.buttons = heads.map((head) => {
       const canvas = make("canvas", { width: numbers.columns, height: numbers.rows, "aria-hidden": "true" });
       canvas.style.aspectRatio = `${numbers.columns * numbers.step[1]} / ${numbers.rows * numbers.step[0]}`;
-      const [short, name] = head === null ? ["mean", "Mean of heads"] : [head + 1, `Head ${head + 1}`];
+      const [short, name] = head === null ? ["mean", "Mean of heads"] : [head, `Head ${head}`];
       return make("button", { type: "button", role: "radio", "aria-label": name, on: { click: () => this.choose(head) } }, canvas, make("span", {}, short));
     });
     this.parent.replaceChildren(...this.buttons);

@@ -37,11 +37,11 @@ export class Scatter {
     }
     const every = Math.max(1, Math.ceil(layers / 12));
     for (let layer = 0; layer < layers; layer += every)
-      chart.append(drawn("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer + 1));
+      chart.append(drawn("text", { x: this.x(layer), y: HEIGHT - BOTTOM + 13, "text-anchor": "middle" }, layer));
     chart.append(drawn("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "layer"));
     this.dots = values.map((heads, layer) => heads.map((value, head) => {
       const dot = drawn("circle", { class: "dot", cx: this.x(layer), cy: this.y(value), r: 4 });
-      dot.append(drawn("title", {}, `layer ${layer + 1} head ${head + 1}: ${short(value)} ${unit}`));
+      dot.append(drawn("title", {}, `layer ${layer} head ${head}: ${short(value)} ${unit}`));
       chart.append(dot);
       return dot;
     }));
@@ -66,8 +66,8 @@ export class Scatter {
       this.chart.insertBefore(this.picked, this.ring); // above its neighbours
     }
     const heads = this.values[layer], mean = heads.reduce((sum, value) => sum + value, 0) / heads.length;
-    const own = this.picked ? `head ${head + 1} ${short(heads[head])} ${this.unit}, ` : "";
-    this.told.textContent = `Layer ${layer + 1}: ${own}mean ${short(mean)} ${this.unit}.`;
+    const own = this.picked ? `head ${head} ${short(heads[head])} ${this.unit}, ` : "";
+    this.told.textContent = `Layer ${layer}: ${own}mean ${short(mean)} ${this.unit}.`;
   }
 
   /** The nearest dot: small ones are hard to hit, above all with a finger. */

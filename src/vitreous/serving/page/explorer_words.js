@@ -26,9 +26,9 @@ export function tokenName(token, numbers, card) {
 export function where({ mode, layer, head }, numbers) {
   if (mode === "gradient") return "gradient rollout";
   if (compares(mode)) return mode === "similar" ? "similar patches" : "patch colours";
-  const depth = `layer ${layer + 1}`;
+  const depth = `layer ${layer}`;
   if (mode === "rollout") return `rollout up to ${depth}`;
-  return mode === "head" && !numbers.averaged ? `${depth} head ${head + 1}` : `${depth}, mean of heads`;
+  return mode === "head" && !numbers.averaged ? `${depth} head ${head}` : `${depth}, mean of heads`;
 }
 
 /** One sentence on a map. */
