@@ -35,12 +35,13 @@ def train(data: str, start: str, minutes: float, size: int | None, **options: An
         run = vitreous.finetune(
             data, from_=start, out=out, minutes=minutes, image_size=size and (size, size), workers=0, test="test", **options
         )
-        recipe = json.loads((Path(out) / "config.json").read_text())["recipe"]
+        config = json.loads((Path(out) / "config.json").read_text())
         lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+    recipe = config["recipe"]
     validation = [line["top1"] for line in lines if line["split"] == "validation"]
     test = next(line for line in lines if line["split"] == "test")
     return {
-        "train": recipe["train"], "lr": recipe["lr"], "optimizer": recipe["optimizer"], "steps": run.steps,
+        "image_size": config["model"]["image_size"][0], "train": recipe["train"], "lr": recipe["lr"], "optimizer": recipe["optimizer"], "steps": run.steps,
         "closed_form": validation[0], "validation": max(validation), "test": test["top1"], "n": test["n"],
         "cpu_seconds": round(time.process_time() - before, 1),
     }  # fmt: skip
@@ -61,7 +62,8 @@ def main() -> None:
     def run(name: str, **chosen: Any) -> dict[str, Any]:
         found = next((row for row in done if row["run"] == name), None)
         if found is None:
-            found = {"run": name, **train(options.data, options.start, options.minutes, options.image_size, **chosen)}
+            size = done[0]["image_size"] if done else options.image_size
+            found = {"run": name, **train(options.data, options.start, options.minutes, size, **chosen)}
             done.append(found)
             with options.out.open("a") as file:
                 file.write(json.dumps(found) + "\n")

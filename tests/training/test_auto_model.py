@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from runs import SMALL, digest
 
 import vitreous
 from vitreous.core.progress import silence
-from vitreous.models.cost import cost
+from vitreous.models.cost import compute_cost, cost
 from vitreous.models.names import parse_name
 from vitreous.training import timing
-from vitreous.training.auto_model import EPOCHS, MEASURED, auto_models, choose_by_flops, expectation
+from vitreous.training.auto_model import MEASURED, auto_models, expectation
 from vitreous.training.timing import Pace
 
 
@@ -38,27 +39,37 @@ def test_every_candidate_is_a_model_with_few_places(side: int, images: int) -> N
     assert all(not parse_name(name, image_size=side).stem for name in plain)  # type: ignore[union-attr]
 
 
-def test_large_images_keep_the_paper_s_model() -> None:
-    assert auto_models((224, 224), 1_000)[0] == ("ViT-B/16",)
+@pytest.mark.parametrize(("side", "places"), [(96, 12), (112, 14), (128, 16), (160, 10), (224, 14), (300, 10)])
+def test_photographs_have_a_stem_too_unless_there_are_very_many(side: int, places: int) -> None:
+    names, _ = auto_models((side, side), 1_000)
+    for name in names:
+        config = parse_name(name, image_size=side)
+        assert (config.name, bool(config.stem), config.grid) == (name, True, (places, places))  # type: ignore[union-attr]
+    assert auto_models((side, side), 1_000_000)[0] == ("ViT-B/16",)
+    assert auto_models((side, side), 1_000, masks_patches=True)[0] == ("ViT-B/16",)
 
 
-def test_a_smaller_budget_gets_a_smaller_model() -> None:
-    names, _ = auto_models((32, 32), 50_000)
-    assert names == ("C4x32r+ViT-256x2/8", "C4x16r+ViT-128x2/8")
-    chosen = {flops: choose_by_flops(names, (32, 32), 3, 50_000, flops)[0] for flops in (1e15, 2.2e14, 1e9)}
-    assert chosen == {1e15: names[0], 2.2e14: names[1], 1e9: names[1]}
-    each = cost(names[0], image_size=32, classes=10).training_flops(1)
-    assert choose_by_flops(names, (32, 32), 3, 50_000, EPOCHS * 50_000 * each * 1.001)[0] == names[0]
-    assert choose_by_flops(names, (32, 32), 3, 50_000, EPOCHS * 50_000 * each * 0.999)[0] == names[1]
+def test_a_smaller_budget_gets_a_smaller_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("C2x32+ViT-64x2/2", "C2x16+ViT-32x2/2")
+    monkeypatch.setattr("vitreous.training.alternatives.auto_models", lambda *given: (names, "two"))
+    each = cost(names[0], image_size=8, classes=10, channels=1).training_flops(32)  # a batch of the 200 images
+    ten = math.ceil(10 * 200 / 32)
+    chosen = {}
+    for steps in (ten, ten - 1):
+        pretrain(tmp_path / f"{steps}", steps=None, flops=steps * each)
+        chosen[steps] = json.loads((tmp_path / f"{steps}" / "config.json").read_text())["model"]["name"]
+    assert chosen == {ten: names[0], ten - 1: names[1]}
 
 
 def test_what_to_expect_is_the_nearest_run_that_was_measured() -> None:
-    each = cost("C4x16r+ViT-128x2/8", image_size=32, classes=10).training_flops(1)
+    config = parse_name("C4x16r+ViT-128x2/8", image_size=32, classes=10)
+    each = compute_cost(config).training_flops(1)
     for row in MEASURED:
         if row.side == 32:
-            told = expectation("C4x16r+ViT-128x2/8", (32, 32), 3, row.images, row.flops / each)
+            told = expectation(config, row.images, row.flops / each)
             assert told is not None
             assert told.endswith(f"reached {row.accuracy:.1%} with {row.flops:.2g}")
+    assert expectation(parse_name("ViT-Ti/16", classes=10), 1_000, 1e4) is None
 
 
 def test_pretraining_on_digits_without_a_model_has_a_stem_and_says_why(tmp_path: Path) -> None:
@@ -80,7 +91,7 @@ def test_minutes_choose_the_largest_model_that_is_fast_enough_once(tmp_path: Pat
     seconds = {256: 0.5, 128: 0.03, 32: 0.01}  # not one step, too few, enough
     monkeypatch.setattr(timing, "measure_pace", lambda config, world: Pace(seconds[config.model.width], 9e-5, 1))
     names = ("C2x128+ViT-256x2/2", "C2x64+ViT-128x2/2", "C2x16+ViT-32x2/2")
-    monkeypatch.setattr("vitreous.training.resolve.auto_models", lambda *given: (names, "three"))
+    monkeypatch.setattr("vitreous.training.alternatives.auto_models", lambda *given: (names, "three"))
     asked: dict[str, Any] = dict(steps=None, minutes=0.02, eval_every=None)
     run = pretrain(tmp_path / "run", **asked)
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -96,7 +96,7 @@ def test_a_budget_of_flops_is_a_number_of_steps(tmp_path: Path) -> None:
     assert pretrain(tmp_path / "run", **options).steps == 9
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["recipe"]["steps"] == 9
-    assert f"steps 9: {9.9 * one:g} FLOPs as asked, {one:.4g} for each step of 32 images" in config["decisions"]
+    assert f"steps 9: --flops {9.9 * one:g}, {one:.4g} for each step of 32 images" in config["decisions"]
     pretrain(tmp_path / "steps", steps=9)
     assert digest(tmp_path / "run") == digest(tmp_path / "steps")
     # At another image size a step costs more.
@@ -129,7 +129,7 @@ def test_minutes_become_a_number_of_steps_once(tmp_path: Path, monkeypatch: pyte
     assert (settings["recipe"]["steps"], settings["eval_every"]) == (23, 8)
     assert [row["step"] for row in metrics(tmp_path / "run", "validation")] == [8, 16, 23]
     assert (
-        "steps 23: 0.5 minutes as asked; a step took 1.2e+03 ms, the median of 1; evaluation takes about 2 s"
+        "steps 23: --minutes 0.5; a step took 1.2e+03 ms, the median of 1; evaluation takes about 2 s"
         in (tmp_path / "run" / "log.txt").read_text()
     )
     pretrain(tmp_path / "counted", steps=23, eval_every=8, set=("dropout=0.1",))

@@ -165,7 +165,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
 
 
 def _objective(given: Mapping[str, Any]) -> ObjectiveName:
-    """What is learnt: as asked, or what a recipe that was named is for."""
+    """What is learnt: as set, or what a recipe that was named is for."""
     asked: ObjectiveName | None = given.get("objective")
     of_recipe = tables.find_recipe(given["recipe"]).objective if given.get("recipe") else None
     if asked and of_recipe and asked != of_recipe:

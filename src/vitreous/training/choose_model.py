@@ -37,20 +37,27 @@ def _size(
     options: TrainOptions, images: RunImages, checkpoint: Checkpoint | None, changes: Mapping[str, Any]
 ) -> tuple[tuple[int, int], str | None]:
     """Height and width of what the model will see."""
-    if options.image_size is not None:
-        return options.image_size, None
-    if changes.get("image_size"):
-        return (changes["image_size"],) * 2, None
-    string = options.preprocess or changes.get("preprocess")
-    if string and (given := Preprocess(string).size):
-        return given, f"image size {given[0]} x {given[1]}: what the preprocessing gives"
-    if options.recipe is not None and (side := tables.find_recipe(options.recipe).image_size):
-        return (side, side), f"image size {side}: recipe {options.recipe}'s"
+    if (given := given_size(options, changes)) is not None:
+        return given
     if checkpoint is not None:
         return checkpoint.evaluation_size, None
     if images.size is not None and max(images.size) <= SMALL:
         return images.size, f"image size {images.size[0]} x {images.size[1]}: the images' own"
     return (224, 224), "image size 224: the paper's"
+
+
+def given_size(options: TrainOptions, changes: Mapping[str, Any]) -> tuple[tuple[int, int], str | None] | None:
+    """A size that an option, a string or a recipe names; nothing where it is for the data, the checkpoint or the budget."""
+    if options.image_size is not None:
+        return options.image_size, None
+    if changes.get("image_size"):
+        return (changes["image_size"],) * 2, None
+    string = options.preprocess or changes.get("preprocess")
+    if string and (size := Preprocess(string).size):
+        return size, f"image size {size[0]} x {size[1]}: what the preprocessing gives"
+    if options.recipe is not None and (side := tables.find_recipe(options.recipe).image_size):
+        return (side, side), f"image size {side}: recipe {options.recipe}'s"
+    return None
 
 
 def _size_cost(checkpoint: Checkpoint, size: tuple[int, int]) -> str:

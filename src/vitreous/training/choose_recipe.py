@@ -1,4 +1,4 @@
-"""The recipe of a run: as it was replayed, by its name, or one for the data; changed as asked, and fitted to data and size."""
+"""The recipe of a run: replayed, by its name, or one for the data; changed by `--set`, and fitted to data and size."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _count_steps(flops: float, model: ModelConfig, batch_size: int) -> tuple[int
             f"--flops {flops:g}: one step of {batch_size:,} images takes {each:.3g}; give more, or a smaller --batch-size"
         )
     steps = int(flops // each)
-    return steps, f"steps {steps:,}: {flops:g} FLOPs as asked, {each:.4g} for each step of {batch_size:,} images"
+    return steps, f"steps {steps:,}: --flops {flops:g}, {each:.4g} for each step of {batch_size:,} images"
 
 
 def _with_equal_scales(recipe: Recipe, changes: Mapping[str, Any], said: list[str]) -> Recipe:

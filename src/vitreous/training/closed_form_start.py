@@ -78,7 +78,7 @@ def start_from_closed_form(config: RunConfig, loop: Loop) -> str:
         loop.progress.owed = loop.held_out is not None
         said.append(
             f"the head starts from the closed form: ridge on {len(train):,} images, l2 = {format_l2(head.l2)}, "
-            f"{head.left_out:.1%} of the training images right if each is left out of its fit"
+            f"leave-one-out accuracy {head.left_out:.1%}"
         )
     return "; ".join(said)
 

@@ -129,7 +129,7 @@ def _parts(
     choosing = stop_early and "validation" not in dataset.splits
     if isinstance(train, Source) and (options.held_out is not None or choosing):
         ours, theirs = split_stratified(train, options.data_seed, share)
-        why = "as asked" if options.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
+        why = "--held-out" if options.held_out is not None else "the best evaluation is chosen, and a test set must not choose"
         return ours, theirs, f"validating on {len(theirs):,} training images held out, {share:.0%} of each class: {why}"
     if options.held_out is not None and not isinstance(train, Source) and train is not None:
         raise VitreousError(
@@ -147,7 +147,7 @@ def _without_bad(source: Source | Stream, options: TrainOptions, bad: list[BadIm
     """Files are looked at before the first step, so that a run does not stop after an hour. Shards are met as they come."""
     if not isinstance(source, Source) or not source.encoded:
         return source
-    with progress_bar(f"looking at the {source.split} images' headers", len(source)) as advance:
+    with progress_bar(f"reading the headers of the {source.split} images", len(source)) as advance:
         found = check_headers(source, default_workers() if options.workers is None else options.workers, advance)
     if found and options.bad_images == "stop":
         raise VitreousError(

@@ -12,7 +12,8 @@ from vitreous.core.distributed import World, broadcast
 from vitreous.core.errors import VitreousError
 from vitreous.core.files import user_path
 from vitreous.data.source import Dataset
-from vitreous.training.auto_model import EPOCHS, auto_models, choose_by_flops, expectation
+from vitreous.training.alternatives import Alternative, describe_choice, list_alternatives
+from vitreous.training.auto_model import expectation
 from vitreous.training.batch_fitting import fit_micro_batch
 from vitreous.training.build_options import model_fields, recipe_changes
 from vitreous.training.choose_model import choose_model, choose_size
@@ -21,7 +22,6 @@ from vitreous.training.config import EVALUATIONS, Previous, RunConfig, RunRecord
 from vitreous.training.data_split import RunImages, choose_images
 from vitreous.training.distillation import describe_teacher
 from vitreous.training.fewshot_along import open_fewshot
-from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.recipe import Recipe, replace_fields
 from vitreous.training.timing import Length, fit_into_minutes
@@ -55,51 +55,43 @@ def resolve(
     # The sigmoid loss learns from an image without labels too: it belongs to no class.
     unlabelled = changes.get("loss") == "sigmoid"
     images = choose_images(options, stop_early=patience is not None, dataset=dataset, unlabelled=unlabelled)
+    count = images.count or GUESSED
+    alternatives = list_alternatives(options, before, images, count, changes)
+    for alternative in alternatives:
+        try:
+            config = _try(alternative, previous, world, images, changes, as_set, eval_every, fitted)
+        except VitreousError:  # perhaps because not one step of it fits into the budget
+            if alternative is alternatives[-1]:
+                raise
+            continue
+        seen = config.steps * config.recipe.batch_size / count
+        if seen >= alternative.epochs:
+            break
+    said = [describe_choice(alternatives, config.model, seen)]
     if options.model == "auto":
-        return _with_auto_model(options, previous, world, images, changes, as_set, eval_every)
-    if options.minutes is not None and fitted is None and "steps" not in changes:
-        length = _fit_into_minutes(options, previous, world, images, changes)
-        changes["steps"], eval_every = length.steps, length.eval_every
-        as_set.append(length.reason)
-    return _decide(options, previous, world, images, changes, as_set, eval_every, fitted)
+        said.append(expectation(config.model, count, seen * count))
+    return replace(config, decisions=(*config.decisions, *filter(None, said)))
 
 
-def _with_auto_model(
-    options: TrainOptions,
+def _try(
+    alternative: Alternative,
     previous: Previous,
     world: World,
     images: RunImages,
-    changes: dict[str, Any],
-    as_set: list[str],
+    changes: Mapping[str, Any],
+    as_set: Sequence[str],
     eval_every: int | None,
+    fitted: Recipe | None,
 ) -> RunConfig:
-    """The largest model that the budget pays for; the one that it was, where the run is resumed."""
-    size, count = choose_size(options, images, None, changes)[0], images.count or GUESSED
-    names, why = auto_models(size, count, OBJECTIVES[options.objective].masks_patches)
-    known = previous.resumed.options.get("model") if previous.resumed else None
-    budget = "as it was"
-    if known is not None:
-        names = (known,)
-    elif options.minutes is None:
-        name, budget = choose_by_flops(names, size, images.channels, count, options.flops)
-        names = (name,)
-    counted = options.minutes is None or "steps" in changes
-    for name in names:
-        named = replace(options, model=name)
-        if counted:
-            break
-        try:
-            length = _fit_into_minutes(named, previous, world, images, changes)
-        except VitreousError:  # not one step of it fits into the time
-            if name == names[-1]:
-                raise
-            continue
-        changes["steps"], eval_every, budget = length.steps, length.eval_every, length.reason
-        if length.steps * _decide(named, previous, world, images, changes, ()).recipe.batch_size >= EPOCHS * count:
-            break
-    config = _decide(named, previous, world, images, changes, [*as_set, f"model {name}: {why}; {budget}"], eval_every)
-    expected = expectation(name, size, images.channels, count, config.steps * config.recipe.batch_size)
-    return replace(config, decisions=(*config.decisions, *filter(None, [expected])))
+    """The config of the run with this model and size; with --minutes its steps are timed."""
+    options, notes = alternative.options, list(as_set)
+    if alternative.reason is not None:
+        notes.append(alternative.reason)
+    if options.minutes is not None and fitted is None and "steps" not in changes:
+        length = _fit_into_minutes(options, previous, world, images, changes)
+        changes, eval_every = {**changes, "steps": length.steps}, length.eval_every
+        notes.append(length.reason)
+    return _decide(options, previous, world, images, changes, notes, eval_every, fitted)
 
 
 def _fit_into_minutes(

@@ -45,7 +45,8 @@ def _swept(options: TrainOptions, previous: Previous, world: World) -> tuple[Tra
         raise VitreousError(f"--sweep chooses the learning rate, and --set lr={changes['lr']} gives it; leave one of them out")
     options = replace(options, sweep=False)
     whole = resolve(options, previous, world)
-    options, recipe = replace(options, model=whole.options.model), whole.recipe  # --model auto is decided
+    chosen, recipe = whole.options, whole.recipe
+    options = replace(options, model=chosen.model, image_size=chosen.image_size)  # --model auto and the budget have decided
     if not OBJECTIVES[recipe.objective].classifies:
         raise VitreousError(f"--sweep chooses by accuracy, and recipe {recipe.name} learns no classes; use --set lr=")
     # Most recipes of pre-training name no rates: then those around its own.

@@ -69,7 +69,7 @@ def fit_into_minutes(config: RunConfig, minutes: float, world: World) -> Length:
         )
     others = "evaluation and the closed form take" if closed_form else "evaluation takes"
     reason = (
-        f"steps {steps:,}: {minutes:g} minutes as asked; a step took {1e3 * pace.step:.3g} ms, the median of {pace.trials}; "
+        f"steps {steps:,}: --minutes {minutes:g}; a step took {1e3 * pace.step:.3g} ms, the median of {pace.trials}; "
         f"{others} about {60 * minutes - steps * pace.step:,.0f} s"
     )
     return Length(steps, max(1, -(-steps // max(1, times))), reason)

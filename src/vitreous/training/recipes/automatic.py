@@ -76,7 +76,7 @@ def automatic_finetune(
     batch = batch_size or suits
     an_epoch = f"{plain(images / batch)} steps an epoch"
     if batch_size is not None:
-        chosen = f"as asked, {an_epoch}"
+        chosen = f"as set, {an_epoch}"
     else:
         chosen = "as in table 4" if batch == 512 else f"{an_epoch}; with table 4's 512, {plain(images / 512)}"
     steps = min(rule.steps, max(_FEWEST_STEPS, round(_MOST_EPOCHS * images / batch)))

@@ -1,10 +1,10 @@
 """A recipe for other data, another batch, another length or another size of images, with a reason for every change.
 
-batch_size   as asked; otherwise no more than there are images. A recipe counted in epochs also keeps 100 steps an epoch, as
+batch_size   as set;   otherwise no more than there are images. A recipe counted in epochs also keeps 100 steps an epoch, as
              long as the batch need not fall below 64 for it
 lr, lr_end,  SGD: in proportion to the batch; Adam: with its square root
 sweep
-steps        as asked; or what its epochs come to on this data; or so many that as many images are seen as before
+steps        as set; or what its epochs come to on this data; or so many that as many images are seen as before
 warmup       the same number of steps, but at most a tenth of the run, or the share of the published run if that is more
 milestones   are shares of the run, and follow by themselves
 preprocess,  the same operations, all sizes in proportion
@@ -75,7 +75,7 @@ def _power_of_two(most: float) -> int:
 
 def _batch(recipe: Recipe, images: int | None, asked: int | None, keep: Collection[str], said: list[str]) -> Recipe:
     old = recipe.batch_size
-    new, why = old if asked is None else asked, "as asked"
+    new, why = old if asked is None else asked, "as set"
     if asked is not None and images is not None and asked > images:
         why += f"; there are only {images:,} images, so that a step sees some of them more than once"
     elif asked is None and images is not None and "batch_size" not in keep:
@@ -123,12 +123,12 @@ def _length(
 ) -> Recipe:
     batch = fitted.batch_size
     if steps is not None:
-        new, why = steps, f"as asked, {_epochs(steps * batch / images)}" if images else "as asked"
+        new, why = steps, f"as set, {_epochs(steps * batch / images)}" if images else "as set"
     elif images is None:
         raise VitreousError("the number of images is unknown, so the length must be in steps; give --steps")
     elif (times := epochs or recipe.epochs) is not None:
         new = max(1, round(times * images / batch))
-        why = f"{times:g} epochs{' as asked' if epochs else ''}, of {images:,} images, {batch:,} at a time"
+        why = f"{times:g} epochs{' as set' if epochs else ''}, of {images:,} images, {batch:,} at a time"
         published = None if epochs else published_steps(recipe.name)
         if published and new * 10 <= published:
             why += f"; the published run had {published:,}, so consider more with --epochs or --steps"
