@@ -41,10 +41,15 @@ def train(data: str, start: str, minutes: float, size: int | None, **options: An
     validation = [line["top1"] for line in lines if line["split"] == "validation"]
     test = next(line for line in lines if line["split"] == "test")
     return {
-        "image_size": config["model"]["image_size"][0], "train": recipe["train"], "lr": recipe["lr"], "optimizer": recipe["optimizer"], "steps": run.steps,
-        "closed_form": validation[0], "validation": max(validation), "test": test["top1"], "n": test["n"],
+        "image_size": config["model"]["image_size"][0],
+        **{name: recipe[name] for name in ("train", "lr", "optimizer")},
+        "steps": run.steps,
+        "closed_form": validation[0],
+        "validation": max(validation),
+        "test": test["top1"],
+        "n": test["n"],
         "cpu_seconds": round(time.process_time() - before, 1),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
