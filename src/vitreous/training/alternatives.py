@@ -20,7 +20,7 @@ from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
 from vitreous.training.recipes.fitting import plain
 
-_PRETRAIN_EPOCHS, _FINETUNE_EPOCHS = 10.0, 3.0
+_PRETRAIN_EPOCHS, _FINETUNE_EPOCHS = 10.0, 2.0
 _SIDES = (224, 160, 112, 64)  # pixels of photographs, from scratch
 _SHARES = (1, 3 / 4, 1 / 2)  # of a checkpoint's own size
 _SMALLEST, _FEWEST_PLACES = 96, 7  # pixels and patches of a side
