@@ -1,6 +1,7 @@
 """One training loop for all objectives and recipes.
 
 Modules:
+    alternatives      models and image sizes that a budget chooses among
     auto_model        `--model auto`
     batch_fitting     batch to passes that fit into memory
     build_options     options from the command line and Python
