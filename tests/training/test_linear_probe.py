@@ -12,6 +12,7 @@ import torch
 import vitreous
 from vitreous.classifier import Classifier
 from vitreous.models.vit import ViT
+from vitreous.training import timing
 
 from conftest import random_checkpoint
 
@@ -86,3 +87,21 @@ def test_random_preprocessing_is_not_kept(checkpoint: str, tmp_path: Path) -> No
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "the head starts from the closed form" in log
     assert "features of each image are computed once" not in log
+
+
+def test_minutes_count_features_once_and_evaluate_them_for_nothing(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+
+    def measure(*given: Any) -> timing.Pace:
+        measured.append(measure_pace(*given))
+        return timing.Pace(0.01, 0.005, 1, measured[-1].fixed)
+
+    measure_pace = timing.measure_pace
+    monkeypatch.setattr(timing, "measure_pace", measure)
+    run = probe(checkpoint, tmp_path / "run", steps=None, minutes=0.1, eval_every=None)
+    # Of 6 s, 200 training images and the 200 held-out ones, twice, take 3 s: as features, and at the end as images.
+    assert run.steps == 300
+    assert [line["step"] for line in evaluations(tmp_path / "run")] == list(range(0, 301, 30))
+    assert measured[0].fixed

@@ -26,7 +26,9 @@ from vitreous.training.run_folder import RunFolder
 
 TRIALS = 12  # steps that are timed, at most
 SECONDS = 10.0  # after which no more are
+EVALUATION_SECONDS = 2.0
 UNTIMED = 2  # the first steps also start the workers, and make what is made once
+LONG = 1.0  # seconds of a first step, of which what is made once is a small part
 EVALUATING = 0.1  # of the minutes
 
 
@@ -37,6 +39,7 @@ class Pace:
     step: float
     image: float  # of all ranks together, to be evaluated or turned into features
     trials: int
+    fixed: bool = False  # features are computed once, and evaluating them again takes no time
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,15 @@ class Length:
 
 def fit_into_minutes(config: RunConfig, minutes: float, world: World) -> Length:
     pace = measure_pace(config, world)
-    evaluation = _count(config.held_out) * pace.image
+    once = _count(config.held_out) * pace.image
+    evaluation = 0.0 if pace.fixed else once
     every = config.options.eval_every
     times = min(EVALUATIONS, max(1, int(EVALUATING * 60 * minutes / evaluation))) if evaluation else EVALUATIONS
     if every is not None:
         times = 0 if every else 1  # those on the way are counted with the steps
     beside = times * evaluation + _count(config.test) * pace.image
     if closed_form := starts_from_closed_form(config):
-        beside += evaluation * (1 + keeps_best(config))  # before the first step, and once more of the best
+        beside += once * (1 + (pace.fixed or keeps_best(config)))  # before the first step, and once more of the result
     step = pace.step + (evaluation / every if every else 0.0)
     steps = _steps(config, 60 * minutes - beside, step, pace.image if closed_form else 0.0)
     if steps < 1:
@@ -96,21 +100,23 @@ def measure_pace(config: RunConfig, world: World) -> Pace:
         with contextlib.closing(loop.loader.training(0)) as batches:  # type: ignore[type-var]
             fixed = starts_from_closed_form(config) and features_are_fixed(config, loop)
             batch = next(batches)
-            evaluating = _time(lambda: loop.try_evaluation(batch), world)
+            evaluating = _time(lambda: loop.try_evaluation(batch), EVALUATION_SECONDS, world)
             if fixed:  # computed once; a step learns from them
                 features = replace(batch, images=torch.randn(len(batch), config.model.feature_width))
-                steps = _time(lambda: loop.try_step(features), world)
+                steps = _time(lambda: loop.try_step(features), SECONDS, world)
             else:
-                steps = _time(lambda: loop.try_step(next(batches)), world)
+                steps = _time(lambda: loop.try_step(next(batches)), SECONDS, world)
     step, image = statistics.median(steps), statistics.median(evaluating) / config.recipe.batch_size
-    return Pace(max(all_gather(world, step)), max(all_gather(world, image)), len(steps))
+    return Pace(max(all_gather(world, step)), max(all_gather(world, image)), len(steps), fixed)
 
 
-def _time(run: Callable[[], None], world: World) -> list[float]:
+def _time(run: Callable[[], None], seconds: float, world: World) -> list[float]:
     """Seconds of each call after the first ones; all ranks call equally often."""
-    seconds: list[float] = []
-    while len(seconds) < UNTIMED + TRIALS and not any(all_gather(world, sum(seconds[UNTIMED:]) > SECONDS)):
+    calls: list[float] = []
+    while True:
         began = time.perf_counter()
         run()
-        seconds.append(time.perf_counter() - began)
-    return seconds[UNTIMED:]
+        calls.append(time.perf_counter() - began)
+        timed = calls[1 if max(all_gather(world, calls[0])) > LONG else UNTIMED :]
+        if len(timed) >= TRIALS or any(all_gather(world, sum(timed) > seconds)):
+            return timed
