@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from vitreous.core.errors import VitreousError
-from vitreous.studies.budget import describe_seconds, parse_budget
+from vitreous.core.progress import describe_seconds
+from vitreous.studies.budget import parse_budget
 from vitreous.studies.registry import STUDIES, find_study
 from vitreous.studies.run_cells import _check_trials
 from vitreous.studies.study import Cell, Scale, Stage, tuned_families, tuned_rates, with_rates
@@ -85,4 +86,4 @@ def test_budgets() -> None:
     for text in ("", "2", "h", "-1h", "0m", "2 weeks", "nan s"):
         with pytest.raises(VitreousError, match="--budget"):
             parse_budget(text)
-    assert [describe_seconds(seconds) for seconds in (5, 120, 7200)] == ["5 seconds", "2 minutes", "2.0 hours"]
+    assert [describe_seconds(seconds) for seconds in (5, 120, 7200)] == ["5 s", "2 min 0 s", "2 h 0 min"]

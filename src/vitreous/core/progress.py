@@ -101,3 +101,10 @@ def byte_progress(what: str, doing: str = "downloading", did: str = "downloaded"
     yield tell
     if last:
         say(f"{did} {what} ({last[0] / 1e6:,.1f} MB)")
+
+
+def describe_seconds(seconds: float) -> str:
+    """12 s, 3 min 12 s or 5 h 3 min."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours:,} h {minute} min" if hours else f"{minute} min {second} s" if minute else f"{second} s"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vitreous.core.errors import VitreousError
+from vitreous.core.progress import describe_seconds
 from vitreous.data.open import open_data
 from vitreous.data.source import Content, Source
 from vitreous.models.build import allocate_parameters, build_on_meta
@@ -144,9 +145,3 @@ def _seconds_per_image(config: ModelConfig, batch: int, device: str, speeds: dic
             times.append(time.perf_counter() - began)
         speeds[key] = min(times[1:]) / batch
     return speeds[key]
-
-
-def describe_seconds(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
-    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"

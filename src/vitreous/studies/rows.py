@@ -17,9 +17,8 @@ from typing import Any
 from vitreous.core.distributed import World, broadcast_or_raise
 from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.files import Busy, locked, write_text
-from vitreous.core.progress import say
+from vitreous.core.progress import describe_seconds, say
 from vitreous.core.untrusted_json import read_json
-from vitreous.studies.budget import describe_seconds
 from vitreous.studies.study import Cell
 
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ from vitreous.core.errors import VitreousError, one_line
 from vitreous.core.fields import check_fields, from_json
 from vitreous.core.files import cache_dir, locked, user_path, write_text
 from vitreous.core.output_dir import check_outside, check_writable, find_data_folder
-from vitreous.core.progress import say
+from vitreous.core.progress import describe_seconds, say
 from vitreous.core.table import table
 from vitreous.core.untrusted_json import read_json
 from vitreous.data.source import Source
@@ -25,7 +25,6 @@ from vitreous.studies.budget import (
     DEFAULT_LEVEL,
     LEVELS,
     choose_scale,
-    describe_seconds,
     parse_budget,
     predict_seconds,
     scale_at,

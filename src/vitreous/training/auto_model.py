@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from vitreous.core.progress import describe_seconds
 from vitreous.models.config import STEM_GROUP, ModelConfig, ViTConfig
 from vitreous.models.cost import compute_cost
 from vitreous.training.data_split import SMALL
@@ -73,6 +74,6 @@ def expectation(model: ModelConfig, images: int, seen: float) -> str | None:
 
     nearest = min(MEASURED, key=distance)
     return (
-        f"{flops:.2g} FLOPs in all, about {flops / 1e11 / 60:.2g} minutes at 100 GFLOP/s; for comparison, {nearest.data} "
+        f"{flops:.2g} FLOPs in all, about {describe_seconds(flops / 1e11)} at 100 GFLOP/s; for comparison, {nearest.data} "
         f"({nearest.images:,} images of {nearest.side} pixels) reached {nearest.accuracy:.1%} with {nearest.flops:.2g}"
     )

@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitreous.core.files import write_text
+from vitreous.core.progress import describe_seconds
 from vitreous.evaluation.class_tables import class_table, confusion_tables, count_cells
 from vitreous.evaluation.headline import accuracy_headline
 from vitreous.evaluation.intervals import wilson
@@ -114,7 +115,7 @@ def _facts(history: Records, outcome: ValidationResult | None) -> str:
     if "flops" in most:
         unit, word = _choose_unit(most["flops"], _FLOP_UNITS)
         parts += [f"{most['flops'] / unit:.3g} {word} of training"]
-    parts += [_duration(most["seconds"])] if "seconds" in most else []
+    parts += [describe_seconds(most["seconds"])] if "seconds" in most else []
     if outcome is not None:
         parts += [f"{len(outcome.classes):,} classes", f"{outcome.split} loss {outcome.loss:.4g}"]
         # What accuracy costs (issue 19): runs of different models and lengths compare by it.
@@ -209,9 +210,3 @@ def _commands(folder: Path, config: Mapping[str, Any], outcome: ValidationResult
 def _splits(history: Records) -> list[str]:
     found = dict.fromkeys(str(record["split"]) for record in history if "split" in record)
     return sorted(found, key=lambda split: ({"train": 0, "validation": 1, FEWSHOT: 3}.get(split, 2), split))
-
-
-def _duration(seconds: float) -> str:
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours:,} h {minute} min" if hours else f"{minute} min {second} s" if minute else f"{second} s"
