@@ -67,7 +67,7 @@ def test_fine_tuning_takes_the_largest_size_that_the_budget_shows_twice(
     assert config["model"]["image_size"] == [expected, expected]
     assert f"({expected}" in config["recipe"]["evaluation"]
     assert any(
-        line.startswith(f"image size {expected}: of 224, 160, 112 the largest at which the budget shows each image 2 times")
+        line.startswith(f"image size {expected}: of 224, 160, 112 the largest at which the budget shows 32 images, or")
         for line in config["decisions"]
     )
     assert vitreous.load(str(tmp_path / "run")).evaluation_size == (expected, expected)

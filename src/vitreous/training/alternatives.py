@@ -18,9 +18,9 @@ from vitreous.training.config import RunRecord
 from vitreous.training.data_split import RunImages
 from vitreous.training.objectives.build import OBJECTIVES
 from vitreous.training.options import TrainOptions
-from vitreous.training.recipes.fitting import plain
 
-_PRETRAIN_EPOCHS, _FINETUNE_EPOCHS = 10.0, 2.0
+_PRETRAIN_EPOCHS, _FINETUNE_EPOCHS = 10, 2
+_FINETUNE_IMAGES = 10_000  # of more images, so many passes over these are enough
 _SIDES = (224, 160, 112, 64)  # pixels of photographs, from scratch
 _SHARES = (1, 3 / 4, 1 / 2)  # of a checkpoint's own size
 _SMALLEST, _FEWEST_PLACES = 96, 7  # pixels and patches of a side
@@ -29,7 +29,7 @@ _SMALLEST, _FEWEST_PLACES = 96, 7  # pixels and patches of a side
 @dataclass(frozen=True)
 class Alternative:
     options: TrainOptions
-    epochs: float = 0.0  # that the budget is to allow, or a smaller one is taken
+    images: int = 0  # that the budget is to show, or a smaller one is taken
     reason: str | None = None  # of its model
 
 
@@ -47,19 +47,19 @@ def list_alternatives(
     sizes = _sizes(options, images, changes) if budget else []
     sized = [replace(options, image_size=size) for size in sizes] or [options]
     if not auto:
-        return [Alternative(each, _FINETUNE_EPOCHS) for each in sized]
+        return [Alternative(each, _FINETUNE_EPOCHS * min(count, _FINETUNE_IMAGES)) for each in sized]
     found = []
     for each in sized:
         names, why = auto_models(
             choose_size(each, images, None, changes)[0], count, OBJECTIVES[options.objective].masks_patches
         )
-        found += [Alternative(replace(each, model=name), _PRETRAIN_EPOCHS, f"model {name}: {why}") for name in names]
+        found += [Alternative(replace(each, model=name), _PRETRAIN_EPOCHS * count, f"model {name}: {why}") for name in names]
     return found if budget else found[:1]
 
 
 def _sizes(options: TrainOptions, images: RunImages, changes: Mapping[str, Any]) -> list[tuple[int, int]]:
     """For images without a size of their own, where nobody has given one; otherwise none."""
-    if given_size(options, changes) is not None or OBJECTIVES[options.objective].masks_patches:
+    if images.count is None or given_size(options, changes) is not None or OBJECTIVES[options.objective].masks_patches:
         return []
     if options.from_ is None:
         largest = (_SIDES[0], _SIDES[0])
@@ -77,16 +77,15 @@ def _sizes(options: TrainOptions, images: RunImages, changes: Mapping[str, Any])
     return [(height, width), *fits] if fits else []
 
 
-def describe_choice(alternatives: Sequence[Alternative], chosen: ModelConfig, epochs: float) -> str | None:
+def describe_choice(alternatives: Sequence[Alternative], chosen: ModelConfig, seen: int) -> str | None:
     """Why it is this image size, where there were several."""
     sizes = list(dict.fromkeys(alternative.options.image_size for alternative in alternatives))
     if len(sizes) < 2:
         return None
     *all_sizes, own = (_format_size(size) for size in (*sizes, chosen.image_size) if size is not None)
     return (
-        f"image size {own}: of {', '.join(all_sizes)} the largest at which the budget shows each image "
-        f"{alternatives[0].epochs:g} times, or the smallest; here {plain(epochs)} times. --image-size {all_sizes[0]} keeps the "
-        f"largest"
+        f"image size {own}: of {', '.join(all_sizes)} the largest at which the budget shows {alternatives[0].images:,} images, "
+        f"or the smallest; here it shows {seen:,}. --image-size {all_sizes[0]} keeps the largest"
     )
 
 

@@ -64,12 +64,12 @@ def resolve(
             if alternative is alternatives[-1]:
                 raise
             continue
-        seen = config.steps * config.recipe.batch_size / count
-        if seen >= alternative.epochs:
+        seen = config.steps * config.recipe.batch_size
+        if seen >= alternative.images:
             break
     said = [describe_choice(alternatives, config.model, seen)]
     if options.model == "auto":
-        said.append(expectation(config.model, count, seen * count))
+        said.append(expectation(config.model, count, seen))
     return replace(config, decisions=(*config.decisions, *filter(None, said)))
 
 
