@@ -39,15 +39,14 @@ def train(data: str, start: str, minutes: float, size: int | None, **options: An
         lines = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
     recipe = config["recipe"]
     validation = [line["top1"] for line in lines if line["split"] == "validation"]
-    test = next(line for line in lines if line["split"] == "test")
     return {
         "image_size": config["model"]["image_size"][0],
         **{name: recipe[name] for name in ("train", "lr", "optimizer")},
         "steps": run.steps,
         "closed_form": validation[0],
         "validation": max(validation),
-        "test": test["top1"],
-        "n": test["n"],
+        "test": run.result["test"]["top1"],
+        "n": run.result["test"]["n"],
         "cpu_seconds": round(time.process_time() - before, 1),
     }
 
