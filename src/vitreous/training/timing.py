@@ -17,6 +17,7 @@ import torch
 from vitreous.core.device import keep_memory, using_threads
 from vitreous.core.distributed import World, all_gather
 from vitreous.core.errors import VitreousError
+from vitreous.core.progress import say
 from vitreous.data.source import Source, Stream
 from vitreous.training.closed_form_start import count_images_to_fit, features_are_fixed, keeps_best, starts_from_closed_form
 from vitreous.training.config import EVALUATIONS, RunConfig
@@ -52,6 +53,9 @@ class Length:
 
 
 def fit_into_minutes(config: RunConfig, minutes: float, world: World) -> Length:
+    height, width = config.model.image_size
+    if world.is_main:
+        say(f"timing a few steps of {config.model.name} at {height} x {width} pixels")
     pace = measure_pace(config, world)
     once = _count(config.held_out) * pace.image
     evaluation = 0.0 if pace.fixed else once
