@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from vitreous.models import attend as module
 from vitreous.models.attend import Bfloat16Attention, attend
+from vitreous.models.names import parse_name
+from vitreous.training.memory import memory_per_device
 
 
 @pytest.fixture
@@ -55,6 +57,11 @@ def test_outputs_and_gradients_are_those_of_double_precision(
 def test_heads_are_joined_without_a_copy(calls: list[Tensor]) -> None:
     joined = attend(heads(2, 9), heads(2, 9, seed=1), heads(2, 9, seed=2)).transpose(1, 2)
     assert joined.is_contiguous()
+
+
+def test_memory_is_counted_with_torchs_kernel(calls: list[Tensor]) -> None:
+    memory_per_device(parse_name("ViT-Ti/16", image_size=32, depth=1), micro_batch=4, precision="bfloat16")
+    assert not calls
 
 
 @pytest.mark.parametrize("case", ["float32", "bias", "dropout", "no gradient", "another processor"])

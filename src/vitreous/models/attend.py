@@ -23,7 +23,8 @@ _AT_ONCE = 2**19  # elements of A, a megabyte: from 2^17 to 2^20 are as fast, 2^
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> Tensor:
     """(B, H, N, K), (B, H, M, K) twice and perhaps a bias (B or 1, H or 1, N, M) for the logits, to (B, H, N, K)."""
-    plain = bias is None and not dropout and not torch.compiler.is_compiling()
+    # Not for fake tensors, on which memory and FLOPs are counted: the parts are many operations and hold next to nothing.
+    plain = type(q) is Tensor and bias is None and not dropout and not torch.compiler.is_compiling()
     if torch.is_grad_enabled() and plain and q.dtype == torch.bfloat16 and q.device.type == "cpu" and is_amd_with_avx512():
         result: Tensor = Bfloat16Attention.apply(q, k, v)  # type: ignore[no-untyped-call]
         return result
