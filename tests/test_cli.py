@@ -337,7 +337,7 @@ def test_convert_for_transfer_says_what_it_changed(tmp_path: Path, capsys: pytes
         ("x.safetensor", [], "cannot write .safetensor"),
         ("x.npz", ["--format", "timm"], "folder"),
         ("x", ["--format", "official"], ".npz"),
-        ("x", ["--image-size", "41"], "40 and 48"),
+        ("x", ["--image-size", "41"], "40 or 48"),
         ("x", ["--image-size", "1x2x3"], "neither one number"),
     ],
 )

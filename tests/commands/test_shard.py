@@ -172,7 +172,7 @@ def test_nothing_at_all_when_silenced_and_no_last_line_after_an_error(capsys: py
     assert capsys.readouterr() == ("", "")
     with progress.silence(False), progress.progress_bar("x", None) as advance:
         advance(2)
-    assert [line.partition(" in ")[0] for line in capsys.readouterr().err.splitlines()] == ["x: begun", "x: 2 done"]
+    assert [line.partition(" in ")[0] for line in capsys.readouterr().err.splitlines()] == ["x: started", "x: 2 done"]
     with pytest.raises(ValueError, match="stop"), progress.progress_bar("x", 2):
         raise ValueError("stop")
     assert capsys.readouterr().err == "x: 2 to do\n"

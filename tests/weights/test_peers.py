@@ -66,7 +66,7 @@ def test_timm_state_dict_without_config_says_what_it_assumed(tmp_path: Path) -> 
     clf = load(saved(model, tmp_path / "timm"))
     assert clf.config.heads == 3
     assert any("heads" in note for note in clf.notes)
-    assert any("prepared" in note for note in clf.notes)
+    assert any("does not state its preprocessing" in note for note in clf.notes)
 
 
 def test_timm_positions_are_resized_as_timm_does(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The architectures of the paper: Vision Transformers, hybrids, BiT and axial ResNets.
 
 Modules:
+    attend          softmax(q k^T) v, by torch or in parts
     attention_maps  attention probabilities of chosen layers and heads
     axial           axial attention of a ViT (appendix D.6)
     axial_resnet    ResNets with axial attention (appendix D.6)
