@@ -1,7 +1,7 @@
 """softmax(q k^T / sqrt(K)) v, equations (6) and (7): torch's fused attention, but for one case that it computes slowly.
 
 That case is training in bfloat16 on AMD processors with AVX-512, where `--precision auto` chooses it: the backward pass of
-torch's kernel is two to seven times slower there than plain matrix products and a softmax (docs/decisions.md). These are
+torch's kernel is much slower there than plain matrix products and a softmax (docs/decisions.md). These are
 computed here for a few images at a time, so that A stays in the cache, and A is recomputed in the backward pass.
 
 Shapes: B batch, H heads, N queries, M keys, K head width.
@@ -32,7 +32,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, dropout:
 
 
 class Bfloat16Attention(torch.autograd.Function):
-    """Products and softmax are summed in float32; logits and A are rounded to bfloat16, as in autocast's own products."""
+    """As in torch's kernel logits and softmax are in float32, and A is rounded to bfloat16."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -60,7 +60,9 @@ class Bfloat16Attention(torch.autograd.Function):
 
 
 def _probabilities(q: Tensor, k: Tensor) -> Tensor:
-    return ((q * q.shape[-1] ** -0.5) @ k.mT).softmax(dim=-1)
+    """In float32 up to the end: a large logit rounded to bfloat16 would be off by tenths."""
+    logits = (q.float() * q.shape[-1] ** -0.5) @ k.float().mT
+    return logits.softmax(dim=-1).to(q.dtype)
 
 
 def _parts(q: Tensor, k: Tensor) -> Iterator[slice]:
