@@ -105,7 +105,8 @@ class TrainOptions:
     ] = None
     batch_size: Annotated[int | None, Between(1), _help("images per step, over all ranks; learning rates follow.")] = None
     image_size: Annotated[
-        ImageSize, _help("pixels, as 384 or 224,320. Default: small images' own, the checkpoint's, or 224.")
+        ImageSize,
+        _help("pixels, as 384 or 224,320. Default: small images' own, the checkpoint's, or 224; less if a budget needs it."),
     ] = None
     preprocess: Annotated[str | None, _help("for training, as 'inception_crop(224)|flip|range(-1,1)'.")] = None
     save_every: Annotated[
